@@ -1,7 +1,7 @@
-"""Where alembic starts: for ``cronjobs db …``, which hands in its connection, and for plain ``alembic`` in a clone.
+"""Where alembic starts, for ``cronjobs db …``, which passes its connection, and for plain ``alembic`` in a clone.
 
-Plain alembic takes the database from ``-x url=…``, then CRONJOBS_DATABASE_URL, then ./cronjobs.yaml, and the PostgreSQL
-schema from ``-x schema=…``, then the URL's ``?schema=``, then ./cronjobs.yaml.
+Plain alembic takes the database from ``-x url=…``, else CRONJOBS_DATABASE_URL, else ./cronjobs.yaml. It takes the
+PostgreSQL schema from ``-x schema=…``, else the URL's ``?schema=``, else ./cronjobs.yaml.
 """
 
 from __future__ import annotations

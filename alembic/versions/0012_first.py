@@ -1,8 +1,8 @@
-"""All tables, indexes and views, and on PostgreSQL the functions.
+"""Create all tables, indexes and views, and on PostgreSQL the functions.
 
-Written out, not made from ``cronjobs.engine.database.tables``: a migration says for good what it did, whatever
-the tables become. Until 0.2.0 is published it is edited in place.
-Names are unqualified: whoever runs migrations has pinned the search_path to the one schema that is meant.
+Everything is written out instead of using ``cronjobs.engine.database.tables``, because a migration must not change when
+the tables do. Until 0.2.0 is published, it is edited in place. Names are unqualified: whoever runs migrations has set
+the search_path to our one schema.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy.sql.elements import conv
 
 from alembic import op
 
-# Not 0001: versions before 0.2.0 called their revisions 0001 to 0011, and their databases must not pass for this one.
+# Not 0001, because versions before 0.2.0 used 0001 to 0011, and their databases must not be taken for this one.
 revision = "0012"
 down_revision = None
 branch_labels = None
@@ -23,7 +23,7 @@ depends_on = None
 
 OLDEST_CODE = "0012"  # the oldest revision whose code may run on the database after this migration
 
-# SQLite keeps instants as microseconds. Text, seconds and milliseconds lie below this range, nanoseconds above it.
+# SQLite stores instants as microseconds. Text, seconds and milliseconds are below this range, nanoseconds above it.
 FIRST_INSTANT = 100_000_000_000_000
 LAST_INSTANT = 253_402_300_799_999_999
 IN_RANGE = "BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'"
@@ -34,13 +34,14 @@ SQLITE_NOW = (
 
 WAITING = "status IN ('queued', 'failed')"
 
-# A value of more than about 2,700 bytes does not fit into a PostgreSQL index: the INSERT into a partial index that does
-# not cover the row yet would succeed, and every claim would fail. Bytes, so that both databases agree.
+# A value of more than about 2,700 bytes does not fit into a PostgreSQL index. If the row is not in the partial index
+# yet, its INSERT would succeed, and then every claim would fail. Counted in bytes, as both databases can.
 LONGEST_NAME = 1000
 LONGEST_KEY = 2000
 
-# A number beyond 1e400 or -1e400, or with more than 400 decimals. "strict": lax would visit the items of an array
-# twice. The quotient has as many decimals as the number, if those are more than sixteen: 0.33 * 3 is 1 less 1e-2.
+# A number beyond 1e400 or -1e400, or with more than 400 decimals. "strict", because lax mode would visit the items of
+# an array twice. If the number has n decimals, and n is above sixteen, so has the quotient, and three times the
+# quotient is 1 - 10^-n (compare 0.33 * 3).
 ODD_NUMBERS = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)"
 
 
@@ -74,7 +75,7 @@ def downgrade() -> None:
     raise RuntimeError('there is nothing below this revision: to remove cronjobs, run "cronjobs db drop"')
 
 
-# --- what differs between the databases -------------------------------------------------------------------------------
+# --- differences between the databases --------------------------------------------------------------------------------
 
 
 def is_postgresql() -> bool:
@@ -82,19 +83,22 @@ def is_postgresql() -> bool:
 
 
 def row_id() -> sa.Column[Any]:
-    # SQLite counts ids itself only in a column that is exactly INTEGER PRIMARY KEY.
+    # SQLite assigns ids by itself only in a column that is exactly INTEGER PRIMARY KEY.
     return sa.Column("id", sa.BigInteger() if is_postgresql() else sa.Integer(), sa.Identity(), nullable=False)
 
 
 def instant(name: str, *, null: bool = True, now: bool = False) -> sa.Column[Any]:
-    """timestamptz on PostgreSQL, microseconds on SQLite; *now*: the database's clock is the default."""
+    """timestamptz on PostgreSQL, microseconds on SQLite.
+
+    With *now*, the default is the time by the database's clock.
+    """
     kind: Any = postgresql.TIMESTAMP(timezone=True) if is_postgresql() else sa.BigInteger()
     default = sa.text("statement_timestamp()" if is_postgresql() else SQLITE_NOW) if now else None
     return sa.Column(name, kind, nullable=null, server_default=default)
 
 
 def json(name: str, *, null: bool = True, empty: bool = False) -> sa.Column[Any]:
-    """jsonb on PostgreSQL, text on SQLite; *empty*: {} is the default."""
+    """jsonb on PostgreSQL, text on SQLite. With *empty*, the default is {}."""
     kind: Any = postgresql.JSONB() if is_postgresql() else sa.Text()
     return sa.Column(name, kind, nullable=null, server_default=sa.text("'{}'") if empty else None)
 
@@ -108,7 +112,7 @@ def count(name: str, kind: Any = sa.Integer, default: str = "0") -> sa.Column[An
 
 
 def caller(name: str) -> sa.Column[Any]:
-    """Who is connected, where the database knows."""
+    """A column whose default is who is connected, if the database knows."""
     known = "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"
     return text(name, default=known if is_postgresql() else "NULL")
 
@@ -132,12 +136,12 @@ def instant_checks(table: str, *columns: str) -> list[sa.CheckConstraint]:
 
 
 def length(column: str) -> str:
-    """SQL for the length of *column* in bytes."""
+    """Return SQL for the length of *column* in bytes."""
     return f"octet_length({column})" if is_postgresql() else f"length(CAST({column} AS BLOB))"
 
 
 def name_length(table: str) -> sa.CheckConstraint:
-    # Without this CHECK an index would refuse longer ones, too, with words that nobody understands.
+    # Without this CHECK, an index would refuse longer names, with a message that nobody understands.
     return check(table, "name_length", f"{length('name')} <= {LONGEST_NAME}")
 
 
@@ -166,10 +170,11 @@ def index(name: str, table: str, columns: str, where: str | None = None, *, uniq
 
 def create_jobs() -> None:
     table = "cronjobs_jobs"
-    # Final rows are exempt: one of them that is too long must not make every UPDATE of a batch fail.
+    # Final rows are exempt, so that a row that is too long does not make every UPDATE of a batch fail.
     longest = dict.fromkeys(("job_type", "queue", "schedule", "enqueued_by"), LONGEST_NAME)
     longest |= dict.fromkeys(("idempotency_key", "concurrency_key"), LONGEST_KEY)
-    # SQLite looks at its CHECKs in the order in which they are made here, and names the first that fails: types first.
+    # SQLite checks in the order in which the CHECKs are created here, and names the first that fails. So types come
+    # first.
     of_this_kind = of_jobs_on_postgresql(table) if is_postgresql() else of_jobs_on_sqlite(table)
     within = " AND ".join(f"({column} IS NULL OR {length(column)} <= {most})" for column, most in longest.items())
     op.create_table(
@@ -225,22 +230,24 @@ def create_jobs() -> None:
         check(table, "max_attempts", "max_attempts IS NULL OR max_attempts >= 1"),
         check(table, "timeout_s", "timeout_s IS NULL OR timeout_s > 0"),
         check(table, "lengths", f"finished_at IS NOT NULL OR ({within})"),
-        # What cron ran under a name is judged by these rows, which only exec writes; it inserts them as running. No
-        # spaces in the arguments: Django's inspectdb takes ", 1" in SQLite's CREATE TABLE for a column, and fails.
+        # exec rows report what cron ran under a name. Only exec writes them, and it inserts them as running. There are
+        # no spaces in the arguments, because Django's inspectdb takes ", 1" in SQLite's CREATE TABLE for a column, and
+        # fails.
         check(
             table,
             "exec_began",
             "substr(job_type,1,5) <> 'exec:' OR started_at IS NOT NULL OR finished_at IS NOT NULL",
         ),
         *of_this_kind,
-        sqlite_autoincrement=True,  # or the id of a pruned job comes back for another
+        sqlite_autoincrement=True,  # else SQLite would reuse the id of a pruned job
     )
 
 
 def of_jobs_on_postgresql(table: str) -> list[sa.CheckConstraint]:
-    """Instants: no "infinity", and no year that programs cannot hold, where anyone may INSERT.
+    """CHECKs for PostgreSQL, because anyone may INSERT.
 
-    Numbers: only before the first claim. To walk through a large payload takes as long as to parse it.
+    Instants cannot be "infinity", or a year that programs cannot represent. Numbers are checked only before the first
+    claim, because checking a large payload takes as long as parsing it.
     """
     odd = " OR ".join(f"jsonb_path_exists({column}, '{ODD_NUMBERS}')" for column in ("payload", "meta"))
     instants = ("run_at", "created_at", "scheduled_for", "started_at")
@@ -251,7 +258,7 @@ def of_jobs_on_postgresql(table: str) -> list[sa.CheckConstraint]:
 
 
 def of_jobs_on_sqlite(table: str) -> list[sa.CheckConstraint]:
-    # SQLite takes any type in any column.
+    # SQLite accepts any type in any column.
     types = check(
         table,
         "types",
@@ -279,7 +286,7 @@ def of_jobs_on_sqlite(table: str) -> list[sa.CheckConstraint]:
 
 
 def index_jobs() -> None:
-    """What each index is for stands in ``cronjobs/engine/database/indexes.py``."""
+    """The purpose of each index is described in ``cronjobs/engine/database/indexes.py``."""
     table = "cronjobs_jobs"
     index("jobs_waiting", table, "queue priority run_at id", WAITING)
     index("jobs_unread", table, "id", f"error_type = 'NotRead' AND {WAITING}")
@@ -642,14 +649,15 @@ def create_meta() -> None:
 
 # --- keeping it small -------------------------------------------------------------------------------------------------
 
-# By default PostgreSQL vacuums a table when a fifth of it is dead: of a million jobs that would be after 200,000 dead
-# rows, all of whose index entries a claim may have to step over. Each job leaves two dead rows (its claim, its end) and
-# a third when it is pruned; its attempt, ledger row and tick leave one. So these are vacuumed after a fiftieth or a
-# twentieth. Costs stay at the server's defaults: a vacuum of a million jobs takes seconds at these, ADR 19.
+# By default PostgreSQL vacuums a table when a fifth of its rows are dead. For a million jobs, that is after 200,000
+# dead rows, and a claim may have to step over all their index entries. Each job leaves two dead rows (its claim and its
+# end) and a third when it is pruned. Its attempt, ledger row and tick leave one each. So these tables are vacuumed
+# after a fiftieth or a twentieth. Costs stay at the server's defaults, at which a vacuum of a million jobs takes
+# seconds (ADR 19).
 #
-# No fill factor for jobs: a claim and an end change what partial indexes are about, so neither is ever a HOT update,
-# and free room on their pages would only make the table larger. Watermarks and counts are in no index: with room on
-# its page an update stays there, and the next reader of the page clears it away without any vacuum.
+# Jobs have no fill factor. A claim and an end change columns of the partial indexes, so neither is ever a HOT update,
+# and free space in the pages would only make the table larger. Watermarks and counts are in no index. If there is room
+# in the page, their updates stay there, and the next reader of the page cleans up without a vacuum.
 STORAGE = {
     "cronjobs_jobs": "autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02",
     "cronjobs_job_runs": "autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05",
@@ -672,7 +680,7 @@ DEAD = (
     "finished_at, created_at, idempotency_key, enqueued_by, payload"
 )
 
-# SQLite alone. Table → columns of its readable view; those with a star are instants.
+# For SQLite only: the columns of each table's readable view. A star marks an instant.
 READABLE = {
     "cronjobs_jobs": "id job_type payload meta queue priority status *run_at attempts failures losses interruptions "
     "max_attempts timeout_s locked_by *locked_until idempotency_key concurrency_key schedule *scheduled_for last_error "
@@ -738,7 +746,7 @@ WHERE locked_until IS NOT NULL
 
 
 def _iso(column: str) -> str:
-    """SQL for an instant as people read it: 2026-01-31T09:30:00.000000Z."""
+    """Return SQL that formats an instant for people: 2026-01-31T09:30:00.000000Z."""
     return (
         f"strftime('%Y-%m-%dT%H:%M:%S', {column} / 1000000, 'unixepoch') || printf('.%06dZ', {column} % 1000000) "
         f"AS {column}"
@@ -750,16 +758,16 @@ def _iso(column: str) -> str:
 
 def create_functions() -> None:
     op.execute(ENQUEUE.replace("{ODD_NUMBERS}", ODD_NUMBERS))
-    # These run with the rights of the tables' owner: "cronjobs db grants" says who may call them.
+    # These run with the rights of the tables' owner. "cronjobs db grants" decides who may call them.
     for function in (LOCK_QUEUES, COUNT_FULL, CANCEL, RESCHEDULE, TAKE_TOKEN, CONFIRM_PERMIT):
         op.execute(function)
         name = function.partition("CREATE FUNCTION ")[2].partition("(")[0]
         op.execute(f"REVOKE ALL ON FUNCTION {name} FROM PUBLIC")
 
 
-# SET search_path FROM CURRENT keeps the one schema that the migration was pinned to (pg_temp last, so that nobody's
-# temporary table stands in): a function finds its tables whatever the caller's search_path is.
-# No percent sign in here: the driver would double it in offline SQL.
+# SET search_path FROM CURRENT stores the schema that the migration was pinned to. So a function finds its tables
+# whatever the caller's search_path is. pg_temp is last, so that nobody's temporary table can replace ours. There must
+# be no percent sign in the SQL: the driver would double it in offline SQL.
 ENQUEUE = r"""
 CREATE FUNCTION cronjobs_enqueue(
     job_type text,
@@ -869,11 +877,12 @@ END
 $cronjobs$
 """
 
-# The functions below run with their owner's rights. They name functions with their schema: where others may create
-# some, too, theirs could be a better match for the arguments, and would have the owner's rights. session_user, not
-# CURRENT_USER: that is the owner.
+# The functions below run with their owner's rights. So they call other functions with their schema's name: if other
+# users can create functions, one of theirs might match the arguments better, and would get the owner's rights. They use
+# session_user, because CURRENT_USER is the owner.
 
-# An enqueuer has no right to change a queue's row, so it can neither lock that row nor write its counters but by these.
+# An enqueuer has no right to update a queue's row. Only with these functions can it lock the row and write its
+# counters.
 LOCK_QUEUES = r"""
 CREATE FUNCTION cronjobs_lock_queues(names text[], wait boolean)
 RETURNS TABLE (name text, max_waiting int, on_full text, mine boolean)
@@ -905,7 +914,7 @@ END
 $cronjobs$
 """
 
-# A sequence counts what gave up, as it can: no lock is in its way, and no rollback takes its count back.
+# Calls that gave up waiting are counted by a sequence. No lock can block it, and no rollback undoes it.
 COUNT_FULL = r"""
 CREATE FUNCTION cronjobs_count_full(queue text, what text, jobs int)
 RETURNS void
@@ -934,8 +943,8 @@ END
 $cronjobs$
 """
 
-# A row that another transaction has locked is tried for a tenth of a second, as a claim takes milliseconds. Then the
-# answer is "locked": an error would end the caller's transaction.
+# A row that another transaction has locked is tried for a tenth of a second, because a claim takes milliseconds. Then
+# the result is "locked". An error would abort the caller's transaction.
 CANCEL = r"""
 CREATE FUNCTION cronjobs_cancel(
     id bigint DEFAULT NULL,
@@ -1080,11 +1089,11 @@ END
 $cronjobs$
 """
 
-# The role of a cluster's worker has a right to these two alone, and sees no table. A caller that does not know an
-# attempt's token learns and changes nothing.
+# A cluster worker's role may only call these two functions, and can see no table. A caller that does not know an
+# attempt's token learns nothing and changes nothing.
 #
-# One row decides: whoever ends an attempt on the other side deletes it, unless its permit still holds. So a token that
-# is taken here cannot be released there, and the other way round.
+# One row decides. Whoever ends an attempt on the other side deletes the row, unless its permit still holds. So a token
+# that was taken here cannot be released there, and a token that was released there cannot be taken here.
 TAKE_TOKEN = """
 CREATE FUNCTION cronjobs_take_token(job bigint, attempt int, token text, holder text)
 RETURNS TABLE (answer text, left_s float8)

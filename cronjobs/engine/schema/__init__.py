@@ -1,1 +1,1 @@
-"""Create, check and grant the tables; the only user of alembic."""
+"""Creates and checks the tables, and prints the rights that roles need. No other package uses alembic."""

@@ -1,7 +1,7 @@
-"""Find how the database differs from ``tables.py``: compare every definition with that of a fresh table beside it.
+"""Finds how the database differs from ``tables.py``, by comparing its definitions with those of freshly made tables.
 
-alembic's own comparison sees neither CHECKs nor the predicates of partial indexes. Here the database itself writes both
-sides: PostgreSQL from temporary tables, created and rolled back, SQLite from a database in memory.
+alembic's own comparison ignores CHECKs and the conditions of partial indexes. Here the database writes both sides:
+PostgreSQL from temporary tables, which are rolled back, and SQLite from a database in memory.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from typing import Final
 from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from cronjobs.engine.database import indexes  # noqa: F401  they belong to the metadata
+from cronjobs.engine.database import indexes  # noqa: F401  importing it adds the indexes to the metadata
 from cronjobs.engine.database.tables import metadata
 from cronjobs.engine.store.meta import qualified
 
 Facts = dict[tuple[str, str, str], str]
-"""(table, kind, name) → its definition in the database's words; kind: "column", "constraint" or "index"."""
+"""(table, kind, name) → definition, as the database writes it. The kind is "column", "constraint" or "index"."""
 
 VIEWS: Final = ("cronjobs_dead_jobs", "cronjobs_long_running_jobs")
 _READABLE: Final = "jobs job_runs schedules occurrences ticks job_type_lists crashing_types effects pauses audit acks"
 SQLITE_VIEWS: Final = tuple(f"cronjobs_{name}_readable" for name in _READABLE.split())
 APP_FUNCTIONS: Final = (
     *("cronjobs_enqueue", "cronjobs_cancel", "cronjobs_reschedule"),
-    *("cronjobs_lock_queues", "cronjobs_count_full"),  # what an enqueue into a capped queue calls
+    *("cronjobs_lock_queues", "cronjobs_count_full"),  # called when a job is enqueued into a capped queue
 )
 WORKER_FUNCTIONS: Final = ("cronjobs_take_token", "cronjobs_confirm_permit")  # for the workers of a cluster
 FUNCTIONS: Final = (*APP_FUNCTIONS, *WORKER_FUNCTIONS)
 
 
 def find(connection: Connection) -> list[str]:
-    """Return what is missing or changed, one sentence each.
+    """Return what is missing or changed, as one sentence per finding.
 
-    Whatever it creates for that is rolled back with the transaction.
+    Everything that it creates for the comparison is rolled back with the transaction.
     """
     if connection.dialect.name == "sqlite":
         there, wanted = _sqlite_facts(connection), _sqlite_wanted()
@@ -58,9 +58,10 @@ def find(connection: Connection) -> list[str]:
 
 
 def _read_again(connection: Connection, table: str, definition: str) -> str:
-    """A constraint's *definition* as the server writes it after reading it: a restored dump has that form.
+    """Return a constraint's *definition* as the server writes it after it has parsed its own text.
 
-    Of a nested AND it then leaves the parentheses out. (pg_dump writes what the server wrote; measured on 18.)
+    In a restored dump, constraints have this form: it omits the parentheses of a nested AND. (pg_dump writes what the
+    server wrote; measured on 18.)
     """
     if not definition.startswith("CHECK "):
         return definition
@@ -74,7 +75,7 @@ def _read_again(connection: Connection, table: str, definition: str) -> str:
 
 
 def _percent(sql: str) -> str:
-    return sql.replace("%", "%%")  # the driver's own sign
+    return sql.replace("%", "%%")  # % is special to the driver
 
 
 def _create_temporary_tables(connection: Connection) -> None:
@@ -124,7 +125,7 @@ def _function_wrong(connection: Connection, schema: int, name: str) -> list[str]
     return []
 
 
-# --- PostgreSQL: the catalogue writes down each definition, without the schema's name ---------------------------------
+# --- PostgreSQL: the catalogue has each definition, here without the schema's name ------------------------------------
 
 _POSTGRESQL_FACTS: Final = """
 WITH ours AS (

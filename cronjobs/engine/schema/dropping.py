@@ -1,4 +1,4 @@
-"""Drops our tables, views and functions, and nothing else, and only while nobody works with them."""
+"""Drops our tables, views and functions, and nothing else. Refuses while someone uses them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _MADE: Final = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION) (cronj
 
 
 class InUse(CronjobsError):
-    """Somebody works with the tables. Nothing was dropped."""
+    """Someone is using the tables. Nothing was dropped."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True)
 class Content:
-    """The content that would be dropped: the ``relations``, and how many jobs somebody may still need, by status.
+    """What would be dropped: the ``relations``, and by status how many jobs someone may still need.
 
-    ``hosts``: those that have ticked, as far as rows are kept. ``is_shared_file``: another program has tables in the
-    SQLite file. ``in_django``: Django's record lists our migrations.
+    ``hosts``: the hosts that have ticked, as far as rows are kept. ``is_shared_file``: another program has tables in
+    the same SQLite file. ``in_django``: Django's migration table lists our migrations.
     """
 
     relations: Sequence[Relation]
@@ -54,7 +54,7 @@ class Content:
 
 
 def look(database: Database, settings: Settings, *, force: bool, quiet: timedelta) -> Content:
-    """Return the content that ``drop`` would drop. Raises as ``drop`` does; changes nothing."""
+    """Return what ``drop`` would drop. Raises the same errors as ``drop``, and changes nothing."""
     made = _made(database)
     with database.read() as connection:
         return _look(connection, made, settings, force=force, quiet=quiet)
@@ -63,19 +63,20 @@ def look(database: Database, settings: Settings, *, force: bool, quiet: timedelt
 def drop(
     database: Database, settings: Settings, *, force: bool, quiet: timedelta, before: Callable[[Content], object]
 ) -> Content:
-    """Drop it all in one transaction; *before* is called first, and may raise to keep it.
+    """Drop everything of ours in one transaction. *before* is called first, and can raise to prevent it.
 
-    Raises InUse while a job runs, or a host has ticked within *quiet*, unless *force*; SchemaMissing, ForeignDatabase,
-    and SchemaTooNew for tables of a later version, of which this one does not know all.
+    Unless *force* is given, raises InUse if a job is running, or if a host has ticked within *quiet*. Raises
+    SchemaMissing or ForeignDatabase, and SchemaTooNew if the tables are from a later version, because this version may
+    not know them all.
     """
     before(look(database, settings, force=force, quiet=quiet))
-    made = _made(database)  # it takes a while, and nobody should wait for a lock meanwhile
+    made = _made(database)  # takes a while, so it is done before anyone has to wait for our locks
 
     def dropped() -> Content:
         with migrations.transaction(database) as connection:
-            read_meta(connection)  # somebody else may have dropped them
+            read_meta(connection)  # raises if someone else has dropped the tables meanwhile
             store.keep_out(connection)
-            found = _look(connection, made, settings, force=force, quiet=quiet)  # again: now nobody can begin
+            found = _look(connection, made, settings, force=force, quiet=quiet)  # again, now that nobody can start
             store.drop(connection, found.relations)
             return found
 
@@ -104,7 +105,7 @@ def _look(
 
 
 def _made(database: Database) -> set[tuple[Kind, str]]:
-    """Return the relations that the migrations create, read from their own SQL."""
+    """Return the relations that the migrations create, as found in the migrations' own SQL."""
     return {(cast("Kind", kind.lower()), name) for kind, name in _MADE.findall(migrations.sql(database.address))}
 
 

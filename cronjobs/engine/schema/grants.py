@@ -1,6 +1,6 @@
-"""The least rights on PostgreSQL of each kind of program: those that migrate, run, enqueue and read.
+"""The least rights on PostgreSQL that each role needs to migrate, run, enqueue or read.
 
-Written as SQL for the database's owner; ``statements`` opens no connection.
+The result is SQL for the database's owner. ``statements`` opens no connection.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from cronjobs.engine.schema.drift import APP_FUNCTIONS, FUNCTIONS, VIEWS, WORKER
 
 
 class Role(StrEnum):
-    """``migrate`` owns the tables; ``run`` is for ticks and operators, ``enqueue`` for apps, ``read`` for people.
+    """``migrate`` owns the tables. ``run`` is for ticks and operators, ``enqueue`` for apps, ``read`` for people.
 
-    ``token`` is for the workers of a cluster.
+    ``token`` is for a cluster's workers.
     """
 
     MIGRATE = "migrate"
@@ -30,7 +30,7 @@ DEFAULT_NAMES: Final[Mapping[Role, str]] = {role: f"cronjobs_{role}" for role in
 
 RELATIONS: Final = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
 
-HELD: Final = "cronjobs_queues_held"  # a sequence, which its table's owner owns
+HELD: Final = "cronjobs_queues_held"  # a sequence, which belongs to the owner of its table
 
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 
@@ -38,7 +38,7 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_jobs": _EVERYTHING,
     "cronjobs_job_runs": _EVERYTHING,
     "cronjobs_schedules": "SELECT, INSERT, UPDATE",
-    "cronjobs_occurrences": "SELECT, INSERT, UPDATE (reason), DELETE",  # no row can be locked without an UPDATE right
+    "cronjobs_occurrences": "SELECT, INSERT, UPDATE (reason), DELETE",  # locking a row needs the UPDATE right
     "cronjobs_ticks": _EVERYTHING,
     "cronjobs_job_type_lists": _EVERYTHING,
     "cronjobs_crashing_types": _EVERYTHING,
@@ -46,7 +46,7 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_queues": _EVERYTHING,
     HELD: "SELECT",
     "cronjobs_pauses": _EVERYTHING,
-    "cronjobs_audit": "SELECT, INSERT",  # a trail: roles that write it cannot change it
+    "cronjobs_audit": "SELECT, INSERT",  # no UPDATE or DELETE, so a role cannot change the audit trail
     "cronjobs_counts": _EVERYTHING,
     "cronjobs_new_counts": _EVERYTHING,
     "cronjobs_acks": _EVERYTHING,
@@ -58,22 +58,22 @@ RUN: Final[Mapping[str, str]] = {
     VERSION_TABLE: "SELECT",
 }
 
-# The columns of a job that a caller may set. Not its status, tries or lease, which belong to the runners. Nor its
-# schedule: an unfinished row with a schedule makes that schedule's next occurrences give way (overlap).
+# The columns of a job that an enqueuer may set. A job's status, tries and lease belong to the runners. A schedule could
+# do harm: an unfinished row with a schedule makes the schedule's next occurrences give way (overlap).
 _GIVEN: Final = (
     "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, idempotency_key, concurrency_key, "
     "enqueued_by, created_at"
 )
-# What on_conflict="replace" writes.
+# The columns that on_conflict="replace" writes.
 _REPLACED: Final = (
     "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, concurrency_key, enqueued_by"
 )
 ENQUEUE: Final[Mapping[str, str]] = {
-    # Columns needed to look up a key's row, to return its status, and to count a full queue.
+    # The columns needed to look up a key, to return a job's status, and to count a full queue.
     "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
-    # No right to update it, which would also allow locking its rows: functions lock them and count.
+    # No UPDATE, because that would also allow locking its rows. Functions lock and count instead.
     "cronjobs_queues": "SELECT",
-    # "cronjobs enqueue" reports that a job will have to wait.
+    # "cronjobs enqueue" needs this to report that a job will have to wait.
     "cronjobs_pauses": "SELECT (scope, name, until)",
     "cronjobs_meta": "SELECT",
 }
@@ -89,10 +89,10 @@ READ: Final[Mapping[str, str]] = dict.fromkeys((*RELATIONS, HELD), "SELECT")
 
 
 def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
-    """The SQL, one transaction, safe to repeat: a role loses what rights on our tables it no longer needs.
+    """Return the SQL, as one transaction. It is safe to repeat, and revokes rights on our tables that are not needed.
 
-    *names*: which roles to grant, and what they are called; *replace*: enqueuers may also replace a job that has not
-    started; *find*: they may also read jobs, with their payloads and results.
+    *names* maps the roles to grant to their names in the database. With *replace*, enqueuers may also replace a job
+    that has not started. With *find*, they may also read jobs, including payloads and results.
     """
     schema = quoted(schema)
     lines = [
@@ -131,7 +131,7 @@ def _rights(role: Role, *, replace: bool, find: bool) -> Mapping[str, str]:
 
 
 def _make_role(name: str) -> Iterator[str]:
-    # Roles belong to the whole server, and CREATE ROLE has no IF NOT EXISTS.
+    # Roles belong to the whole server, so one may already exist. CREATE ROLE has no IF NOT EXISTS.
     literal = "'" + name.replace("'", "''") + "'"
     body = f"BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {literal}) THEN CREATE ROLE {quoted(name)}; "
     yield f"DO $cronjobs$ {body}END IF; END $cronjobs$;"
@@ -141,7 +141,7 @@ def _own(schema: str, name: str) -> Iterator[str]:
     yield f"CREATE SCHEMA IF NOT EXISTS {schema};"
     yield f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {quoted(name)};"
     for relation in RELATIONS:
-        yield f"ALTER TABLE IF EXISTS {schema}.{relation} OWNER TO {quoted(name)};"  # views too
+        yield f"ALTER TABLE IF EXISTS {schema}.{relation} OWNER TO {quoted(name)};"  # works for views too
     for function in FUNCTIONS:
         literal = "'" + f"{schema}.{function}".replace("'", "''") + "'"
         yield (

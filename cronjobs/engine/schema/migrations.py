@@ -1,7 +1,7 @@
-"""Bring the tables to this version's revision, and report what is wrong with them. The only user of alembic.
+"""Upgrades the tables to this version's revision, and reports what is wrong with them. Uses alembic.
 
-They live in the user's database beside the user's own tables: one schema, our own version table, and nothing is touched
-whose name does not begin with ``cronjobs_``.
+Our tables are in the user's database, beside the user's own tables. They are in one schema and have their own version
+table. Nothing is touched whose name does not begin with ``cronjobs_``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlalchemy import URL, Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from alembic import command, context
-from cronjobs.engine.database import indexes  # noqa: F401  they belong to the metadata
+from cronjobs.engine.database import indexes  # noqa: F401  importing it adds the indexes to the metadata
 from cronjobs.engine.database.address import Address
 from cronjobs.engine.database.connection import Database, tell
 from cronjobs.engine.database.retrying import patiently
@@ -31,18 +31,19 @@ from cronjobs.engine.schema.grants import quoted
 from cronjobs.engine.store.meta import has_table, qualified, read_meta, refuse_unsupported, require_revision
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaNotUpgraded
 
-CONNECTION: Final = "cronjobs_connection"  # attributes of the alembic configuration that env.py reads
+CONNECTION: Final = "cronjobs_connection"  # attributes of alembic's configuration, read by env.py
 ADDRESS: Final = "cronjobs_address"
 
 PREFIX: Final = "cronjobs_"
 
-# READ COMMITTED, so that a migration that waited for the lock sees the other's result. The lock timeout comes after it.
+# READ COMMITTED, so that a migration that waited for the lock sees what the other one did. Until then, no lock timeout.
 _BEGIN_DDL: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
     "SET LOCAL statement_timeout = '15min'; SET LOCAL lock_timeout = 0; "
     "SET LOCAL idle_in_transaction_session_timeout = '15min'; SET LOCAL client_connection_check_interval = 2000"
 )
-# DDL that waits for a lock makes all of the app's queries on that table wait behind it: give up soon, and retry.
+# While DDL waits for a lock on a table, all of the app's queries on that table wait behind it. So give up soon, and
+# retry.
 _SHORT_LOCKS: Final = "SET LOCAL lock_timeout = '1s'"
 _LOCK_TRIES: Final = 60
 _PAUSE_S: Final = 0.5
@@ -52,18 +53,18 @@ _NO_RIGHT: Final = "42501"  # insufficient_privilege
 
 _SQLITE_PATIENCE_S: Final = 60.0
 
-# What a migration that runs by itself prints or sets, and that must not affect somebody else's transaction.
+# Statements for a migration that has its own transaction. They must not be run in someone else's transaction.
 _OF_AN_OWN_TRANSACTION: Final = ("BEGIN", "COMMIT", "SET LOCAL", "SELECT pg_advisory_xact_lock")
 
-# alembic's context and op are module globals.
+# alembic's context and op are module globals, so only one thread at a time can use them.
 _one_at_a_time = threading.Lock()
 
 
-# --- what commands call ---------------------------------------------------------------------------------------------
+# --- for commands ---------------------------------------------------------------------------------------------------
 
 
 def head() -> str:
-    """The newest revision that this installation ships."""
+    """Return the newest revision that this installation contains."""
     newest = ScriptDirectory.from_config(_config()).get_current_head()
     if newest is None:
         raise CronjobsError(f"{script_location()} holds no migrations: the installation is not complete")
@@ -71,11 +72,11 @@ def head() -> str:
 
 
 def upgrade(database: Database) -> tuple[str | None, str]:
-    """Migrate to the newest revision; return the revision before, or None if there were no tables, and after.
+    """Migrate to the newest revision. Return the revision before (None if there were no tables), and the one after.
 
-    All or nothing, on both databases. Several at once are fine: one works, the others wait and find it done. A schema
-    newer than this code is left alone. Raises SchemaTooNew if this code must not run on it, and SchemaNotUpgraded for
-    tables of a version before 0.2.0.
+    It does everything or nothing, on both databases. If several processes do this at once, one migrates, and the others
+    wait and then find nothing to do. A schema newer than this code is not changed. Raises SchemaTooNew if this code
+    must not run on it, and SchemaNotUpgraded for tables from a version before 0.2.0.
     """
     newest = head()
 
@@ -94,13 +95,13 @@ def upgrade(database: Database) -> tuple[str | None, str]:
 
 
 def current(database: Database) -> str | None:
-    """The revision of the database, or None if it has no tables of ours."""
+    """Return the database's revision, or None if it has no tables of ours."""
     with database.read() as connection:
         return _revision(connection)
 
 
 def home(database: Database) -> str:
-    """The PostgreSQL schema that has the tables, or would get them. Raises DatabaseError if there is none."""
+    """Return the PostgreSQL schema that has, or would get, the tables. Raises DatabaseError if there is none."""
     with database.read() as connection:
         found = connection.exec_driver_sql(f"SELECT {_home(database.address.schema)}").scalar()
     if found is None:
@@ -109,7 +110,7 @@ def home(database: Database) -> str:
 
 
 def check(database: Database) -> list[str]:
-    """Return what is wrong with version and tables, one sentence each; additions are not reported."""
+    """Return what is wrong with the version and the tables, one sentence each. Additions are not reported."""
     newest = head()
     with database.read() as connection:
         try:
@@ -128,14 +129,14 @@ def check(database: Database) -> list[str]:
         except DatabaseError as error:
             findings.append(str(error))
         if found.schema_revision < newest:
-            return findings  # the upgrade brings what is missing
+            return findings  # an upgrade will add what is missing
         return findings + drift.find(connection)
 
 
 def sql(address: Address, revisions: str = "head") -> str:
-    """All migrations as SQL for someone else to apply, in one transaction; needs only the kind of a database.
+    """Return all migrations as SQL in one transaction, for someone else to apply. Only the kind of database matters.
 
-    *revisions*: up to which ("0013"), or from where to where ("0012:0013").
+    *revisions* is the last revision ("0013"), or a range ("0012:0013").
     """
     output = io.StringIO()
     with _one_at_a_time:
@@ -145,9 +146,10 @@ def sql(address: Address, revisions: str = "head") -> str:
 
 @lru_cache
 def statements(kind: str, schema: str | None = None, revisions: str = "head") -> tuple[str, ...]:
-    """The statements of ``sql`` for a *kind* of database, "postgresql" or "sqlite", to run in a transaction of others.
+    """Return the statements of ``sql`` for a *kind* of database, "postgresql" or "sqlite".
 
-    On PostgreSQL the first of them sets the search_path until that transaction ends.
+    They can be run in someone else's transaction. On PostgreSQL, the first one sets the search_path until that
+    transaction ends.
     """
     script = sql(Address(URL.create("postgresql+psycopg" if kind == "postgresql" else kind), schema), revisions)
     parts = (_without_comments(part) for part in script.split(";\n\n"))
@@ -160,18 +162,18 @@ def _without_comments(part: str) -> str:
 
 @lru_cache
 def revisions() -> tuple[str, ...]:
-    """Every revision that this installation ships, the first one first."""
+    """Return every revision that this installation contains, oldest first."""
     return tuple(sorted(each.revision for each in ScriptDirectory.from_config(_config()).walk_revisions()))
 
 
-# --- what env.py calls ----------------------------------------------------------------------------------------------
+# --- for env.py -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def transaction(database: Database) -> Iterator[Connection]:
-    """One write transaction for DDL, alone among migrations, committed at the end of the block.
+    """Yield a connection with one write transaction for DDL, which is committed at the end of the block.
 
-    On PostgreSQL unqualified names in it refer to our one schema.
+    No other migration runs at the same time. On PostgreSQL, unqualified names in the block refer to our one schema.
     """
     if database.is_sqlite:
         with database.write(patience=_SQLITE_PATIENCE_S) as connection:
@@ -198,7 +200,7 @@ def transaction(database: Database) -> Iterator[Connection]:
 
 
 def run_online(connection: Connection) -> None:
-    """Run alembic's command on *connection*, in its transaction. Raises SchemaNotUpgraded."""
+    """Run alembic's command in the transaction of *connection*. Raises SchemaNotUpgraded."""
     found = _revision(connection)
     if found is not None:
         refuse_unsupported(found)
@@ -208,7 +210,7 @@ def run_online(connection: Connection) -> None:
 
 
 def run_offline(address: Address) -> None:
-    """Print alembic's command as SQL."""
+    """Print the SQL of alembic's command."""
     context.configure(
         dialect_name=address.url.get_backend_name(),
         literal_binds=True,
@@ -226,13 +228,13 @@ def run_offline(address: Address) -> None:
 
 
 def script_location() -> Path:
-    """The folder ``alembic/``: inside the package in a wheel, beside it in a clone."""
+    """Return the folder ``alembic/``. It is inside the package in a wheel, and beside the package in a clone."""
     package = Path(__file__).resolve().parents[2]
     inside = package / "alembic"
     return inside if inside.is_dir() else package.parent / "alembic"
 
 
-# --- inside ---------------------------------------------------------------------------------------------------------
+# --- internal -------------------------------------------------------------------------------------------------------
 
 
 def _options() -> dict[str, Any]:
@@ -246,18 +248,18 @@ def _options() -> dict[str, Any]:
 
 
 def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Keep autogenerate away from the tables of the user's own application."""
+    """Whether a name is ours. This keeps autogenerate away from the tables of the user's app."""
     return kind != "table" or (name is not None and name.startswith(PREFIX) and name != VERSION_TABLE)
 
 
 def _is_compared(thing: Any, name: str | None, kind: str, _reflected: bool, other: Any) -> bool:
-    # SQLite has no identity columns to reflect, which alembic 1.16 takes for a change.
+    # SQLite has no identity columns, and alembic 1.16 reports that as a change.
     lost_identity = kind == "column" and other is not None and thing.identity is not None and other.identity is None
     return _is_ours(name, kind, {}) and not lost_identity
 
 
 def _number(_context: Any, _revision: Any, directives: list[Any]) -> None:
-    """Give an autogenerated revision the next number: revisions are compared as text."""
+    """Give an autogenerated revision the next number, because revisions are compared as text."""
     for directive in directives:
         if len(directive.rev_id or "") != 4:
             directive.rev_id = f"{int(head()) + 1:04d}"
@@ -278,26 +280,26 @@ def _revision(connection: Connection) -> str | None:
 
 
 def upgrade_lock(schema: str | None) -> str:
-    """SQL that lets one migration at a time proceed. Those that waited find nothing to do.
+    """Return SQL that lets only one migration at a time proceed. Those that waited then find nothing to do.
 
-    PgBouncer's transaction mode allows it. Each schema has its own lock, so two projects in one database do not wait
-    for each other.
+    It also works in PgBouncer's transaction mode. Each schema has its own lock, so two projects in one database do not
+    wait for each other.
     """
     return f"SELECT pg_advisory_xact_lock(hashtext('cronjobs migrations'), hashtext({_home(schema)}))"
 
 
 def _pin(schema: str | None) -> str:
-    """SQL that makes bare names refer to one schema until the end of the transaction.
+    """Return SQL that makes unqualified names refer to one schema until the end of the transaction.
 
-    pg_temp comes last: if it were not named it would come first, and anyone's temporary table could replace ours.
+    pg_temp is named last. If it were not named, it would come first, and anyone's temporary table could replace ours.
     """
     return f"SELECT set_config('search_path', quote_ident({_home(schema)}) || ', pg_temp', true)"
 
 
 def _home(schema: str | None) -> str:
-    """An SQL expression for the name of our schema; NULL: there is none.
+    """Return an SQL expression for the name of our schema. It is NULL if there is none.
 
-    Without a configured schema it is the one that has our tables already, else the first of the search_path.
+    Without a configured schema, ours is the one that already has our tables, else the first of the search_path.
     """
     if schema is not None:
         return "'" + schema.replace("'", "''") + "'"
@@ -315,7 +317,7 @@ def _nowhere(address: Address) -> DatabaseError:
 
 
 def _schema_exists(connection: Connection, schema: str) -> bool:
-    # CREATE SCHEMA IF NOT EXISTS needs the right to create one even if it exists.
+    # CREATE SCHEMA IF NOT EXISTS would need the right to create schemas even if this one exists.
     found = text("SELECT 1 FROM pg_namespace WHERE nspname = :schema")
     return connection.execute(found, {"schema": schema}).scalar() is not None
 

@@ -1,6 +1,6 @@
 """Makes sure that a database has our tables.
 
-SQLite's are created on first use, PostgreSQL's by "cronjobs db upgrade".
+The tables of a SQLite file are created on first use. Those on PostgreSQL are created by "cronjobs db upgrade".
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from cronjobs.errors import SchemaMissing, SchemaTooOld
 
 
 def require_tables(database: Database, *, migrates: bool = True) -> None:
-    """Raise unless this code can run on the tables. Creates or migrates those of a SQLite file.
+    """Raise an error unless this code can run on the tables. The tables of a SQLite file are created or migrated.
 
-    Without *migrates*, for code in an app, tables of an older revision are left alone: SchemaTooOld.
+    Without *migrates*, for code in an app, tables of an older revision are not migrated, but raise SchemaTooOld.
     """
 
     def look() -> None:
@@ -26,6 +26,6 @@ def require_tables(database: Database, *, migrates: bool = True) -> None:
     except (SchemaMissing, SchemaTooOld) as error:
         if not database.is_sqlite or (isinstance(error, SchemaTooOld) and not migrates):
             raise
-        from cronjobs.engine.schema import migrations  # imports alembic, which an idle tick does without
+        from cronjobs.engine.schema import migrations  # imports alembic, which an idle tick does not need
 
         migrations.upgrade(database)
