@@ -1,1 +1,1 @@
-"""The parts that every command shares: settings, database, output, faults, and the end of the process."""
+"""What all commands share: settings, the database, output, error handling, and how the process ends."""

@@ -1,4 +1,4 @@
-"""The jobs database of a project, opened."""
+"""Opens a project's jobs database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cronjobs.engine.schema.ready import require_tables
 
 
 def open_database(settings: Settings) -> Database:
-    """The configured database, not connected yet. Raises DatabaseVanished for a SQLite file that existed before."""
+    """Return the configured database, not yet connected. Raises DatabaseVanished if its SQLite file has disappeared."""
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings.folder, address)
     circumstances.database = address
@@ -19,7 +19,7 @@ def open_database(settings: Settings) -> Database:
 
 
 def ready_database(settings: Settings) -> Database:
-    """An open database whose tables this code can use."""
+    """Return an open database whose tables this code can use."""
     database = open_database(settings)
     try:
         require_tables(database)

@@ -1,7 +1,7 @@
-"""How an error ends a command. An unexpected one becomes one line and exit code 70.
+"""How an error ends a command. For an unexpected error, one line is printed and the exit code is 70.
 
-The line has the version and says where the traceback is: in the configured log, if the configuration was read and names
-one; else it follows on stderr, as with -v.
+The line contains the version and says where the traceback is. The traceback goes to the configured log. If no log is
+known, or with -v, it also follows on stderr.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 VERBOSE: Final = ("-v", "--verbose")
 LONGEST: Final = 1000
-TRACEBACK_LINES: Final = 200  # of an endless recursion, head and tail
+TRACEBACK_LINES: Final = 200  # the first and last lines, for endless recursions
 
 
 @dataclass
 class Circumstances:
-    """Facts about the running command. ``mailed_for``: the configuration of a tick that nobody watches.
+    """Facts about the running command. ``mailed_for`` is the configuration of a tick whose output cron mails.
 
-    ``database``: the last one that it opened.
+    ``database`` is the last database that the command opened.
     """
 
     log: Path | None = None
@@ -48,7 +48,10 @@ circumstances: Final = Circumstances()
 
 
 def guarded(command: Callable[[], object]) -> None:
-    """Run *command*. A CronjobsError becomes its sentence on stderr and its exit code; a bug becomes 70."""
+    """Run *command*.
+
+    A CronjobsError is printed to stderr, and sets the exit code. Any other error is a bug, and exits 70.
+    """
     try:
         command()
     except CronjobsError as error:
@@ -65,7 +68,10 @@ def guarded(command: Callable[[], object]) -> None:
 
 
 def _odd_value() -> DatabaseError | None:
-    """Return the database error for a value that another program wrote into SQLite, or None if the error is ours."""
+    """Return a DatabaseError if another program wrote an invalid value into SQLite.
+
+    None if the error is a bug of ours.
+    """
     address = circumstances.database
     if address is None or not address.is_sqlite:
         return None
@@ -77,7 +83,7 @@ def _odd_value() -> DatabaseError | None:
 
 
 def end(error: Exception) -> NoReturn:
-    """Report *error* and end with 70. A tick of cron's reports the same error only as often as ``Alarm`` does."""
+    """Report *error* and exit with 70. Under cron, the same error is reported only as often as ``Alarm`` allows."""
     event = events.fault_of_ours(error, place(error))
     log = Log(circumstances.log)
     log.write(event, text_of(error))
@@ -92,7 +98,7 @@ def end(error: Exception) -> NoReturn:
 
 
 def text_of(error: Exception) -> str:
-    """Its traceback, for the person who will mend it."""
+    """Return the error's traceback, for the person who will fix it."""
     lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
     if len(lines) > TRACEBACK_LINES:
         half = TRACEBACK_LINES // 2

@@ -1,7 +1,8 @@
-"""How a command ends its process: output is flushed, exit callbacks have run, and none of that takes long.
+"""Ends a command's process: flushes output and runs exit callbacks, but not for long.
 
-By ``os._exit``: the interpreter's own way out joins threads and processes that a handler left behind. Under load that
-took longer than what is left of a tick whose time is up, which then ended by the timer (142) with all its work done.
+It uses ``os._exit``, because the interpreter's normal exit waits for threads and processes that a handler left behind.
+Under load that took longer than a finished tick had left. The timer then killed the tick (142), although all its work
+was done.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from cronjobs.engine.tick import deadline
 if TYPE_CHECKING:
     import subprocess
 
-LEAVING_S: Final = 5.0  # for exit callbacks, unless a tick must end sooner
-BEFORE_TIMER_S: Final = 0.3  # to be gone with the right code before the timer strikes
+LEAVING_S: Final = 5.0  # the time for exit callbacks, unless a tick must end sooner
+BEFORE_TIMER_S: Final = 0.3  # end this long before the timer would, so that the exit code is right
 _NAME: Final = "cronjobs-leaving"
 
 
 def leave(code: int, *, stuck: bool) -> NoReturn:
-    """End the process with *code*, whatever threads and processes still run and whatever happened to stdout.
+    """End the process with *code*, whatever threads and processes are still running, and whatever stdout is.
 
-    *stuck*: a handler still runs, so there is no time for anything else.
+    *stuck* means that a handler is still running, so there is no time for exit callbacks.
     """
     end_anyway(code)
     flush()
@@ -45,29 +46,30 @@ def leave(code: int, *, stuck: bool) -> NoReturn:
 
 
 def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: int, *, count_dead: bool) -> None:
-    """Become the program that waits for a tick's long jobs. Returns only if there is no memory for it."""
+    """Become the program that waits for a tick's long jobs. Returns only if the program cannot be started."""
     from cronjobs.engine.tick import wait_for_long_jobs
 
     flush()
     deadline.arm().watchdog.dismiss()
-    with suppress(OSError):  # in that case the processes go on by themselves
+    with suppress(OSError):  # then the long jobs simply go on by themselves
         wait_for_long_jobs.stay_for(processes, config, code, count_dead=count_dead)
 
 
 def flush() -> None:
-    """Flush what was printed. Ignore a stream that accepts nothing any more."""
+    """Flush what was printed. Ignores a stream that can no longer be written to."""
     for number, stream in ((1, sys.__stdout__), (2, sys.__stderr__)):
         try:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            # A reader that left, a full disk: results are recorded, and the interpreter must not stumble over it.
+            # The reader has gone, or the disk is full. Results are recorded, and the interpreter must not fail because
+            # of this.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def end_anyway(code: int) -> None:
-    """From here on, an exit callback that hangs, or a pipe that nobody reads, does not change the exit code."""
+    """Make sure that the process ends with *code*, even if an exit callback hangs or nobody reads a pipe."""
     if any(thread.name == _NAME for thread in threading.enumerate()):
         return
     left_s = max(0.05, min(LEAVING_S, deadline.left_s() - BEFORE_TIMER_S))
@@ -76,14 +78,14 @@ def end_anyway(code: int) -> None:
         sleep(left_s)
         os._exit(code)
 
-    with suppress(RuntimeError):  # no thread can be started: the timer must do
+    with suppress(RuntimeError):  # no thread can be started; then the timer ends the process
         threading.Thread(target=end, name=_NAME, daemon=True).start()
 
 
 def forget_children() -> None:
-    """Forget child processes: multiprocessing's exit callback would wait for every one that nobody joined.
+    """Forget child processes, because multiprocessing's exit callback would wait for those that nobody has joined.
 
-    They were reported and may go on. It ends daemons itself.
+    They have been reported and may go on. Daemon processes are ended by multiprocessing itself.
     """
     process = sys.modules.get("multiprocessing.process")
     children = getattr(process, "_children", None)
@@ -92,8 +94,8 @@ def forget_children() -> None:
 
 
 def _flush_files() -> None:
-    """Flush the files that user code left open in its modules, as the interpreter would."""
-    if not deadline.user_code_ran():  # looking for them costs some milliseconds
+    """Flush files that user code left open, as the interpreter would on exit."""
+    if not deadline.user_code_ran():  # finding the files takes some milliseconds
         return
     for each in gc.get_objects():
         if type(each) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):

@@ -1,7 +1,7 @@
-"""Prints lines to stdout and stderr, JSON, and colours where a terminal shows them.
+"""Prints lines to stdout and stderr, and JSON. Uses colours only on a terminal.
 
-Anybody may have written the texts in the rows: secrets are masked, nothing on stderr acts on a terminal, and JSON is
-ASCII.
+Texts in the database may have been written by anyone. So secrets are masked, nothing on stderr can act on a terminal,
+and JSON is ASCII.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SGR: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 
 
 
 def echo(text: str) -> None:
-    """Print to stdout. A closed or full stdout never changes what a command does."""
+    """Print to stdout. If stdout is closed or full, the command goes on."""
     _print(sys.stdout, text)
 
 
 def complain(text: str, *, is_safe: bool = False) -> None:
-    """Print to stderr, likewise. It goes into mails, so nothing in it may act on its reader.
+    """Print to stderr. The text may be mailed, so nothing in it may act on its reader's terminal.
 
-    *is_safe*: lines of ``table``, whose cells are safe and may have colours.
+    *is_safe* is for lines of ``table``: its cells are already safe, and may have colours.
     """
     _print(sys.stderr, text if is_safe else visible(text))
 
@@ -39,9 +39,9 @@ def _print(stream: TextIO | None, text: str) -> None:
     with suppress(OSError):
         try:
             stream.write(text + "\n")
-        except UnicodeEncodeError:  # cron's locale is C: escape what ASCII cannot hold instead of losing it
+        except UnicodeEncodeError:  # cron's locale is C, so escape characters that ASCII cannot represent
             stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
-        except ValueError:  # closed
+        except ValueError:  # the stream is closed
             return
         stream.flush()
 
@@ -51,14 +51,14 @@ def echo_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """*value* as JSON: instants in ISO 8601, UTC. ASCII, so no stored text can act on a terminal."""
+    """Return *value* as JSON, with instants in ISO 8601 in UTC. The JSON is ASCII, so no text can act on a terminal."""
     return json.dumps(masking.hide_in(value), default=_encode, indent=2)
 
 
 def _encode(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
-    reason = getattr(value, "reason", None)  # payload.BadJson: plain SQL wrote what nobody can read
+    reason = getattr(value, "reason", None)  # a payload.BadJson: plain SQL wrote JSON that cannot be read
     return {"unreadable": reason} if reason is not None else str(value)
 
 
@@ -66,12 +66,12 @@ def is_terminal(name: str = "stdout") -> bool:
     try:
         stream = getattr(sys, name)
         return stream is not None and stream.isatty()
-    except ValueError:  # closed
+    except ValueError:  # the stream is closed
         return False
 
 
 def coloured(text: str, colour: str | None, stream: str = "stdout") -> str:
-    """Whether to use colour: only on a terminal, and never against NO_COLOR (no-color.org)."""
+    """Return *text* in *colour*. Without a terminal, or with NO_COLOR (no-color.org), return it unchanged."""
     if colour is None or not is_terminal(stream) or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{SGR[colour]}m{text}\x1b[0m"

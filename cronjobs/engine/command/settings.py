@@ -1,4 +1,4 @@
-"""From the command line and the environment to settings, without the database, which many callers do not need."""
+"""Reads the settings from the command line and the environment. Does not open the database; many callers need none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cronjobs.engine.config.settings import Settings
 def read_settings(
     config: Path | None, url: str | None, need_database: bool = True, *, only_database: bool = False
 ) -> Settings:
-    """Read the configuration, and mask its secrets in everything printed from now on."""
+    """Read the configuration. From now on, its secrets are masked in everything that is printed."""
     masking.remember(masking.named_secrets({**os.environ, "": url or ""}))
     settings = load(
         config, environ=os.environ, database_url=url, need_database=need_database, only_database=only_database

@@ -29,10 +29,7 @@ def user_in_a_line() -> str:
 
 @cache
 def caller() -> str:
-    """Return user and program, such as "ada/manage.py", in the form of PostgreSQL's default.
-
-    For SQLite, without users.
-    """
+    """Return user and program, such as "ada/manage.py". SQLite knows no users; PostgreSQL's default looks the same."""
     return one_line(clean(f"{os_user()}/{_program()}"), 200)
 
 

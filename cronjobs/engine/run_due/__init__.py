@@ -1,1 +1,1 @@
-"""``run-due`` around its tick: from cron's command line to the exit code, with what it prints, mails and logs."""
+"""The ``run-due`` command around its tick: its options, and what it prints, mails, logs and returns."""

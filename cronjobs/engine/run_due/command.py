@@ -1,6 +1,6 @@
 """The tick as a command: its settings, its log, what it prints or mails, and its exit code.
 
-Typer is not imported here: an idle tick that cron starts does without it.
+Typer is not imported here, because a tick that cron starts does not need it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cronjobs.errors import CronjobsError
 from cronjobs.installed import needed
 
 PROGRESS_EVERY_S: Final = 5.0
-DRY_RUN: Final = "cronjobs.desk.cli.dry_run"  # not part of a tick: imported only when asked for
+DRY_RUN: Final = "cronjobs.desk.cli.dry_run"  # not part of a tick, so it is imported only when it is used
 
 
 def _progress_every_s() -> float:
@@ -60,7 +60,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             keep_streams_from_copies()
         divert_streams()
         divert_logging()
-        spool = given.spool  # named as on the command line, so before the folder changes
+        spool = given.spool  # it depends on paths of the command line, so before the folder changes
         enter_folder(settings)
         tick = Tick(
             settings=settings,

@@ -1,4 +1,4 @@
-"""A tick's output: on a terminal as it goes, in its log, as JSON, or in the mail that cron sends."""
+"""A tick's output: events on a terminal, its log, its JSON, or the mail that cron sends."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import rough
 
 MOST_WAITING: Final = 256 * 1024  # bytes
-AT_ONCE: Final = 512  # PIPE_BUF: POSIX lets a ready pipe take so many bytes without blocking
-PATIENCE_S: Final = 0.5  # at the end
+AT_ONCE: Final = 512  # PIPE_BUF: by POSIX, a pipe that is ready accepts this many bytes without blocking
+PATIENCE_S: Final = 0.5  # how long to wait for the reader at the end
 MOST_KEPT: Final = 1000  # events at level INFO, for --json
 OF_DATABASE: Final = "database.trouble"
 OF_CODE: Final = ("config.fault", "jobs.unknown_type")
-DEATHS_TOLD: Final = 10  # in one mail; the rest is only counted
+DEATHS_TOLD: Final = 10  # lines in one mail; the others are only counted
 
 
 class Outlet:
-    """Prints what fits, keeps the rest for the next time, and counts what it had to drop.
+    """Prints as much as the reader accepts, keeps the rest for the next call, and counts what it has to drop.
 
-    It never waits for a reader: a pipe that nobody reads (``run-due -v | less``, left alone) and a terminal after
-    Ctrl-S stop accepting output, and a tick's loop has leases to renew meanwhile.
+    It never waits for the reader. A pipe that nobody reads (``run-due -v | less``, left alone) accepts no output, and
+    neither does a terminal after Ctrl-S. Meanwhile, the tick's loop has leases to renew.
     """
 
     def __init__(self, descriptor: int = 1) -> None:
@@ -54,7 +54,7 @@ class Outlet:
         self._write(0)
 
     def end(self) -> None:
-        """Give the reader a last chance."""
+        """Print what is left, and give the reader a last chance to read it."""
         if self._left_out:
             self._waiting += f"({self._left_out} more lines were dropped: nothing read the output)\n".encode()
             self._left_out = 0
@@ -65,22 +65,22 @@ class Outlet:
         try:
             while self._waiting and self._poll.poll(max(0.0, give_up_at - SYSTEM.monotonic()) * 1000):
                 del self._waiting[: os.write(self._descriptor, self._waiting[:AT_ONCE])]
-        except OSError:  # the reader has left, or the disk is full: nobody is waiting for this
+        except OSError:  # the reader has gone, or the disk is full
             self._waiting.clear()
 
 
 class Reporter:
-    """Sends a tick's events to the log, the terminal, and the summary at the end."""
+    """Sends a tick's events to the log and the terminal, and collects them for the mail and the JSON."""
 
     def __init__(self, log: Log, talk: bool) -> None:
         self.log = log
         self.talk = talk
         self.outlet = Outlet()
         self.told: list[events.Event] = []
-        self._succeeded: set[str] = set()  # job types with a job that succeeded
+        self._succeeded: set[str] = set()  # job types of which a job succeeded
 
     def note(self, event: events.Event) -> None:
-        if event.name == "job.progress":  # only useful while it is on the screen
+        if event.name == "job.progress":  # only useful on a terminal
             if self.talk:
                 self._print(event)
             return
@@ -88,7 +88,7 @@ class Reporter:
         if event.name == "job.succeeded":
             self._succeeded.add(event.facts["job_type"])
         keep = event.level != events.INFO or len(self.told) < MOST_KEPT
-        if not event.told or not (keep or self.talk):  # nobody reads it: a drain has thousands of these
+        if not event.told or not (keep or self.talk):  # nobody would read it, and a busy tick has thousands
             return
         event = event._replace(facts=masking.hide_in(event.facts))
         if keep:
@@ -103,11 +103,11 @@ class Reporter:
 
     @property
     def well(self) -> set[str]:
-        """Job types with a job that succeeded."""
+        """The job types of which a job succeeded."""
         return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
-        if result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; 1,440 lines a day would say no more
+        if result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; a line a minute would say no more
             self.note(events.tick_ended(result.did(), result.ended, took))
         if result.fault is not None:
             text = fault.text_of(result.fault)
@@ -118,20 +118,20 @@ class Reporter:
 
 @dataclass
 class CronMail:
-    """The output to stderr of a tick that nobody watches. Cron mails it."""
+    """What a tick that nobody watches prints to stderr. Cron mails it."""
 
     config: Path
     throttle: bool
 
     def __post_init__(self) -> None:
-        self._causes: dict[str, str] = {}  # what was reported about each cause
-        self._about: dict[str, str] = {}  # CODE or DATABASE, for causes that only a tick that knows these can see end
+        self._causes: dict[str, str] = {}  # cause -> what was reported about it
+        self._about: dict[str, str] = {}  # cause -> CODE or DATABASE, if only a tick that knows these can see its end
         self._lines: list[str] = []
         self._well: set[str] = set()
-        self.said = False  # whether anything was reported, or would have been if it were not repeated
+        self.said = False  # whether there was anything to report, even if it was not repeated
 
     def reporter(self, log: Path | None, talk: bool) -> Reporter:
-        """The tick's reporter. Its *log* is remembered for a tick that can no longer read the configuration."""
+        """Return the tick's reporter. *log* is stored, for a tick that cannot read the configuration."""
         remember_log(self.config, log)
         return Reporter(Log(log), talk)
 
@@ -145,15 +145,15 @@ class CronMail:
         self.send()
 
     def tell_elsewhere(self, settings: Settings, error: CronjobsError, until: float) -> None:
-        """Report a tick that did not start by the file's alerts and ping, until that instant of the monotonic clock."""
+        """Report a tick that did not start, through the file's alerts and ping. Stop at *until* (monotonic clock)."""
         from cronjobs.engine.tick import extras
 
         extras.not_started(settings, error, until)
 
     def trouble(self, said: str, cause: str | None = None) -> None:
-        """Report something that will be the same next minute until someone mends it.
+        """Report a problem that will still be there in the next minute, unless someone fixes it.
 
-        *cause*: if its words may differ.
+        *cause* identifies the problem, if *said* may be worded differently next time.
         """
         self._causes.setdefault(cause or said, said)
 
@@ -171,9 +171,9 @@ class CronMail:
             self.trouble(reporter.log.fault)
 
     def _tell_deaths(self, dead: list[events.Event]) -> None:
-        """Report deaths whose cause is new, or was last reported long enough ago.
+        """Report deaths whose cause is new, or has not been reported for some time.
 
-        The log and "status" have the others.
+        The log and "status" show the others.
         """
         causes: dict[str, list[events.Event]] = {}
         for event in dead:
@@ -197,11 +197,14 @@ class CronMail:
             self._lines.append(f"  all: {absolute('cronjobs jobs list --status dead', self.config)}")
 
     def code_at_fault(self) -> bool:
-        """Whether a fault of the code was mailed and is not over."""
+        """Whether a fault of the user's code was mailed and is not over yet."""
         return self.throttle and Alarm(self.config).code_at_fault()
 
     def send(self, *, knows_code: bool = False) -> None:
-        """Mail what is worth it. *knows_code*: the tick has loaded the handlers, so it knows which faults are over."""
+        """Mail what should be mailed.
+
+        *knows_code*: the tick has loaded the handlers, so it knows which faults are over.
+        """
         now = SYSTEM.now()
         lines = [*self._lines, *(f"cronjobs: {word}" for word in take_word(self.config))]
         self.said = bool(lines or self._causes)
@@ -212,7 +215,7 @@ class CronMail:
             if not self.throttle or alarm.worth_telling(cause, now, said=said, about=self._about.get(cause)):
                 complain(said)
         if self.throttle:
-            # While a database is unreachable, nobody knows whether its disk is still full.
+            # While a database is unreachable, nobody knows whether, for example, its disk is still full.
             unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})
             for sentence in alarm.over(set(self._causes), now, self._well, unknown=unknown):
                 complain(f"cronjobs: {sentence}")

@@ -1,7 +1,7 @@
-"""The options of ``run-due``, declared once, and cron's command line, read without typer.
+"""The options of ``run-due``, which are declared once, and a parser for cron's command line that does not use typer.
 
-Importing typer takes a third of a tick. typer reads and explains whatever is not plain (a help text, a mistake,
-``--option=value``); ``cli.run_due`` makes typer's options from the same fields.
+Importing typer takes a third of a tick. Everything that is not plain is left to typer: help, mistakes,
+``--option=value``. ``cli.run_due`` makes typer's options from the same fields.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 from cronjobs.engine.probe.state_files import spool_address
 from cronjobs.engine.tick.result import TickFilter
 
-SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"  # dev sets it for its ticks, which then report progress to it
+SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"  # set by dev for its ticks, which then report progress
 
 
 class FailOn(StrEnum):
@@ -26,28 +26,28 @@ class FailOn(StrEnum):
 
 
 class Option(NamedTuple):
-    """An option of the command line. ``read`` makes its value from the text that follows; a flag has none."""
+    """A command-line option. ``read`` converts the text that follows the option. It is None for a flag."""
 
     words: str
     read: Callable[[str], Any] | None = None
     metavar: str | None = None
     least: int | None = None
     most: int | None = None
-    before: bool = False  # whether it may also stand before "run-due"
+    before: bool = False  # whether it may also come before "run-due"
     help: str = ""
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):  # int() accepts more, some of which typer refuses
+    if not (text.isascii() and text.isdigit()):  # int() accepts more than typer does
         raise ValueError(text)
     return int(text)
 
 
 @dataclass(frozen=True)
 class TickOptions:
-    """The options that a command line of run-due may set."""
+    """The options of run-due, with their defaults."""
 
-    # These two are options of every command: cli.options has their help.
+    # These two are options of all commands. cli.options has their help texts.
     config: Annotated[Path | None, Option("--config", Path, before=True)] = None
     database_url: Annotated[str | None, Option("--database-url", str, before=True)] = None
 
@@ -84,7 +84,7 @@ class TickOptions:
 
     @property
     def spool(self) -> str:
-        """Identifies the runs of exec that wait for this tick's database."""
+        """The address of the runs of exec that wait for this tick's database."""
         return spool_address(str(self.config_path), self.database_url or os.environ.get("CRONJOBS_DATABASE_URL"))
 
     @property
@@ -98,8 +98,8 @@ _NAMES: Final = {word: name for name, option in OPTIONS.items() for word in opti
 
 
 def tick_options(arguments: Sequence[str]) -> TickOptions | None:
-    """The options of a plain ``run-due``. Returns None to leave it to typer."""
-    if "_CRONJOBS_COMPLETE" in os.environ:  # a shell that asks for completions
+    """Parse a plain ``run-due`` command line. Return None to leave the command line to typer."""
+    if "_CRONJOBS_COMPLETE" in os.environ:  # a shell is asking for completions
         return None
     found: dict[str, Any] = {}
     named = False
@@ -118,7 +118,7 @@ def tick_options(arguments: Sequence[str]) -> TickOptions | None:
 
 
 def _value(option: Option, words: Iterator[str]) -> Any:
-    """Return True for a flag, else its value, taken from *words*. Return None to leave it to typer."""
+    """Return True for a flag, else the option's value from *words*. Return None to leave the command line to typer."""
     if option.read is None:
         return True
     text = next(words, "")

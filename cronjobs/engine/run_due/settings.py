@@ -1,4 +1,4 @@
-"""The settings and the budget of ``run-due``, from its options and its environment."""
+"""The settings and the budget of ``run-due``, from its options and the environment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cronjobs.model import duration
 
 
 def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
-    """The settings of a tick that may run here, and its budget."""
-    # Python reads other bytes of the command line as text that no database and no log accepts.
+    """Return the tick's settings and its budget. Raises an error if the tick may not run here."""
+    # Arguments that are not UTF-8 become surrogates in Python, which no database and no log accepts.
     for option, value in (("queue", given.queue), ("only", given.only), ("database-url", given.database_url)):
         try:
             (value or "").encode()
@@ -38,7 +38,7 @@ def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
 
 
 def fires_schedules() -> bool:
-    """Whether this process is to fire schedules. An unknown spelling stops it instead of firing them."""
+    """Whether this process should fire schedules. An unknown value raises UsageError, rather than firing them."""
     said = os.environ.get("CRONJOBS_SCHEDULES", "").lower()
     if said not in ("", "on", "off"):
         raise UsageError("CRONJOBS_SCHEDULES is neither on nor off: write off to run jobs without firing schedules")
