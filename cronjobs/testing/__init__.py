@@ -1,7 +1,7 @@
-"""Test helpers: a handler's context, tables, jobs run in a test's transaction, whole ticks, and settable clocks.
+"""Test helpers: a context for a handler, tables, jobs that run in a test's transaction, whole ticks, settable clocks.
 
-``context`` is for calling one handler without a database. ``create_tables`` and ``drain`` work on the test's
-connection, which the test rolls back. ``tick`` runs a whole tick at any time, on the test's own database. Names are
+``context`` is for calling one handler without a database. ``create_tables`` and ``drain`` use the test's connection,
+which the test rolls back. ``tick`` runs a whole tick at any time, on a database that belongs to the test. Names are
 loaded on first use.
 """
 

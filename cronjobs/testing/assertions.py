@@ -1,4 +1,4 @@
-"""Assertions about what was enqueued and when schedules fire; a failing one lists what exists."""
+"""Assertions about which jobs were enqueued and when schedules fire. If one fails, it lists what exists."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cronjobs.model import Status, duration, rough
 from cronjobs.testing.configured import settings_of
 from cronjobs.testing.lending import LentDatabase, require_tables
 
-LOOKED_AT: Final = 10_000  # the newest jobs that are searched
+LOOKED_AT: Final = 10_000  # only this many of the newest jobs are searched
 LISTED: Final = 10
 UNMET: Final = object()
 
 
 @dataclass(frozen=True)
 class Found:
-    """An existing job; the fields are the columns of its row."""
+    """A job that exists. Its fields are the columns of its row."""
 
     id: int
     job_type: str
@@ -59,11 +59,11 @@ class Found:
 
 @dataclass(frozen=True)
 class ExpectedJob:
-    """A test's expectation of a job. ``payload`` and ``meta``: these keys and values, among others."""
+    """The job that a test expects. Its ``payload`` and ``meta`` may have more keys than those given here."""
 
     job_type: str
     payload: Mapping[str, Any]
-    options: Mapping[str, Any]  # field of Found → expected value
+    options: Mapping[str, Any]  # field of Found -> expected value
 
     def is_met_by(self, job: Found) -> bool:
         return (
@@ -95,12 +95,12 @@ def assert_enqueued(
     schema: str | None = None,
     **payload_keys: Any,
 ) -> list[Found]:
-    """Assert that *connection* sees a job of *job_type* whose payload has these keys and values; return the matches.
+    """Assert that *connection* sees a job of *job_type* whose payload has these keys and values. Return the matches.
 
-    ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. If a payload key has the same name as an
-    option, pass it in *payload*. ``count``: exactly this many jobs; without it, at least one. ``delay``: the time from
-    enqueueing to the job's run_at. ``status``: "queued", "succeeded" …; without it, any status, which includes jobs
-    that have run.
+    For example ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. If a payload key has the same name
+    as an option, pass it in *payload*. ``count``: expect exactly this many jobs; without it, at least one. ``delay``:
+    the time between the enqueue and the job's run_at. ``status``: "queued", "succeeded" …; without it, any status, so
+    jobs that have run match too.
     """
     __tracebackhide__ = True
     given = {
@@ -130,13 +130,13 @@ def assert_not_enqueued(
     schema: str | None = None,
     **options_and_payload_keys: Any,
 ) -> None:
-    """Assert that *connection* sees no such job; takes the same arguments as ``assert_enqueued``."""
+    """Assert that *connection* sees no such job. Takes the same arguments as ``assert_enqueued``."""
     __tracebackhide__ = True
     assert_enqueued(connection, job_type, payload, **{**options_and_payload_keys, "schema": schema, "count": 0})
 
 
 def _as_stored(job_type: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert dates, Decimals and the like in *payload* to JSON, as the handler's rows store them."""
+    """Convert dates, Decimals and the like in *payload* to JSON, as they are stored for the handler."""
     registration = registered().get(job_type)
     if registration is None or registration.fault is not None:
         return payload
@@ -145,7 +145,7 @@ def _as_stored(job_type: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _jobs(connection: Target, schema: str | None) -> list[Found]:
-    """Return the existing jobs, oldest first."""
+    """Return the jobs that exist, oldest first."""
     with LentDatabase(connection, "assert_enqueued()", schema=schema).read() as lent:
         require_tables(lent, "assert_enqueued()")
         rows = list_jobs(lent, Filter(), LOOKED_AT)
@@ -156,7 +156,7 @@ def _jobs(connection: Target, schema: str | None) -> list[Found]:
 
 
 def _holds(there: Any, wanted: Mapping[str, Any]) -> bool:
-    # Compare as JSON: a tuple in the payload is a list in the row.
+    # Compare as JSON, because a tuple in a payload is a list in the row.
     return isinstance(there, Mapping) and all(
         there.get(key, UNMET) == json.loads(json.dumps(value)) for key, value in wanted.items()
     )
@@ -191,13 +191,13 @@ def assert_fires(
     config: str | Path | None = None,
     timezone: str | None = None,
 ) -> list[datetime]:
-    """Assert when a schedule fires from the first moment of *between* until before the second; return the instants.
+    """Assert when a schedule fires, from the first moment of *between* until before the second. Return the instants.
 
     *schedule* is a name in *config* (default: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between*
-    and *at* are aware datetimes, or ISO text; without an offset they are in the schedule's zone, or for an expression
-    in *timezone* (default: UTC). ``at``: exactly these instants, ``[]`` for none. ``count``: this many. With neither,
-    the schedule must fire at least once. The returned instants are in that zone. Only the file counts: pauses and
-    catch-up are ignored.
+    and *at* are timezone-aware datetimes, or ISO text. Text without an offset is in the schedule's time zone; for an
+    expression, that is *timezone* (default: UTC). ``at``: expect exactly these instants, or none for ``[]``. ``count``:
+    expect this many. Without both, the schedule must fire at least once. The returned instants are in the same time
+    zone. Only the file is used; pauses and catch-up are ignored.
     """
     __tracebackhide__ = True
     from cronjobs.engine.crontime.timing import timing
@@ -224,7 +224,7 @@ def assert_fires(
 def _timing_of(
     schedule: str, config: str | Path | None, timezone: str | None
 ) -> tuple[str | None, timedelta | None, str]:
-    """Return the schedule's timing (cron expression or interval) and its zone."""
+    """Return the schedule's cron expression or its interval, and its time zone."""
     if schedule.startswith("every "):
         return None, duration(schedule.removeprefix("every ")), timezone or "UTC"
     if " " in schedule.strip() or schedule.startswith("@"):

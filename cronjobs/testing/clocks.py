@@ -1,4 +1,4 @@
-"""Clocks that a test sets and moves."""
+"""Clocks that a test can set and move."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from cronjobs.clock import SYSTEM
 
 
 class FakeClock:
-    """A clock that stands still until it is moved; works on SQLite and on PostgreSQL.
+    """A clock that stands still until it is moved. It works on SQLite and on PostgreSQL.
 
-    Pass it to ``Database(address, clock=…)``. It starts at *start* (timezone-aware; default: now). Column defaults of
+    Pass it to ``Database(address, clock=…)``. It starts at *start* (timezone-aware; default: now). Column defaults in
     the tables do not use it.
     """
 
@@ -22,7 +22,7 @@ class FakeClock:
         return self._now
 
     def monotonic(self) -> float:
-        """Real seconds plus those advanced, so that a wait for a lock still times out under a fake clock."""
+        """Real seconds plus the seconds advanced, so a wait for a lock still times out under a fake clock."""
         return SYSTEM.monotonic() + self._advanced_s
 
     @property
@@ -30,7 +30,7 @@ class FakeClock:
         return self._now
 
     def advance(self, by: timedelta) -> datetime:
-        """Advance by *by* (if negative, only the wall clock steps back); return the new now."""
+        """Advance the clock by *by*, and return the new time. If *by* is negative, only the wall clock is set back."""
         return self.set(self.now() + by)
 
     def set(self, instant: datetime) -> datetime:
@@ -41,7 +41,7 @@ class FakeClock:
 
 
 class TravelClock(FakeClock):
-    """A clock that shows the real time until it is moved, then stands still."""
+    """A clock that shows the real time until it is moved. After that it stands still."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class TravelClock(FakeClock):
 
 
 class StillClock(FakeClock):
-    """A clock whose monotonic seconds stand still too, so that a timeout's rest is what the test set."""
+    """A clock whose monotonic seconds also stand still, so that the time left stays what the test has set."""
 
     def monotonic(self) -> float:
         return self._advanced_s

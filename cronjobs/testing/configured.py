@@ -1,4 +1,4 @@
-"""The settings of a test's jobs: the user's cronjobs.yaml, or the defaults with the handlers imported already."""
+"""The settings for a test's jobs: the user's cronjobs.yaml, or the defaults with handlers that are already imported."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cronjobs.errors import ConfigError, UsageError
 
 
 def settings_of(config: str | Path | None, imports: Iterable[str] = (), database_url: str | None = None) -> Settings:
-    """Read *config*, or return the defaults if it is None.
+    """Read *config*. If it is None, return the defaults.
 
-    Raises ConfigError even for mistakes that would only disable an entry.
+    Raises ConfigError even for a mistake that would only disable one entry.
     """
     if config is None:
         file = Path("cronjobs.yaml").absolute()
@@ -29,21 +29,21 @@ def settings_of(config: str | Path | None, imports: Iterable[str] = (), database
     settings = load(Path(config), environ=os.environ, database_url=database_url, need_database=database_url is not None)
     if problems := [each for each in settings.problems if not _goes_out(each.path)]:
         raise ConfigError(problems)
-    # A test must neither write production's files nor send alerts.
+    # A test must not write production's files or send alerts.
     schedules = {name: replace(schedule, ping=None) for name, schedule in settings.schedules.items()}
     run = replace(settings.run, ping=None)
     return replace(settings, metrics=MetricsSettings(), alerts=None, run=run, schedules=schedules, trusted=True)
 
 
 def _goes_out(path: str) -> bool:
-    """Whether this key of the file concerns only alerts and pings, whose variables a test does not need."""
+    """Whether this key of the file is only for alerts or pings. A test does not need their variables."""
     return path.split(".")[0] == "alerts" or path.endswith(".ping")
 
 
 def handlers_of(settings: Settings) -> JobTypes:
-    """Import the handlers. Raises UsageError if a module fails to import; a tick would let its jobs wait.
+    """Import the handlers. Raises UsageError if a module cannot be imported. (A tick would let its jobs wait.)
 
-    Handlers with an executor run in this process: a test needs no cluster.
+    Handlers with an executor run in this process, so that a test needs no cluster.
     """
     found = job_types.load(settings)
     if found.faults:

@@ -1,4 +1,4 @@
-"""``create_tables``: our tables in a test's own transaction, by the migrations' own SQL, which is cached."""
+"""``create_tables``: creates our tables in a test's own transaction, with the migrations' own SQL, which is cached."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cronjobs.testing.lending import LentConnection, lend
 
 
 def create_tables(connection: Target, *, schema: str | None = None) -> None:
-    """Create cronjobs' tables on *connection* unless they exist, in its transaction; never commits.
+    """Create the tables of cronjobs in *connection*'s transaction, unless they exist. Never commits.
 
-    *connection* is whatever ``enqueue`` accepts; SQLite in memory is fine. *schema* is a PostgreSQL schema, created if
-    necessary (default: the first of the search_path).
+    *connection* is anything that ``enqueue`` accepts; SQLite in memory is fine. *schema* is a PostgreSQL schema, which
+    is created if necessary (default: the first one of the search_path).
     """
     lent = lend(connection, "create_tables()").connection()
     if has_table(cast("Connection", LentConnection(lent, SYSTEM, schema)), meta.name):

@@ -1,7 +1,7 @@
-"""``drain``: run due jobs inside a test's own transaction, with a tick's loop and one worker.
+"""``drain``: runs due jobs inside a test's own transaction, with a tick's loop and one worker.
 
-Unlike in a tick, the connection is the test's, the worker is the test's own thread, and each job runs in a savepoint.
-Claims, retry policies, outcomes and history are the tick's own code.
+Three things differ from a tick: the connection is the test's, the worker is the test's own thread, and each job runs in
+a savepoint. Claims, retry policies, outcomes and history are the tick's own code.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from cronjobs.testing.one_here import WORKER, OneHere
 from cronjobs.testing.outside import refuse_jobs_from_outside
 from cronjobs.testing.ran import EventCollector, JobFailed, Ran, ran_by
 
-MOST_JOBS: Final = 1000  # with more, a job is probably enqueueing itself
+MOST_JOBS: Final = 1000  # if more jobs run, one is probably enqueueing itself
 NO_LIMIT: Final = timedelta(days=31)  # no job is too long for a test
 
 
 @dataclass(frozen=True)
 class Drained(EventCollector):
-    """The result of ``drain``. ``ran``: attempts in order. ``unresolved``: unregistered type → number of due jobs."""
+    """The result of ``drain``. ``ran``: the attempts, in order. ``unresolved``: unregistered job type → due jobs."""
 
     ran: tuple[Ran, ...] = ()
     unresolved: Mapping[str, int] = field(default_factory=dict)
@@ -54,18 +54,18 @@ def drain(
     schema: str | None = None,
     clock: Clock | None = None,
 ) -> Drained:
-    """Run every job that is due on *connection*, including uncommitted ones, in this thread; never commits.
+    """Run every job that is due on *connection* in this thread, including uncommitted jobs. Never commits.
 
-    *connection* is whatever ``enqueue`` accepts, in the test's transaction. Each job runs in a savepoint, which is kept
-    if the job succeeds; its outcome and history are written as a tick writes them. Jobs that these jobs enqueue run as
-    well, if they are due; retries do not. ``at``: pretend that it is this time (timezone-aware); *clock*: use this
-    clock. ``config``: the cronjobs.yaml whose ``imports`` and ``job_types`` count; without it, the handlers come from
-    ``imports`` and from whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and ``limit`` restrict which
-    jobs run. ``raise_errors``: raise the exception of the first handler that failed, after everything is written.
-    ``outside``: also run jobs that were committed before this process began, which the tests did not make; without it
-    such jobs raise UsageError, and nothing runs. Timeouts of threads and ``isolation: process`` do not apply. Raises
-    UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000 jobs without a
-    ``limit``.
+    *connection* is anything that ``enqueue`` accepts, in the test's transaction. Each job runs in a savepoint, which is
+    kept if the job succeeds. Its outcome and history are written as in a tick. If these jobs enqueue other jobs, those
+    also run if they are due; retries do not. ``at``: run as if it were this time (timezone-aware). *clock*: use this
+    clock instead. ``config``: the cronjobs.yaml whose ``imports`` and ``job_types`` are used. Without it, the handlers
+    come from ``imports``, and from whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and ``limit``
+    restrict which jobs run. ``raise_errors``: after everything is written, raise the exception of the first handler
+    that failed. ``outside``: also run jobs that were committed before this process began, and so were not made by the
+    tests. Without it, such jobs raise UsageError, and nothing runs. Timeouts of threads and ``isolation: process`` have
+    no effect. Raises UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000
+    jobs without a ``limit``.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)

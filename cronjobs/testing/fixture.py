@@ -1,4 +1,4 @@
-"""A one-line pytest fixture: all of ``cronjobs.testing``, bound to the test's connection or database."""
+"""A pytest fixture in one line: everything in ``cronjobs.testing``, bound to the test's connection or database."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class Jobs:
-    """The fixture's value; each method is the function of the same name with the connection filled in.
+    """The fixture's value. Each method is the function of the same name, called with the fixture's connection.
 
-    ``clock`` shows the real time until the test or ``at=…`` moves it; then it stands still.
+    ``clock`` shows the real time until the test or ``at=…`` moves it. After that it stands still.
     """
 
     def __init__(
@@ -49,7 +49,10 @@ class Jobs:
 
     @property
     def connection(self) -> Any:
-        """The fixture's connection, given or its own in memory; raises UsageError if it has a database instead."""
+        """The given connection, or the fixture's own in memory.
+
+        Raises UsageError if the fixture has a database instead.
+        """
         if self._connection is None:
             raise UsageError("this fixture has a database, and no connection: enqueue as your app does, then tick()")
         return self._connection
@@ -105,12 +108,13 @@ def cronjobs_fixture(
     imports: Iterable[str] = (),
     schema: str | None = None,
 ) -> Any:
-    """Make a pytest fixture: ``jobs = cronjobs_fixture(connection="session")`` in conftest.py; its value is a ``Jobs``.
+    """Make a pytest fixture whose value is a ``Jobs``.
 
-    ``connection``: the name of your fixture that returns the test's connection or session, for drain and the
-    assertions. ``database_url``: a URL, or the name of your fixture that returns a URL or an Engine, for tick; "sqlite"
-    creates a file for each test. With neither, ``jobs.connection`` is SQLite in memory. Missing tables are created.
-    ``config``, ``imports`` and ``schema`` are as for ``drain``; with a ``database_url``, the schema is the file's.
+    In conftest.py: ``jobs = cronjobs_fixture(connection="session")``. ``connection``: the name of your fixture that
+    returns the test's connection or session, for drain and the assertions. ``database_url``: a URL, or the name of your
+    fixture that returns a URL or an Engine, for tick. "sqlite" creates a new file for each test. Without both,
+    ``jobs.connection`` is SQLite in memory. Missing tables are created. ``config``, ``imports`` and ``schema`` are the
+    same as for ``drain``. With a ``database_url``, the file's schema is used.
     """
     import pytest
 

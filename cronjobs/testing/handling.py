@@ -1,4 +1,4 @@
-"""A context for calling one handler in a plain unit test: no database, every field as the test sets it."""
+"""A context for calling one handler in a plain unit test. It has no database, and the test can set all its fields."""
 
 from __future__ import annotations
 
@@ -43,17 +43,18 @@ class Unknown(Enum):
     UNKNOWN = "begun once, and no end of it is recorded"
 
 
-UNKNOWN: Final = Unknown.UNKNOWN  # an effect or step that was begun and never recorded
+UNKNOWN: Final = Unknown.UNKNOWN  # stands for an effect or step that was begun and never recorded
 
 EffectKey = str | tuple[object, ...]
 
 
 class FakeContext(Context):
-    """A Context without a database that records what the handler did.
+    """A Context without a database. It records what the handler did.
 
-    ``effects``: key → recorded result, or ``UNKNOWN`` if only begun. A step's key is "job:1:step:render".
-    ``reported``: the handler's ``progress()`` calls in order, each (done, of, note).
-    ``succeeded``: whether the handler ended the job by ``transaction()`` or ``finish()``; ``result``: the job's result.
+    ``effects``: key → recorded result, or ``UNKNOWN`` if the effect was only begun. A step's key is
+    "job:1:step:render". ``reported``: the handler's ``progress()`` calls, in order, each as (done, of, note).
+    ``succeeded``: whether the handler ended the job with ``transaction()`` or ``finish()``. ``result``: the job's
+    result.
     """
 
     _ledger: _MemoryLedger
@@ -91,12 +92,12 @@ def context(
 ) -> FakeContext:
     """Make a ``ctx`` for calling a handler in a unit test: ``send_invoice(context(tries=3), invoice_id=7)``.
 
-    Each argument sets the field of that name. ``remaining``: the rest of the timeout, which stands still; 0 means that
-    time is up. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are those that
-    earlier attempts left: key or name → the result, or ``UNKNOWN`` if the effect was begun and never recorded; all
-    others were never begun. ``connection``: the connection that ``ctx.transaction()`` yields, in a savepoint; without
-    it, calling ``ctx.transaction()`` raises UsageError. Instants are timezone-aware; ``started_at`` and ``enqueued_at``
-    are now by default, by *clock*. Raises UsageError for an invalid field.
+    Each argument sets the field with the same name. ``remaining``: the time left, which stands still; 0 means that the
+    time is up. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are those of
+    earlier attempts: key or name → the result, or ``UNKNOWN`` if the effect was begun and never recorded. All others
+    were never begun. ``connection``: the connection that ``ctx.transaction()`` yields, in a savepoint. Without it,
+    ``ctx.transaction()`` raises UsageError. Instants are timezone-aware. ``started_at`` and ``enqueued_at`` are by
+    default the current time of *clock*. Raises UsageError for an invalid field.
     """
     clock = clock or StillClock()
     for name, instant in (("scheduled_for", scheduled_for), ("started_at", started_at), ("enqueued_at", enqueued_at)):
@@ -131,7 +132,7 @@ def context(
         report=lambda told, _at: reported.append(told),
     )
     made.reported = reported
-    made.scheduled_for = scheduled_for  # keep the test's zone
+    made.scheduled_for = scheduled_for  # keeps the test's time zone
     made._ledger = _MemoryLedger(Lease(job_id, attempt, "test"), made.log)
     for key, value in (effects or {}).items():
         made._ledger.remember(effect_key(key), value)
@@ -148,7 +149,7 @@ def context(
 
 
 class _MemoryLedger(Ledger):
-    """An in-memory ledger of this and earlier attempts' effects; it decides as the real one does."""
+    """A ledger in memory with the effects of this and earlier attempts. It decides as the real ledger does."""
 
     def __init__(self, lease: Lease, log: Logger) -> None:
         self.log = log
@@ -158,7 +159,7 @@ class _MemoryLedger(Ledger):
         self._open = set()
 
     def remember(self, key: str, value: Any) -> None:
-        """Record the effect that an earlier attempt left under *key*."""
+        """Record an effect that an earlier attempt left under *key*."""
         begun = value is UNKNOWN
         state = "begun" if begun else "recorded"
         earlier = self.lease.attempt - 1
@@ -189,7 +190,7 @@ class _MemoryLedger(Ledger):
 
 
 class _MemoryEnding(OwnTransaction):
-    """A job's own ending without a table: only notes that the job ended."""
+    """Ends a job without a table. It only remembers that the job has ended."""
 
     def finish(self, target: Target, result: Any) -> None:
         self.refuse_if_over("ctx.finish()")

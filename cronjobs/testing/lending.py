@@ -1,6 +1,6 @@
-"""Present a test's own connection and open transaction as the ``Database`` that our code uses.
+"""Wraps a test's own connection, with its open transaction, as a ``Database`` for our code.
 
-Nothing here commits: our transactions become savepoints in the test's transaction.
+Nothing here commits. Our transactions become savepoints in the test's transaction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Savepoint:
         self._savepoint = of.begin_nested()
 
     def flush(self) -> None:
-        """Flush the ORM's pending changes; this may fail as a COMMIT may."""
+        """Flush the ORM's pending changes. This may fail like a COMMIT."""
 
     def commit(self) -> None:
         self._savepoint.commit()
@@ -40,19 +40,23 @@ class Savepoint:
 
 
 class Lender:
-    """The test's connection as an SQLAlchemy connection, with savepoints made through its owner (session, Django)."""
+    """The test's connection as an SQLAlchemy Connection.
+
+    Its savepoints are made through its owner (session, Django).
+    """
 
     def __init__(self, connection: Callable[[], Connection], savepoint: Callable[[], Savepoint], what: str) -> None:
         self._connection, self.savepoint, self._what = connection, savepoint, what
 
     def connection(self) -> Connection:
-        """Return the connection in an open transaction. Raises UsageError for autocommit connections."""
+        """Return the connection with an open transaction. Raises UsageError for an autocommit connection."""
         connection = self._connection()
         if not _is_open(connection):
-            connection.exec_driver_sql("SELECT 1").close()  # start a transaction that begins with the first statement
+            connection.exec_driver_sql("SELECT 1").close()  # opens the transaction if the first statement does that
         if not _is_open(connection):
             raw: Any = connection.connection.driver_connection
-            # Python's sqlite3 begins only at the first INSERT, and releasing a savepoint outside a transaction commits.
+            # Python's sqlite3 begins a transaction only at the first INSERT. Outside one, releasing a savepoint
+            # commits.
             if connection.dialect.name != "sqlite" or raw.isolation_level is None:
                 raise UsageError(
                     f"{self._what} works in the test's own transaction, and this connection commits by itself"
@@ -62,17 +66,17 @@ class Lender:
 
 
 def ended_since(connection: Connection, transaction: object) -> bool:
-    """Whether *transaction* is no longer the open one on *connection*."""
+    """Whether *transaction* is no longer the transaction that is open on *connection*."""
     return connection.closed or connection.get_transaction() is not transaction or not _is_open(connection)
 
 
 def _is_open(connection: Connection) -> bool:
-    """Whether the driver reports an open transaction; True if it cannot tell."""
+    """Whether the driver reports an open transaction. True if the driver does not say."""
     return has_open_transaction(connection.connection.driver_connection) is not False
 
 
 def lend(target: Any, what: str) -> Lender:
-    """Wrap whatever ``enqueue`` accepts; *what*: the called function, for errors. Raises TypeError for others."""
+    """Wrap anything that ``enqueue`` accepts. Raises TypeError, which names *what*, for anything else."""
     if isinstance(target, Connection):
         return Lender(lambda: target, lambda: Savepoint(target), what)
     if isinstance(target, Session):
@@ -90,12 +94,12 @@ def lend(target: Any, what: str) -> Lender:
 
 
 class _OfSession(Savepoint):
-    """A savepoint made through the session, so that a rollback also resets its objects."""
+    """A savepoint made through the session, so that a rollback also resets the session's objects."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._session = session
-        session.connection()  # begin now: the handler may use another session
+        session.connection()  # begins now, because the handler may use another session
 
     def flush(self) -> None:
         self._session.flush()
@@ -109,7 +113,7 @@ class _OfSession(Savepoint):
             super().rollback()
 
     def _is_there(self) -> bool:
-        """Return False if the handler has committed it or rolled it back."""
+        """Whether the savepoint still exists. The handler may have committed it or rolled it back."""
         return self._session.get_nested_transaction() is self._savepoint
 
 
@@ -131,15 +135,15 @@ class _OfDjango(Savepoint):
         self._block.__exit__(None, None, None)
 
 
-# --- for our own code -------------------------------------------------------------------------------------------------
+# --- for our code -----------------------------------------------------------------------------------------------------
 
 
 class LentConnection(WrappedConnection):
-    """A connection for our statements: applies our clock and schema without affecting the owner's statements."""
+    """A connection for our statements. It applies our clock and schema without affecting the owner's statements."""
 
     def __init__(self, connection: Connection, clock: Clock, schema: str | None) -> None:
         super().__init__(connection, schema, cronjobs_clock=clock)
-        self.written: list[tuple[Executable, Any]] | None = None  # a list: record executed statements in it
+        self.written: list[tuple[Executable, Any]] | None = None  # if it is a list, executed statements are added to it
 
     def execute(
         self, statement: Executable, parameters: Any = None, *, execution_options: Mapping[str, Any] | None = None
@@ -152,12 +156,12 @@ class LentConnection(WrappedConnection):
 
 
 class LentDatabase(Database):
-    """The ``Database`` of code that runs in a test's transaction. *target* None: using it raises UsageError."""
+    """A ``Database`` for code that runs in a test's transaction. If *target* is None, using it raises UsageError."""
 
     def __init__(self, target: Any, what: str, *, schema: str | None = None, clock: Clock = SYSTEM) -> None:
         self._what, self._schema, self.clock = what, schema, clock
         self.lender = None if target is None else lend(target, what)
-        self.written: list[tuple[Executable, Any]] = []  # statements of our separate transactions, since last cleared
+        self.written: list[tuple[Executable, Any]] = []  # statements of our own transactions, since it was last cleared
 
     def _lender(self) -> Lender:
         if self.lender is None:
@@ -190,7 +194,7 @@ class LentDatabase(Database):
         self.written += lent.written
 
     def write_again(self, written: Sequence[tuple[Executable, Any]]) -> None:
-        """Repeat separately committed statements after the savepoint around them was rolled back."""
+        """Repeat our own statements after the savepoint around them was rolled back."""
         with self.write() as connection:
             for statement, parameters in written:
                 connection.execute(statement, parameters)
@@ -205,10 +209,10 @@ class LentDatabase(Database):
         return cast("Connection", LentConnection(connection, self.clock, self._schema))
 
     def close(self) -> None:
-        """Do nothing: the connection's owner closes it."""
+        """Do nothing, because the connection's owner closes it."""
 
 
 def require_tables(connection: Connection, what: str) -> None:
-    """Raise UsageError if our tables are missing; the transaction stays usable."""
+    """Raise UsageError if our tables are missing. The transaction stays usable."""
     if not has_table(connection, meta.name):
         raise UsageError(f"{what} finds no tables of cronjobs on this connection: create_tables(connection) makes them")

@@ -1,4 +1,4 @@
-"""The only worker of ``drain``: the test's own thread, with a savepoint around each job."""
+"""The only worker of ``drain``: the test's own thread. Each job runs in a savepoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORKER: Final = "drain"
 
 
 class _Ends(queue.SimpleQueue["Ended | None"]):
-    """The loop's queue of outcomes; it runs the next job when the loop waits on it."""
+    """The queue from which the loop takes outcomes. It runs the next job when the loop waits for one."""
 
     def __init__(self, run: Callable[[Attempt], Ended]) -> None:
         self.waiting: deque[Attempt] = deque()
@@ -48,9 +48,9 @@ class _Ends(queue.SimpleQueue["Ended | None"]):
 
 
 class OneHere(Workers):
-    """One worker, in the thread that waits for outcomes, with a savepoint around each attempt.
+    """One worker, in the thread that waits for outcomes. Each attempt runs in a savepoint.
 
-    ``raised``: the exceptions of handlers that are ``noting``, in order.
+    ``raised``: the exceptions of the handlers that ``noting`` has wrapped, in order.
     """
 
     def __init__(self, settings: Settings, database: LentDatabase, clock: Clock) -> None:
@@ -82,7 +82,8 @@ class OneHere(Workers):
         assert lender is not None
         connection = lender.connection()
         transaction, savepoint = connection.get_transaction(), lender.savepoint()
-        # Copy the context: handlers see what the test set, such as a session, and leak nothing to the next one.
+        # Run in a copy of the context. Handlers see what the test has set, such as a session, and leave nothing for the
+        # next.
         finished = copy_context().run(run_attempt, attempt, self.around, self.clock)
         error = next(reversed(self.raised[raised_before:]), None)
         try:
@@ -96,12 +97,12 @@ class OneHere(Workers):
         return Ended(attempt, finished, self.clock.monotonic())
 
     def _end(self, attempt: Attempt, finished: Finished, savepoint: Savepoint) -> Finished:
-        """Keep the handler's writes if it succeeded or ended its job itself; otherwise keep only ours."""
+        """Keep the handler's writes if it succeeded, or ended its job itself. Otherwise keep only our own writes."""
         keep = isinstance(finished.outcome, Succeeded) or self._ended_itself(attempt)
         if keep:
             try:
                 savepoint.flush()
-            except SQLAlchemyError as error:  # the app's COMMIT would have failed
+            except SQLAlchemyError as error:  # the app's COMMIT would have failed too
                 self.raised.append(error)
                 keep, finished = False, finished._replace(outcome=outcome_of(error, attempt, self.clock))
         if keep:
@@ -116,13 +117,13 @@ class OneHere(Workers):
         try:
             with self._database.read() as connection:
                 return not is_held(connection, attempt.lease)
-        except SQLAlchemyError:  # after the handler's failed statement only a rollback works
+        except SQLAlchemyError:  # after a failed statement of the handler, only a rollback is possible
             return False
 
     # --- the handlers -------------------------------------------------------------------------------------------------
 
     def noting(self, job_types: JobTypes) -> JobTypes:
-        """Wrap handlers to keep their exceptions in ``raised``: an outcome has only the message."""
+        """Wrap the handlers so that their exceptions are kept in ``raised``. An outcome only has the message."""
         return replace(job_types, types={name: self._noting(job_type) for name, job_type in job_types.types.items()})
 
     def _noting(self, job_type: JobType) -> JobType:
@@ -148,7 +149,7 @@ class OneHere(Workers):
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, Snooze):  # not a failure: the job runs again later
+            if not isinstance(error, Snooze):  # a snooze is not a failure: the job runs again later
                 self.raised.append(error)
             raise
 
@@ -160,5 +161,5 @@ _ENDED: Final = (
 
 
 def _is_the_tests(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, ``pytest.fail()`` or the like, which must not become a job's failure."""
+    """Whether *error* is Ctrl-C, ``pytest.fail()`` or the like. Such an error must not become a job's failure."""
     return not isinstance(error, Exception | SystemExit | GeneratorExit | asyncio.CancelledError)

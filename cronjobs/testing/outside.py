@@ -1,4 +1,4 @@
-"""Find jobs that the tests did not create: ``drain`` runs none of them, for that would do real work."""
+"""Finds jobs that the tests did not create. ``drain`` refuses to run them, because that would do real work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMED: Final = 3
 MOST: Final = 1000
 _LOADED_AT: Final = SYSTEM.monotonic()
 
-# Use the real clock even if a test has stopped ours.
+# The real clock, even if a test has stopped ours.
 _PROCESS_BEGAN: Final = either(
     postgresql="statement_timestamp() - make_interval(secs => :age_s)",
     sqlite="(CAST(strftime('%s', 'now') AS integer) - :age_s) * 1000000",
@@ -34,8 +34,8 @@ _OLDER: Final = f"""
   SELECT j.id, j.job_type FROM {JOBS} j WHERE j.{WAITING} AND j.run_at <= {NOW} AND j.created_at < {_PROCESS_BEGAN}
   AND (j.job_type {AMONG_KNOWN}) AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))"""
 
-# Rows of our own transaction and its savepoints are "in progress"; NULL: too old for the server to remember. xmin has
-# 32 bits, and of a row that was frozen long ago it may seem to lie ahead.
+# Rows of our own transaction and its savepoints are "in progress". NULL means that the transaction is too old for the
+# server to remember. xmin has only 32 bits, and in a row that was frozen long ago it may seem to be in the future.
 _COMMITTED: Final = """
   AND (SELECT CASE WHEN x.whole < 3 OR x.whole > x.now + 1000000000 THEN true
               ELSE coalesce(pg_xact_status(CAST(CAST(x.whole AS text) AS xid8)), '') <> 'in progress' END
@@ -47,7 +47,8 @@ _COMMITTED: Final = """
 def refuse_jobs_from_outside(connection: Connection, known: Collection[str], queue: str | None) -> None:
     """Raise UsageError if ``drain`` would run jobs that were committed before this process began.
 
-    The tests' own database has none. Jobs that the tests or their app commit later count as the tests' own.
+    A database that only the tests use has no such jobs. Jobs that the tests or their app commit later are the tests'
+    own.
     """
     age_s = max(process_age(), SYSTEM.monotonic() - _LOADED_AT)
     order = " ORDER BY j.id LIMIT :most"
@@ -58,7 +59,7 @@ def refuse_jobs_from_outside(connection: Connection, known: Collection[str], que
     else:
         where = next((row.file for row in run(connection, "PRAGMA database_list") if row.name == "main"), "")
         if not where:
-            return  # in memory: only ours
+            return  # a database in memory only has our own jobs
         found = run(connection, _OLDER + order, **given).all()
         committed = _committed(where, [row.id for row in found])
         found = [row for row in found if row.id in committed]
@@ -67,14 +68,14 @@ def refuse_jobs_from_outside(connection: Connection, known: Collection[str], que
 
 
 def _committed(file: str, ids: Iterable[int]) -> set[int]:
-    """Return those of *ids* that another connection sees; all of them if none can look now."""
+    """Return those of *ids* that another connection can see, or all of them if no other connection can be opened."""
     wanted = set(ids)
     if not wanted:
         return wanted
     try:
         with closing(sqlite3.connect(f"file:{quote(str(Path(file)))}?mode=ro", uri=True, timeout=1)) as other:
             if not other.execute("SELECT 1 FROM sqlite_master WHERE name = 'cronjobs_jobs'").fetchall():
-                return set()  # the test created the tables, so the jobs too
+                return set()  # the test created the tables, so it also created the jobs
             rows = other.execute(
                 "SELECT id FROM cronjobs_jobs WHERE id IN (SELECT value FROM json_each(?))",
                 [json.dumps(sorted(wanted))],

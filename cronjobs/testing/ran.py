@@ -1,4 +1,4 @@
-"""Collect the attempts that ran, from the tick's events."""
+"""Collects the attempts that ran from the tick's events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS: Final = {
 
 
 class JobFailed(CronjobsError):
-    """A job failed in ``drain(raise_errors=True)`` without an exception from its handler."""
+    """A job failed in ``drain(raise_errors=True)``, but its handler raised no exception."""
 
     def __init__(self, ran: Ran) -> None:
         super().__init__(f"job {ran.job_id} ({ran.job_type}) {ran.became}: {ran.error}")
@@ -32,7 +32,7 @@ class JobFailed(CronjobsError):
 
 @dataclass(frozen=True)
 class Ran:
-    """One attempt. ``became``: succeeded, failed (to be retried after ``delay``), dead, cancelled, snoozed …"""
+    """One attempt. ``became``: succeeded, failed (it is retried after ``delay``), dead, cancelled, snoozed …"""
 
     job_id: int
     job_type: str
@@ -43,7 +43,7 @@ class Ran:
 
 
 class EventCollector:
-    """Collects attempts in the order in which they ended."""
+    """Attempts in the order in which they ended."""
 
     ran: tuple[Ran, ...]
 

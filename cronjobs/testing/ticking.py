@@ -1,4 +1,4 @@
-"""``tick``: run a whole tick in the test's process, at any time, on the test's own database."""
+"""``tick``: runs a whole tick in the test's process, at any time, on a database that belongs to the test."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from cronjobs.testing.ran import EventCollector, Ran, ran_by
 class Ticked(EventCollector):
     """The result of a tick.
 
-    ``ran``: attempts in the order they ended. ``occurrences``: outcome (enqueued, skipped, missed, coalesced) → number.
-    ``unresolved``: unregistered type → number of due jobs. ``ended``: why the tick ended.
+    ``ran``: the attempts, in the order in which they ended. ``occurrences``: outcome (enqueued, skipped, missed,
+    coalesced) → number. ``unresolved``: unregistered job type → due jobs. ``ended``: why the tick ended.
     """
 
     ran: tuple[Ran, ...] = ()
@@ -50,12 +50,12 @@ def tick(
 ) -> Ticked:
     """Run one tick as cron would, at the time *at* (timezone-aware; default: now).
 
-    The tick sees only committed rows, and commits its own changes. *database_url* must be given even if *config* names
-    a database, because a tick in the future runs everything that waits. Missing tables are created. Schedules fire and
-    jobs run as under cron: in threads or in processes of their own, with their timeouts. A schedule never fires for the
-    time before a tick first saw it: tick once, then later. *clock*: use this clock instead of *at*. *config* and
-    *imports* are as for ``drain``. Raises ConfigError or DatabaseError, which would end a tick, and UsageError if
-    handlers cannot be imported.
+    The tick sees only committed rows, and commits its own changes. *database_url* is required even if *config* names a
+    database, because a tick in the future runs everything that waits. Missing tables are created. Schedules fire and
+    jobs run as under cron: in threads or in their own processes, with their timeouts. A schedule never fires for times
+    before a tick first saw it. So tick once, and then again at a later time. *clock*: use this clock instead of *at*.
+    *config* and *imports* are the same as for ``drain``. Raises ConfigError or DatabaseError if these would end a tick,
+    and UsageError if handlers cannot be imported.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     if isinstance(database_url, Engine):
@@ -92,7 +92,7 @@ def tick(
 
 
 class _InHere(Tick):
-    """A tick that installs no signal handlers, so that Ctrl-C ends the tests."""
+    """A tick without signal handlers, so that Ctrl-C ends the tests."""
 
     def _listen(self) -> dict[signal.Signals, Any]:
         return {}
