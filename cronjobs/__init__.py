@@ -1,15 +1,15 @@
-"""The public API of cronjobs; everything else is internal.
+"""The public API of cronjobs. Everything else is internal.
 
-``@job`` registers a handler, ``enqueue`` inserts a job beside your own rows, ``find`` looks at it,
-``fire_times`` evaluates cron expressions. Names are loaded on first use: cron starts this package every minute, and an
-idle tick needs none of them.
+``@job`` registers a handler, ``enqueue`` inserts a job together with your own rows, ``find`` looks a job up, and
+``fire_times`` evaluates cron expressions. Names are loaded on first use, because cron starts this package every minute,
+and an idle tick needs none of them.
 """
 
 from __future__ import annotations
 
 from cronjobs.version import __version__
 
-TYPE_CHECKING = False  # for mypy; importing typing would take a quarter of Python's own start
+TYPE_CHECKING = False  # mypy treats it as True; importing typing would take a quarter of Python's start-up time
 if TYPE_CHECKING:
     from cronjobs.desk.insight.app_health import health
     from cronjobs.engine.crontime.timing import fire_times

@@ -1,4 +1,4 @@
-"""``cronjobs`` and ``python -m cronjobs``: for cron's tick first the fast path, then whatever the command needs."""
+"""``cronjobs`` and ``python -m cronjobs``. For cron's tick, the fast path is tried before anything else is imported."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the command line; the process exits with the command's exit code."""
+    """Run the command line. The process exits with the command's exit code."""
     try:
         command = _load(sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:  # the installation is broken, so nothing of it is reliable
+    except Exception as error:  # the installation is broken, so none of our code can be relied on
         sys.exit(_cannot_start(error))
     command()
 
 
 def _load(arguments: list[str]) -> Callable[[], object]:
-    """Import what this command line needs, and no more."""
+    """Import what this command line needs, and nothing more. Return the function that runs it."""
     command = _command(arguments)
     if command == "exec" and (run_command := _exec(arguments)) is not None:
         return run_command
     if command == "run-due":
         from cronjobs.engine.probe.fast_path import settle_tick
 
-        # It also starts the kernel's timer, before any import or file that could hang (a network file system, a broken
-        # driver): that ends this process in time. The full tick moves it once it knows the file's budget.
+        # This also starts the kernel timer, before any import or file that could hang (a network file system, a broken
+        # driver). The timer ends this process in time. The full tick moves the timer once it knows the file's budget.
         code = settle_tick(arguments)
         if code is not None:
             return lambda: os._exit(code)
@@ -61,9 +61,9 @@ def _load(arguments: list[str]) -> Callable[[], object]:
 
 
 def _exec(arguments: list[str]) -> Callable[[], object] | None:
-    """Return the function that runs the command at once.
+    """Return the function that runs ``exec`` directly.
 
-    Return None if typer must answer, because help is asked for or the extra is not installed.
+    Return None to leave the command line to typer, because help is asked for or the extra is not installed.
     """
     try:
         from cronjobs.contrib.exec.arguments import wants_help
@@ -77,7 +77,7 @@ def _exec(arguments: list[str]) -> Callable[[], object] | None:
 
 
 def _command(arguments: list[str]) -> str | None:
-    """The command's name: the first word that is neither an option nor an option's value."""
+    """Return the command's name: the first word that is neither an option nor an option's value."""
     words = iter(arguments)
     for word in words:
         if word in ("--config", "--database-url"):

@@ -1,11 +1,11 @@
-"""For the ``env.py`` of your own alembic: keep autogenerate from dropping the tables of cronjobs.
+"""For the ``env.py`` of your own alembic: keeps autogenerate from dropping the tables of cronjobs.
 
 ::
 
     from cronjobs.autogenerate import include_object
     context.configure(connection=connection, target_metadata=target_metadata, include_object=include_object)
 
-This module imports nothing of alembic.
+This module does not import alembic.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ OURS: Final = frozenset({*metadata.tables, VERSION_TABLE, *VIEWS, *SQLITE_VIEWS}
 
 
 def include_object(thing: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
-    """Whether autogenerate may look at *thing*: alembic's ``include_object``, for tables in any schema.
+    """Whether autogenerate should compare *thing*. Use it as alembic's ``include_object``, for tables in any schema.
 
-    Our tables are left alone, even if your metadata describes them for queries; so is a table in the database that
-    begins with ``cronjobs_`` and is not in your metadata, since a newer cronjobs may have made it. To add a rule of
-    your own, combine both: ``include_object(*all_five) and …``.
+    Our tables are left alone, even if your metadata describes them for queries. So is a table whose name begins with
+    ``cronjobs_`` if it is in the database but not in your metadata, because a newer cronjobs may have created it. To
+    add a rule of your own, combine the two: ``include_object(*all_five) and …``.
     """
     if kind != "table" or name is None:
         return True
@@ -35,8 +35,9 @@ def include_object(thing: Any, name: str | None, kind: str, reflected: bool, com
 
 
 def include_name(name: str | None, kind: str, _parent_names: Mapping[str, Any]) -> bool:
-    """The same by name alone: alembic's ``include_name``, which keeps it from reading our tables. Use both together.
+    """The same check by name only, as alembic's ``include_name``.
 
-    Alone it protects only tables of this version; only ``include_object`` tells a newer version's table from yours.
+    Our tables are then not even read. Use both functions. By itself, it only protects the tables of this version. Only
+    ``include_object`` can tell a newer version's tables from yours.
     """
     return kind != "table" or name not in OURS

@@ -1,4 +1,4 @@
-"""The only reader of time. All other code gets a ``Clock``."""
+"""The only module that reads the time. All other code uses a ``Clock``."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 
-from cronjobs.engine.probe.here import process_age as process_age  # by the kernel, whose clock nobody sets
+from cronjobs.engine.probe.here import process_age as process_age  # by a kernel clock that nobody can set
 
 
 class Clock(Protocol):
-    """The system's source of time. Tests pass one that they move themselves."""
+    """A source of time. Tests pass one that they can move."""
 
     def now(self) -> datetime:
-        """The host's wall clock, aware, UTC. On PostgreSQL nothing depends on it: the database's clock decides."""
+        """The host's wall clock, timezone-aware, in UTC. On PostgreSQL the database's clock decides, not this one."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never steps back."""
+        """Seconds since an arbitrary start. They never go backwards."""
 
     @property
     def stands_at(self) -> datetime | None:
-        """The database's now in tests that move time. None: its own clock."""
+        """The database's current time in a test that moves time. None: the database uses its own clock."""
 
 
 class SystemClock:
-    """Its functions are bound as defaults, where no patch reaches them.
+    """The real clock. Its functions are bound as default arguments, so that patching ``time`` does not affect them.
 
-    A handler may leave a frozen clock (freezegun, a mock) in ``time`` and in every module that imported from it. The
-    tick would then never reach its deadline.
+    A handler may leave a frozen clock (freezegun, a mock) in ``time`` and in every module that imported from it. With
+    such a clock, a tick would never reach its deadline.
     """
 
     def now(self, _now: Callable[[tzinfo], datetime] = datetime.now) -> datetime:
@@ -46,5 +46,5 @@ SYSTEM: Clock = SystemClock()
 
 
 def sleep(seconds: float) -> None:
-    """Wait without doing anything. Only for polls between tries, never for timing."""
-    time.sleep(seconds)  # gevent's, if it has patched time: the only thread must not block
+    """Wait without doing anything. Use it only between tries of an operation, never for timing."""
+    time.sleep(seconds)  # if gevent has patched time, this must be gevent's, so that the only thread does not block

@@ -1,4 +1,4 @@
-"""Every error of cronjobs. A class takes facts and writes the sentence: what, where, what to do."""
+"""All errors of cronjobs. A class takes facts and writes the message: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ EX_SOFTWARE: Final = 70  # sysexits(3): a bug in cronjobs
 
 
 class CronjobsError(Exception):
-    """Base of all errors that cronjobs raises on purpose; ``exit_code`` is the command's exit code."""
+    """The base class of all errors that cronjobs raises on purpose. ``exit_code`` is the command's exit code."""
 
     exit_code = 1
 
     @property
     def lines(self) -> list[str]:
-        """Return what to print, line by line. Outside names that the message quotes never begin a line of their own."""
+        """The lines to print. A name from outside that the message quotes never begins a new line."""
         return [one_line(str(self), MESSAGE_LIMIT)]
 
 
 class UsageError(CronjobsError):
-    """An invalid call or command line.
+    """A call or a command line is invalid.
 
-    *below*: extra lines, printed under the message, that show where the mistake is.
+    *below* are extra lines, printed below the message, that show where the mistake is.
     """
 
     exit_code = 2
@@ -46,7 +46,8 @@ class UsageError(CronjobsError):
 class Problem:
     """One mistake in a configuration file.
 
-    ``line`` and ``column`` count from 1; 0 means the whole file. ``path`` is dotted ("schedules.nightly.cron"), or "".
+    ``line`` and ``column`` count from 1. If they are 0, the mistake concerns the whole file. ``path`` is dotted
+    ("schedules.nightly.cron"), or "".
     """
 
     file: str
@@ -61,16 +62,16 @@ class Problem:
 
 
 def shown_path(path: str) -> str:
-    """A ``Problem``'s path for people: the key of a limit, which often ends with a colon itself, is in quotes."""
+    """Return a ``Problem``'s path for people. A limit's key often ends with a colon itself, so it is put in quotes."""
     key, colon, field = path.removeprefix("limits.").rpartition(":")
     is_key = path.startswith("limits.") and colon and (not field or field.startswith("."))
     return f'limits."{key}:"{field}' if is_key else path
 
 
 class ConfigError(CronjobsError):
-    """The configuration cannot be used at all, so nothing runs and nothing is retired.
+    """The configuration cannot be used at all. Nothing runs, and no schedule is retired.
 
-    ``problems`` lists every problem that was found.
+    ``problems`` has all problems that were found.
     """
 
     exit_code = 3
@@ -85,7 +86,7 @@ class ConfigError(CronjobsError):
 
 
 class ForeignDatabase(CronjobsError):
-    """The database belongs to another project or environment, so nothing in it is claimed."""
+    """The database belongs to another project or environment, so no job in it is claimed."""
 
     exit_code = 3
 
@@ -97,7 +98,7 @@ class ForeignDatabase(CronjobsError):
 
 
 class MovedDatabase(ForeignDatabase):
-    """ "db copy" has moved the database elsewhere, or is doing so. Nothing in it is claimed here any more."""
+    """ "db copy" has moved the database elsewhere, or is moving it. No job in the old database is claimed any more."""
 
     def __init__(self, where: str) -> None:
         CronjobsError.__init__(
@@ -109,7 +110,7 @@ class MovedDatabase(ForeignDatabase):
 
 
 class OtherProject(ForeignDatabase):
-    """ "check --against" got the database of another project, whose payloads are not for this code."""
+    """ "check --against" was given the database of another project, whose payloads are not meant for this code."""
 
     def __init__(self, *, theirs: str, ours: str) -> None:
         CronjobsError.__init__(
@@ -122,8 +123,8 @@ class OtherProject(ForeignDatabase):
 class DatabaseError(CronjobsError):
     """The database cannot be used now. The message never contains a password.
 
-    ``kind``: what stays the same during the outage, for messages that contain the server's words, a file name, a PID or
-    a waiting time. If None, the message itself stays the same.
+    ``kind`` names what stays the same during one outage. It is needed if the message contains the server's own words, a
+    file name, a PID or a waiting time. If ``kind`` is None, the message itself stays the same.
     """
 
     exit_code = 4
@@ -131,12 +132,12 @@ class DatabaseError(CronjobsError):
 
     @property
     def cause(self) -> str:
-        """Return what cron's mail compares: one outage is one cause."""
+        """The text by which cron's mail recognises an outage. It is the same for all errors of one outage."""
         return str(self) if self.kind is None else f"database: {self.kind}"
 
 
 class ForkedCopy(CronjobsError):
-    """A process that a handler forked used something that belongs to its parent."""
+    """A forked process used an object that belongs to its parent."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -146,13 +147,13 @@ class ForkedCopy(CronjobsError):
 
 
 class BadValue(DatabaseError):
-    """The database refused a value (not the statement, not the connection), perhaps in a single row of a batch."""
+    """The database refused a value, perhaps in only one row of a batch. The statement and the connection are fine."""
 
     kind = "refuses a value"
 
 
 class TransientTrouble(DatabaseError):
-    """An error that passes by itself (a restart, a lock, a deadlock): the same call may work in a moment."""
+    """An error that goes away by itself, such as a restart, a lock or a deadlock. The same call may soon succeed."""
 
 
 class DatabaseUnreachable(TransientTrouble):
@@ -163,18 +164,18 @@ class DatabaseUnreachable(TransientTrouble):
 
 
 class DatabaseNotReady(DatabaseUnreachable):
-    """The server exists but accepts no connections now: it is starting, stopping, or has none left."""
+    """The server exists, but accepts no connections now: it is starting or stopping, or has no connection left."""
 
 
 class CommitUnknown(DatabaseUnreachable):
-    """COMMIT was sent, its reply was lost, and we could not find out what became of it."""
+    """COMMIT was sent, but its reply was lost, and we could not find out whether it took effect."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(url, f"{reason}: connection lost during COMMIT; check whether the change was saved")
 
 
 class CommitUnconfirmed(CommitUnknown):
-    """COMMIT took effect on the primary, but no synchronous standby has confirmed it: a failover may lose it."""
+    """COMMIT took effect on the primary, but no synchronous standby confirmed it. A failover may lose it."""
 
     kind = "no standby confirms"
 
@@ -197,14 +198,14 @@ class DatabaseBusy(TransientTrouble):
 
 
 class TurnTaken(DatabaseBusy):
-    """Another runner started a job of this schedule while we claimed one. Nothing was written: try again."""
+    """Another runner started a job of this schedule while we were claiming one. Nothing was written; try again."""
 
     def __init__(self, schedule: str) -> None:
         TransientTrouble.__init__(self, f'another runner has just begun a job of schedule "{schedule}"')
 
 
 class JobHeld(TransientTrouble):
-    """Another transaction has locked the job that was to be replaced, cancelled or moved. Nothing was written."""
+    """Another transaction has locked the job that was to be replaced, cancelled or rescheduled. Nothing was written."""
 
     def __init__(self, key: str | None, job_id: int | None) -> None:
         if key is None:
@@ -224,7 +225,7 @@ class NoSuchJob(CronjobsError, LookupError):
 
 
 class JobNotWaiting(CronjobsError):
-    """The job is running or has ended, so it cannot become due at another time. ``status``: its status."""
+    """The job is running or has ended, so it cannot be rescheduled. ``status`` is the job's status."""
 
     def __init__(self, name: str, status: str) -> None:
         super().__init__(f"{name} is {status}: only a waiting job can be rescheduled. Nothing was written")
@@ -232,7 +233,7 @@ class JobNotWaiting(CronjobsError):
 
 
 class QueueHeld(TransientTrouble):
-    """An enqueue waited too long for another transaction's lock on a capped queue. Nothing was written there."""
+    """An enqueue waited too long for a capped queue that another transaction has locked. Nothing was written to it."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(
@@ -242,9 +243,9 @@ class QueueHeld(TransientTrouble):
 
 
 class QueueFull(CronjobsError):
-    """The queue has reached its ``max_waiting``: nothing was written; the caller's transaction stays usable.
+    """The queue has reached its ``max_waiting``. Nothing was written, and the caller's transaction stays usable.
 
-    ``on_full`` is the queue's policy; of the ``wanted`` jobs of the call, ``room`` would have fitted.
+    ``on_full`` is the queue's setting. The call had ``wanted`` jobs, and the queue had room for ``room`` of them.
     """
 
     def __init__(
@@ -264,7 +265,7 @@ class QueueFull(CronjobsError):
         )
 
     def after(self, waited: str) -> QueueFull:
-        """The same error, with how long the caller waited in vain."""
+        """Return the same error, with the time that the caller waited in vain."""
         return QueueFull(self.queue, self.max_waiting, self.on_full, wanted=self.wanted, room=self.room, waited=waited)
 
 
@@ -276,7 +277,7 @@ class DatabaseFull(DatabaseError):
 
 
 class TemporaryFolderFull(DatabaseFull):
-    """The SQLite file's disk has room, but the folder for SQLite's temporary files has none."""
+    """The SQLite file's disk has room, but the folder for SQLite's temporary files has no room."""
 
     kind = "its temporary folder has no room left"
 
@@ -290,7 +291,7 @@ class TemporaryFolderFull(DatabaseFull):
 
 
 class DatabaseReadOnly(DatabaseError):
-    """*remedy* says what to change."""
+    """The database cannot be written to. *remedy* says what to change."""
 
     kind = "cannot be written to"
 
@@ -309,7 +310,7 @@ class DatabaseDamaged(DatabaseError):
 
 
 class DatabaseVanished(DatabaseError):
-    """A SQLite file that existed is missing: its disk may not be mounted."""
+    """A SQLite file that existed before is missing. Perhaps its disk is not mounted."""
 
     def __init__(self, url: str) -> None:
         super().__init__(
@@ -319,14 +320,17 @@ class DatabaseVanished(DatabaseError):
 
 
 class ServerTooOld(DatabaseError):
-    """PostgreSQL is too old: it lacks a feature that every tick needs."""
+    """This PostgreSQL version is too old. It lacks a feature that every tick needs."""
 
     def __init__(self, url: str, version: int) -> None:
         super().__init__(f"database {url} is PostgreSQL {version}: cronjobs needs 14 or later")
 
 
 class NoEncoding(DatabaseError):
-    """The PostgreSQL database is in SQL_ASCII: it stores bytes, and nothing says which characters they are."""
+    """The PostgreSQL database's encoding is SQL_ASCII.
+
+    It stores bytes without saying which characters they stand for.
+    """
 
     def __init__(self, url: str) -> None:
         super().__init__(
@@ -336,7 +340,7 @@ class NoEncoding(DatabaseError):
 
 
 class SqliteTooOld(DatabaseError):
-    """This Python's SQLite is too old: it lacks what every statement of ours needs."""
+    """This Python's SQLite is too old. It lacks a feature that all our statements need."""
 
     def __init__(self, url: str, version: str) -> None:
         super().__init__(
@@ -351,14 +355,14 @@ class DriverMissing(DatabaseError):
 
 
 class SchemaMissing(DatabaseError):
-    """The database has none of our tables. *command* creates them."""
+    """The database has none of our tables. *command* is the command that creates them."""
 
     def __init__(self, url: str, command: str = '"cronjobs db upgrade"') -> None:
         super().__init__(f"database {url} has no cronjobs tables: run {command}")
 
 
 class SchemaNotUpgraded(DatabaseError):
-    """The tables are from a version before 0.2.0, which no later version reads or migrates."""
+    """The tables are from a version before 0.2.0. No later version can read or migrate them."""
 
     def __init__(self, found: str) -> None:
         super().__init__(
@@ -398,11 +402,14 @@ class PayloadError(CronjobsError, ValueError):
 
 
 class LeaseLost(CronjobsError):
-    """The lease of this attempt was taken over or expired. Nothing that it writes counts any more."""
+    """The attempt's lease has expired or was taken over. Nothing that the attempt writes counts any more."""
 
 
 class TransactionTooLong(CronjobsError):
-    """A handler's ``ctx.transaction()`` on SQLite reached its limit and was rolled back. Nothing of it is written."""
+    """A handler's ``ctx.transaction()`` on SQLite reached its time limit.
+
+    It was rolled back, so nothing was written.
+    """
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(
@@ -412,7 +419,7 @@ class TransactionTooLong(CronjobsError):
 
 
 class TransactionBroken(CronjobsError):
-    """A handler ended the transaction of ``ctx.transaction()`` itself, past every refusal. The job is dead at once."""
+    """A handler ended its ``ctx.transaction()`` itself, in a way that could not be refused. The job is dead at once."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -423,14 +430,17 @@ class TransactionBroken(CronjobsError):
 
 
 class TransactionLeftOpen(CronjobsError):
-    """A handler returned with an open transaction on Django's connection, outside ``atomic``: an ordinary failure."""
+    """A handler returned while a transaction was open on Django's connection, outside ``atomic``.
+
+    The attempt failed.
+    """
 
     def __init__(self) -> None:
         super().__init__("the handler left a transaction open; its writes were rolled back")
 
 
 class EffectUnknown(CronjobsError):
-    """Raised by ``ctx.effect(…, on_unknown="stop")`` if nobody knows whether it was done: the job is dead at once."""
+    """Raised by ``ctx.effect(…, on_unknown="stop")`` if nobody knows whether the effect was done. The job is dead."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
@@ -441,14 +451,14 @@ class EffectUnknown(CronjobsError):
 
 
 class EffectNotRecorded(DatabaseError):
-    """The body of an effect ran, but the database did not accept its record. The effect is unknown now."""
+    """The body of an effect ran, but the database could not record it. The effect is now unknown."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the effect {key} was done but could not be recorded, so it is now unknown: {reason}")
 
 
 class Cancelled(CronjobsError):
-    """Raised by ``ctx.check()`` when the job should stop; ``reason``: cancelled, shutdown, timeout or lease lost."""
+    """Raised by ``ctx.check()`` if the job should stop. ``reason``: cancelled, shutdown, timeout or lease lost."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the job was asked to stop: {reason}")
@@ -456,7 +466,7 @@ class Cancelled(CronjobsError):
 
 
 class GiveUp(CronjobsError):
-    """Raise it in a handler for a permanent failure (bad input, missing record): the job is dead at once."""
+    """Raise it in a handler for a permanent failure, such as bad input or a missing record. The job is dead at once."""
 
 
 class RetryLater(CronjobsError):
@@ -464,8 +474,8 @@ class RetryLater(CronjobsError):
 
     Args:
         message: the error that the history shows.
-        after: how long to wait: seconds, "90s" or a timedelta, up to ten years; None: the job type's policy decides. It
-            also decides if *after* is invalid, and the history shows that.
+        after: how long to wait: seconds, "90s" or a timedelta, up to ten years. If None, the job type's policy decides.
+            The policy also decides if *after* is invalid, and then the history says so.
     """
 
     def __init__(
@@ -479,8 +489,8 @@ class Snooze(CronjobsError):
     """Raise it in a handler to have the job run again later. It does not count as a failed try.
 
     Args:
-        until: an aware datetime, or a delay: seconds, "10m" or a timedelta; up to ten years from now. An invalid value
-            is an ordinary failure.
+        until: when to run again: a timezone-aware datetime, or a delay as seconds, "10m" or a timedelta; at most ten
+            years from now. An invalid value counts as an ordinary failure.
     """
 
     def __init__(self, until: datetime | timedelta | str | float) -> None:
@@ -489,7 +499,10 @@ class Snooze(CronjobsError):
 
 
 class EffectBusy(Snooze):
-    """Raised by ``ctx.effect`` while another job is doing that effect: this job is retried soon, uncharged."""
+    """Raised by ``ctx.effect`` while another job is performing the same effect.
+
+    This job is retried soon, at no charge.
+    """
 
     def __init__(self, key: str, job_id: int) -> None:
         super().__init__("10s")

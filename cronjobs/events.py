@@ -1,4 +1,4 @@
-"""Every event of a tick: its constant name, its facts, and its wording as a line of text or of JSON."""
+"""All events of a tick. Each has a constant name and facts, and can be written as a line of text or as JSON."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ INFO: Final = "info"
 WARNING: Final = "warning"
 ERROR: Final = "error"
 
-VALUE_LIMIT: Final = 500  # characters of one fact in a line
+VALUE_LIMIT: Final = 500  # the most characters of one fact in a line
 
 
 class Event(NamedTuple):
-    """A constant *name* and its facts.
+    """A constant name and its facts.
 
-    ``told``: print it on a terminal. ``cause``: what cron's mail compares, else the line.
+    ``told``: whether the event is printed on a terminal. ``cause``: the text by which cron's mail recognises a repeated
+    problem. If None, this is the event's line.
     """
 
     name: str
@@ -43,35 +44,35 @@ def job_claimed(job: Job) -> Event:
 
 
 def job_started(job: Job, worker: str) -> Event:
-    """Emitted by the worker's own thread."""
+    """The worker's own thread emits this."""
     return Event("job.started", _of(job, worker), told=False)
 
 
 def job_progress(job: Job, worker: str, progress: str) -> Event:
-    """For a person who watches, at most every few seconds. The log has the job's beginning and its end."""
+    """For a person at a terminal, at most every few seconds. The log only has the job's start and its end."""
     return Event("job.progress", _of(job, worker, progress=progress))
 
 
 def job_released(job: Job) -> Event:
-    """Claimed ahead and released before it started: no slot would have been free soon, or the tick is ending."""
+    """A job that was claimed ahead is released: no worker would have been free soon, or the tick is ending."""
     return Event("job.released", _of(job, ""), told=False)
 
 
 def job_not_begun(job: Job, error: str) -> Event:
-    """Released without a charge: something failed that was not the job's fault."""
+    """A job is released at no charge: it could not be started, and that is not its fault."""
     return Event("job.not_begun", _of(job, "", error=error), ERROR)
 
 
 def worker_not_started(error: str, workers: int) -> Event:
-    """The host has no room for another thread."""
+    """The host cannot start another thread."""
     rest = f"the tick continues with {workers}" if workers else "nothing can run in this tick"
     return Event("worker.not_started", {"workers": workers, "error": f"cannot start a thread: {error}; {rest}"}, ERROR)
 
 
 def job_ended(end: Finished, transition: Transition, policy: RetryPolicy, folder: Path) -> Event:
-    """succeeded, retried (with the next delay), dead, cancelled, interrupted or snoozed, by the job's next state.
+    """Return the event for the job's next state: succeeded, retried, dead, cancelled, interrupted or snoozed.
 
-    *folder*: of the user's own code, for the line at which a dead job failed.
+    *folder* has the user's own code. It is used to find the line at which a dead job failed.
     """
     job = end.job
     facts = _of(job, end.worker, duration_ms=_ms(end.duration))
@@ -128,7 +129,7 @@ def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelt
 
 
 def job_timed_out(job: Job, worker: str, timeout: timedelta) -> Event:
-    """Its thread still runs, and keeps the slot until the tick ends."""
+    """The job's thread is still running, and keeps its worker busy until the tick ends."""
     error = f"still running after its timeout of {duration_text(timeout)}"
     return Event("job.timed_out", _of(job, worker, error=error, duration_ms=_ms(timeout)), WARNING)
 
@@ -138,7 +139,7 @@ def job_still_running(job: Job, worker: str, why: str) -> Event:
 
 
 def job_handed_over(job: Job, timeout: timedelta) -> Event:
-    """Its timeout is longer than a tick: a process of its own has adopted the lease."""
+    """The job's timeout is longer than a tick, so a process of its own has taken over the lease."""
     return Event("job.handed_over", _of(job, "", timeout_s=round(timeout.total_seconds())))
 
 
@@ -148,7 +149,7 @@ def not_handed_over(job: Job, why: str) -> Event:
 
 
 def supervisor_started(executor: str, pid: int) -> Event:
-    """Jobs of its types are due, and no process on this host was there to submit them."""
+    """Jobs for the executor are due, and no process on this host was running to submit them."""
     return Event("executor.started", {"executor": executor, "pid": pid})
 
 
@@ -161,9 +162,9 @@ def supervisor_ended(executor: str, why: str) -> Event:
 
 
 def cluster_away(executor: str, address: str, why: str) -> Event:
-    """While a cluster is away, nothing is claimed for it.
+    """The cluster cannot be reached. Meanwhile no job is claimed for it.
 
-    Jobs that run there go on as long as their permits are confirmed.
+    Jobs that are running on it go on for as long as their permits are confirmed.
     """
     return Event(
         "executor.away", {"executor": executor, "error": f"the scheduler {address} cannot be reached: {why}"}, ERROR
@@ -191,7 +192,7 @@ def occurrence_recorded(schedule: str, outcome: str, count: int, last_for: datet
 
 
 def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
-    """Emitted by the program that enqueues, through Python's logging."""
+    """The program that enqueues emits this, through Python's logging."""
     facts = {"job_type": job_type, "queue": queue, "count": count}
     return Event("queue.dropped", facts | {"error": "its queue is full, and on_full is drop"}, WARNING)
 
@@ -222,7 +223,7 @@ def jobs_taken_back(jobs: int) -> Event:
 
 
 def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Event:
-    """Mailed once: these do not run again by themselves."""
+    """Mailed once, because these occurrences do not run again by themselves."""
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = f"a clock that was ahead ran what is due {due}{more} too early, and it does not run again by itself: "
@@ -231,7 +232,7 @@ def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Ev
 
 
 def held_back(schedule: str, held: int, first: datetime, last: datetime, by: str) -> Event:
-    """A pause has ended, and what it held back is settled now."""
+    """A pause has ended. The occurrences that it held back are being settled."""
     span = {"from": first.isoformat(), "to": last.isoformat()}
     return Event("schedule.held_back", {"schedule": schedule, "held_back": held} | span | {"reason": by})
 
@@ -262,13 +263,13 @@ def fault(where: str, what: str) -> Event:
 
 
 def fault_of_ours(error: BaseException, where: str) -> Event:
-    """An unexpected error: nothing more is claimed, and running attempts go on to their end."""
+    """An unexpected error. No more jobs are claimed, and running attempts are finished."""
     what = f"an internal error in cronjobs {__version__}, {type(error).__name__}: {error}"
     return Event("tick.fault", {"error": what, "where": where}, ERROR)
 
 
 def traceback_of_ours() -> Event:
-    """The traceback of the fault reported before, for the log."""
+    """The traceback of the error reported before. It is only written to the log."""
     return Event("tick.traceback", told=False)
 
 
@@ -278,7 +279,7 @@ def clock_skew(seconds: float) -> Event:
 
 
 def tick_not_started(error: str) -> Event:
-    """A tick that ends before it starts, because of its file, its database, or that database's owner."""
+    """The tick could not start, because of its file, its database, or the project that owns the database."""
     return Event("tick.not_started", {"error": error}, ERROR)
 
 
@@ -287,7 +288,7 @@ def signalled(name: str) -> Event:
 
 
 def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: float) -> Event:
-    """Printed on a terminal, with -v or --json: a due job that did not fit into the rest of the tick."""
+    """A due job did not fit in the time that was left. Printed only on a terminal, with -v or with --json."""
     timeout, left = seconds_text(timeout_s), rough(timedelta(seconds=max(0.0, remaining_s)))
     why = f"its timeout of {timeout} does not fit into the {left} left in this tick"
     return Event("job.not_started", {"job_type": job_type, "waiting": waiting, "error": why}, INFO)
@@ -298,7 +299,7 @@ def database_trouble(error: str, cause: str | None = None) -> Event:
 
 
 def database_tried_again(error: str, failures: int, pause_s: float) -> Event:
-    """A transient error: not worth a mail unless it persists."""
+    """A transient error. It is not mailed unless it persists."""
     return Event(
         "database.tried_again", {"error": error, "failures": failures, "next_delay_ms": round(pause_s * 1000)}, WARNING
     )
@@ -309,18 +310,18 @@ def pruning_put_off(error: str) -> Event:
 
 
 def extra_failed(extra: str, error: str) -> Event:
-    """Mailed, but not a fault of the tick: its jobs ran."""
+    """Mailed, but not a fault of the tick: the tick's jobs ran."""
     return Event("extra.failed", {"extra": extra, "error": error}, ERROR, cause=f"extra.failed {extra}")
 
 
 def extra_left_behind(extra: str, after_s: float) -> Event:
-    """The tick went on without it, and does not call it again."""
+    """The tick went on without the extra, and does not call it again."""
     facts = {"extra": extra, "after_ms": round(after_s * 1000)}
     return Event("extra.left_behind", facts, ERROR, cause=f"extra.left_behind {extra}")
 
 
 def metrics_not_written(error: str) -> Event:
-    """Mailed, but not a fault of the tick: its jobs ran."""
+    """Mailed, but not a fault of the tick: the tick's jobs ran."""
     return Event("metrics.not_written", {"error": error}, ERROR)
 
 
@@ -329,12 +330,12 @@ def alert_sent(channel: str, findings: int) -> Event:
 
 
 def alert_not_sent(channel: str, findings: int, error: str) -> Event:
-    """Mailed, but not a fault of the tick. The message is kept and tried again."""
+    """Mailed, but not a fault of the tick. The message is kept, and sending it is retried."""
     return Event("alert.not_sent", {"channel": channel, "findings": findings, "error": error}, ERROR)
 
 
 def alerts_failed(error: str) -> Event:
-    """Findings could not be judged, or the database could not be asked. The next tick tries again."""
+    """The findings could not be evaluated, or the database could not be queried. The next tick tries again."""
     return Event("alert.failed", {"error": error}, WARNING)
 
 
@@ -343,7 +344,10 @@ def ping_not_sent(what: str, error: str) -> Event:
 
 
 def left_behind(processes: list[str]) -> Event:
-    """We cannot know what a thread started, so processes that still run when the tick ends are only reported."""
+    """Processes are still running as the tick ends.
+
+    Nobody knows which of them a thread started, so they are only reported.
+    """
     why = "a handler thread started them and they are still running; isolation: process would end them"
     return Event("tick.left_behind", {"processes": processes, "error": why}, WARNING)
 
@@ -354,7 +358,7 @@ def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:
     return Event("tick.ended", {"ended": ended, "duration_ms": _ms(duration)} | facts, told=False)
 
 
-# Each event, and when it is logged: docs/reference/events.md. A test compares it with the functions above.
+# All events, with when each is logged. For docs/reference/events.md; a test compares them with the functions above.
 EVENTS: Final = {
     "job.claimed": "A tick has claimed the job; it begins as soon as a worker is free.",
     "job.started": "A worker begins the code of an attempt.",
@@ -421,16 +425,17 @@ EVENTS: Final = {
 
 
 def line(event: Event) -> str:
-    """``job.retried job_id=17 job_type=mail.send … error="503 from provider"``: always exactly one line."""
+    """Return one line such as ``job.retried job_id=17 job_type=mail.send … error="503 from provider"``."""
     return " ".join(
         [event.name, *(f"{key}={_value(value)}" for key, value in event.facts.items() if value not in (None, ""))]
     )
 
 
 def death_line(event: Event, config: Path) -> str:
-    """A ``job.dead`` for a person: always exactly one line, masked, whatever the job's type and error contain.
+    """Return one line that describes a ``job.dead`` event to a person.
 
-    *config*: the project's file, for the command that can be typed anywhere.
+    It is masked, whatever the job's type and error are. *config* is the project's file, so that the command in the line
+    works in every folder.
     """
     facts = event.facts
     job = described(
@@ -442,7 +447,7 @@ def death_line(event: Event, config: Path) -> str:
 
 
 def death_cause(event: Event) -> str:
-    """Return the cause of a death in one line; deaths of one cause have the same line."""
+    """Return the cause of a death in one line. Deaths with the same cause have the same line."""
     from cronjobs.engine.rules.causes import cause_of
 
     facts = event.facts

@@ -1,4 +1,4 @@
-"""The parts of an extra of your own: a module with ``found()``, with a ``hook``, or with both.
+"""What you need to write an extra of your own. It is a module with ``found()``, with a ``hook``, or with both.
 
 ``extras:`` in cronjobs.yaml names it; see docs/how-to/alerts.md#an-extra-of-your-own.
 """

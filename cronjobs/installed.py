@@ -1,4 +1,4 @@
-"""Import what stands above the engine, by the names of its modules. An installation may lack some of it."""
+"""Imports modules of the desk and the extras by name. The engine needs this, because they may not be installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cronjobs.errors import CronjobsError
 
 
 def if_installed(module: str) -> ModuleType | None:
-    """The module, or None if this installation does not have it, or not the folder it is in."""
+    """Import *module*. Return None if this installation does not have the module, or a package that contains it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -19,7 +19,7 @@ def if_installed(module: str) -> ModuleType | None:
 
 
 def needed(module: str, what: str) -> ModuleType:
-    """Return *module*, which *what* needs. Raises CronjobsError if it is not installed."""
+    """Import *module*, which *what* needs. Raises CronjobsError if it is not installed."""
     found = if_installed(module)
     if found is None:
         raise CronjobsError(f"{what} needs {module.rpartition('.')[0]}, which this installation does not have")

@@ -1,12 +1,16 @@
-"""Whether this process is importing handlers; then a wrong argument of a decorator stops only its own job type."""
+"""Records whether this process is importing handlers.
+
+If so, a decorator's wrong argument disables only its own type.
+"""
 
 from __future__ import annotations
 
 
 class Loading:
-    """While a tick or a command loads handlers, a wrong argument of ``@job`` or its RetryPolicy is a fault of its type.
+    """A block in which handlers are imported.
 
-    Elsewhere it is raised, for the handler's author; raising it here would stop the module's other handlers.
+    In it, a wrong argument of ``@job`` or RetryPolicy disables only that job type. Outside such a block, the error is
+    raised to the author of the handler. Raising it inside would also stop the other handlers of the module.
     """
 
     depth = 0

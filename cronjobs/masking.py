@@ -1,6 +1,6 @@
-"""Which values are secrets, and how to mask them.
+"""Decides which values are secrets, and masks them.
 
-Attempts are masked in ``execution.handler``, output in ``command.printing``, ``cli.output`` and ``tick.log``.
+Attempts are masked in ``execution.handler``, and output in ``command.printing``, ``cli.output`` and ``tick.log``.
 Everything *stored as text* (errors, tracebacks, output) and everything *shown* (terminal, mail, log, JSON) is masked.
 Payloads, results and effects are stored unmasked, because handlers need them.
 """
@@ -18,8 +18,8 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 from cronjobs.text import one_line, visible
 
 SHORTEST: Final = 8  # characters; masking shorter values would make other text unreadable
-SHORTEST_PASSWORD: Final = 4  # between a URL's : and @ it can be nothing else
-SHORTEST_PART: Final = 4  # of a cut secret; three characters reveal nothing, and begin many words
+SHORTEST_PASSWORD: Final = 4  # in a URL between : and @; it cannot be anything but a password
+SHORTEST_PART: Final = 4  # of a secret that was cut; three characters reveal nothing, and many words begin with them
 MASK: Final = "***"
 _OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
 
@@ -28,30 +28,30 @@ _SECRET_NAME: Final = re.compile(
     r"|(?:^|_)(?:PASS|PWD|PW|KEYS?|AUTH|DSN|SESSION|SESSIONID|PAT|SALT|PIN|SK)(?:_|$)",
     re.IGNORECASE,
 )
-# These names describe a secret without being one: SESSION_COOKIE_NAME, JWT_ALGORITHM. Nor is what a desktop sets.
+# Names of settings about a secret: SESSION_COOKIE_NAME, JWT_ALGORITHM. Variables of a desktop are no secrets either.
 _ABOUT_A_SECRET: Final = re.compile(
     r"(?:COOKIE|SESSION|JWT|SALT|HMAC|PIN)\w*_(?:NAME|AGE|DOMAIN|PATH|ENGINE|ALGORITHM|TTL|TYPE|SECURE|HTTPONLY"
     r"|SAMESITE|LENGTH|ID)$|^(?:XDG|DBUS|DESKTOP|GNOME|KDE)_",
     re.IGNORECASE,
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that every shell sets
-# Look at no more than 31 characters of a scheme: without a limit a megabyte of letters takes minutes.
+# A scheme has at most 31 characters here. Without a limit, searching a megabyte of letters would take minutes.
 _BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://([^:/@?#\s"']*):""")
 _PATH_OF_URL: Final = re.compile(r"""@[^/?#]*/([^/?#]*)""")
 _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
-# Not across a path, which may contain an @; nor the example in our own messages, user:password@host.
+# A password ends before a path, which may contain an @. "user:password@host" is the example in our own messages.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
-# A web server's URL never names a user alone: what stands before its @ is a token. In "ssh://git@host", and for a
-# database's user, it is not.
+# In the URL of a web server, a user without a password is a token. In "ssh://git@host", and in the URL of a database,
+# it is not.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
-# The marks that all our cuts leave: those of text.one_line, text.CappedText and exec's output. What they leave of a
-# secret is masked here, because somebody would forget to mask before the next cut.
+# The marks that our own functions leave where they cut text: text.one_line, text.CappedText and exec's output. If a
+# secret was cut, its remains are masked here, because someone would forget to mask before cutting.
 _CUT: Final = re.compile(r"\n?…")
 _LEFT_OUT_BEFORE: Final = re.compile(r" (?:left out|not kept) …\n")
 _CUT_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"'…]*:(?!\d{0,5}\n?…)([^/?#\s"'@…]+)\n?…""")
 _PASSWORD_LEFT: Final = re.compile(r""" (?:left out|not kept) …\n([^\s"'/@…]+)@""")
 _OPTION: Final = re.compile(r"""[?&]([\w.-]{1,60})=([^&#\s"']+)""")
-# Of a database's URL. Anything else there may well be a misspelt password.
+# Options of a database URL that may be shown. Any other option may be a misspelt password.
 _PUBLIC_OPTIONS: Final = re.compile(
     r"host|hostaddr|port|dbname|user|schema|ssl|sslmode|ssl(?:root)?cert|sslkey|sslcrl|passfile|service|connect_timeout"
     r"|application_name|fallback_application_name|target_session_attrs|load_balance_hosts|keepalives\w*|client_encoding"
@@ -63,35 +63,35 @@ _ESCAPE_IN_URL: Final = re.compile(r"%[0-9A-F]{2}")
 _LEFT_BY_REQUESTS: Final = "!#$%&'()*+,/:;=?@[]~"
 _QUOTES: Final = "'\""
 _URLSAFE: Final = str.maketrans("+/", "-_")
-_SECRET_KEYS: Final = "cronjobs.secret_keys"  # in a job's meta
-_SETTING: Final = re.compile(r"([\w.]{1,60})\s*=\s*(\S+)")  # of "options=-c app.token=…"
+_SECRET_KEYS: Final = "cronjobs.secret_keys"  # a key in a job's meta
+_SETTING: Final = re.compile(r"([\w.]{1,60})\s*=\s*(\S+)")  # a setting in "options=-c app.token=…"
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of this *name* holds a secret."""
+    """Whether a variable with this *name* contains a secret."""
     return bool(_SECRET_NAME.search(name)) and name not in _NO_SECRETS and not _ABOUT_A_SECRET.search(name)
 
 
 def is_secret_option(name: str) -> bool:
-    """Whether an option of this *name* in a URL holds a secret.
+    """Whether an option with this *name* in a URL contains a secret.
 
-    A mere ``?key=`` is the key of whatever is looked up.
+    A plain ``?key=`` does not, because it is usually the key of something to look up.
     """
     return name.lower() not in ("key", "keys") and is_secret_name(name.replace("-", "_"))
 
 
 def is_public_option(name: str, value: str) -> bool:
-    """Whether an option of a database's URL may be shown with its *value*."""
+    """Whether an option of a database URL may be shown together with its *value*."""
     if name == "options":
         return not any("." in each or is_secret_name(each) for each, _ in _SETTING.findall(value))
     return _PUBLIC_OPTIONS.fullmatch(name) is not None
 
 
 def named_secrets(variables: Mapping[str, str]) -> set[str]:
-    """The values of those *variables* whose names mean a secret, and the passwords in all URLs.
+    """Return the values of those *variables* whose names stand for secrets, and the passwords in all URLs.
 
-    The variable "" is the database's URL. A password that is also the user or the database of its URL (shop:shop@) is
-    left out: to mask that name everywhere would hide job types and paths, and no secret.
+    The variable "" is the database URL. A password that is the same as the user or the database in its URL (shop:shop@)
+    is left out: masking that name everywhere would hide job types and paths, and protect nothing.
     """
     named = {value for name, value in variables.items() if is_secret_name(name)}
     urls = [value for value in variables.values() if "://" in value]
@@ -100,7 +100,7 @@ def named_secrets(variables: Mapping[str, str]) -> set[str]:
 
 
 def url_passwords(text: str) -> set[str]:
-    """The passwords in URLs, ``scheme://user:password@host`` and ``?password=``, as written and decoded."""
+    """Return the passwords in URLs (``scheme://user:password@host``, ``?password=``), both as written and decoded."""
     options = (value for name, value in _OPTION.findall(text) if is_secret_option(name))
     found = [*(password for _, password, _ in _userinfos(text)), *options, *_TOKEN_OF_HOST.findall(text)]
     forms = {form for password in found for form in (password, unquote(password))}
@@ -108,7 +108,7 @@ def url_passwords(text: str) -> set[str]:
 
 
 def option_secrets(url: str) -> set[str]:
-    """Values in the options of a database's *url* that are not known to be harmless, as written and decoded."""
+    """Return the values of a database URL's options that are not known to be harmless, as written and decoded."""
     found: set[str] = set()
     for name, written in _OPTION.findall(url):
         value = unquote_plus(written)
@@ -119,15 +119,16 @@ def option_secrets(url: str) -> set[str]:
 
 
 def _that_are_names(text: str) -> set[str]:
-    """Passwords that are also the user or the database of their URL."""
+    """Return the passwords that are the same as the user or the database in their URL."""
     return {password for user, password, database in _userinfos(text) if password in (user, database)}
 
 
 def _userinfos(text: str) -> Iterator[tuple[str, str, str]]:
-    """The user, the password and the database of each URL.
+    """Yield the user, the password and the database of each URL.
 
-    A password goes up to the last @ before a space or a quote, because people forget to escape an @ in it. Each part
-    is read once: a single expression would read on to the end from every scheme, and find no @.
+    A password may contain an @, which people forget to escape. So it ends at the last @ before a space or a quote. Each
+    part of the text is read only once: a single regular expression would search the rest of the text for an @ from
+    every scheme.
     """
     for part in _WITHOUT_SPACES.finditer(text):
         end = text.rfind("@", *part.span())
@@ -138,21 +139,21 @@ def _userinfos(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def long_enough(values: Iterable[str]) -> set[str]:
-    """Return the values that can be masked without making other text unreadable."""
+    """Return the values that are long enough to be masked without making other text unreadable."""
     return {value for value in values if len(value.strip()) >= SHORTEST}
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """*text* with each of *secrets* replaced by ``***``, even where it is escaped, and without passwords in URLs."""
+    """Replace each of *secrets* in *text* by ``***``, even if it is escaped. Passwords in URLs are also replaced."""
     if secrets and text:
         text = _without_parts(_pattern(_forms_in(text, secrets)).sub(MASK, text), frozenset(secrets))
     return mask_urls(text) if "://" in text or "?" in text or "&" in text else text
 
 
 def safe_until(text: str, secrets: Collection[str]) -> int:
-    """How much of a growing *text* can be masked by itself, because no secret and no word continues behind that point.
+    """Return how much of a growing *text* can be masked now, because no secret and no word continues after that point.
 
-    Otherwise the beginning of a secret would be shown before its end arrives.
+    Otherwise the beginning of a secret would be shown before the rest of it is written.
     """
     until = min((_begins_in(text, form) for form in _all_forms(frozenset(secrets))), default=len(text))
     whole = [each.span() for each in _pattern(_forms_in(text, secrets)).finditer(text)] if secrets else []
@@ -165,7 +166,7 @@ def safe_until(text: str, secrets: Collection[str]) -> int:
 
 
 def _begins_in(text: str, form: str) -> int:
-    """Return where *text* ends with a beginning of *form*; its length if nowhere."""
+    """Return the position at which *text* ends with a beginning of *form*, or the length of *text* if it does not."""
     at = text.find(form[0], max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
         at = text.find(form[0], at + 1)
@@ -173,19 +174,19 @@ def _begins_in(text: str, form: str) -> int:
 
 
 def _before_a_word(text: str, until: int) -> int:
-    """Return where the word begins that contains *until*: it may be a URL."""
+    """Return where the word that contains *until* begins, because the word may be a URL."""
     begins = max(text.rfind(character, 0, until) for character in " \t\r\n\"'") + 1
-    # Dots that count up are no word: no URL, and no option of one, begins with them.
+    # Progress dots are not a word: neither a URL nor one of its options begins with dots.
     return begins if _OF_A_WORD.search(text, begins, until) else until
 
 
 def longest_form(secrets: Collection[str]) -> int:
-    """The length of the longest of *secrets*, or 0 if there are none."""
+    """Return the length of the longest spelling of any of *secrets*, or 0 if there are none."""
     return max(map(len, _all_forms(frozenset(secrets))), default=0)
 
 
 def mask_urls(text: str) -> str:
-    """*text* without the passwords and tokens of the URLs in it, known or not."""
+    """Return *text* without the passwords and tokens in its URLs, whether they are known or not."""
     for pattern in (_SHOWN_USERINFO, _TOKEN_OF_HOST):
         text = pattern.sub(_without_group, text)
     if "…" in text:
@@ -202,9 +203,9 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _without_parts(text: str, secrets: frozenset[str]) -> str:
-    """*text* without the rests of secrets that its cuts left: a beginning before the mark of a cut, an end after it.
+    """Return *text* without the remains of secrets that were cut: a beginning before a cut's mark, or an end after it.
 
-    No rest spans two marks, so each character is looked at once.
+    A remainder never spans two marks, so each character is examined once.
     """
     if "…" not in text:
         return text
@@ -236,7 +237,7 @@ def _without_parts(text: str, secrets: frozenset[str]) -> str:
 
 @lru_cache(maxsize=8)
 def _by_beginning(secrets: frozenset[str]) -> dict[str, list[str]]:
-    """All spellings by their first characters."""
+    """Return all spellings, grouped by their first characters."""
     found: dict[str, list[str]] = {}
     for form in _all_forms(secrets):
         found.setdefault(form[:SHORTEST_PART], []).append(form)
@@ -245,7 +246,7 @@ def _by_beginning(secrets: frozenset[str]) -> dict[str, list[str]]:
 
 @lru_cache(maxsize=8)
 def _by_end(secrets: frozenset[str]) -> dict[str, list[str]]:
-    """All spellings by their last characters."""
+    """Return all spellings, grouped by their last characters."""
     found: dict[str, list[str]] = {}
     for form in _all_forms(secrets):
         found.setdefault(form[-SHORTEST_PART:], []).append(form)
@@ -253,9 +254,9 @@ def _by_end(secrets: frozenset[str]) -> dict[str, list[str]]:
 
 
 def _forms_in(text: str, secrets: Collection[str]) -> frozenset[str]:
-    """Return the spellings that occur in *text*, mostly none.
+    """Return the spellings that occur in *text*, which are usually none.
 
-    Compiling one expression for all spellings takes 20 ms.
+    Compiling one regular expression for all spellings would take 20 ms.
     """
     return frozenset(form for form in _all_forms(frozenset(secrets)) if form in text)
 
@@ -272,11 +273,11 @@ def _all_forms(secrets: frozenset[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def _forms(secret: str) -> frozenset[str]:
-    """Return the spellings of *secret* in a text.
+    """Return the spellings in which *secret* may appear in a text.
 
-    It may appear as it is or in a usual spelling, in one line, or line by line (a private key).
+    It may appear as it is or in a common encoding, on one line, or line by line (as a private key does).
 
-    Spellings: JSON, Python's ``repr``, URL-encoded, and base64 at any position in the encoded bytes.
+    The encodings are JSON, Python's ``repr``, URL encoding, and base64 at any position in the encoded bytes.
     """
     if not secret:
         return frozenset()
@@ -287,7 +288,7 @@ def _forms(secret: str) -> frozenset[str]:
         "".join(ascii(each)[1:-1] if each not in _QUOTES else each for each in secret),
         "".join(repr(bytes([each]))[2:-1] if chr(each) not in _QUOTES else chr(each) for each in data),
     ):
-        spelt |= {written, written.replace("'", "\\'")}  # repr depends on the other quotes in the text around it
+        spelt |= {written, written.replace("'", "\\'")}  # how repr quotes depends on the text around the secret
     for safe in ("", "/", _LEFT_BY_REQUESTS):
         spelt |= {quote(data, safe), quote_plus(data, safe)}
     spelt |= {_ESCAPE_IN_URL.sub(lambda match: match[0].lower(), each) for each in spelt if "%" in each}
@@ -305,9 +306,9 @@ def _bytes_of(secret: str) -> bytes:
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
-    """The base64 characters that *data* alone decides, after any number of other bytes.
+    """Yield the base64 characters that depend only on *data*, after any number of other bytes.
 
-    Up to the end, if *data* is the end.
+    Also yield them with the final characters, in case nothing follows *data*.
     """
     for before in range(3):
         encoded = b64encode(b"\0" * before + data).decode()
@@ -318,7 +319,7 @@ def _in_base64(data: bytes) -> Iterator[str]:
 
 
 def without(value: Any, keys: Collection[str]) -> Any:
-    """*value*, JSON, with ``***`` in place of everything under one of *keys*, at any depth."""
+    """Return *value*, which is JSON, with ``***`` instead of everything below one of *keys*, at any depth."""
     if not keys:
         return value
     match value:
@@ -330,9 +331,9 @@ def without(value: Any, keys: Collection[str]) -> Any:
 
 
 def values_under(value: Any, keys: Collection[str]) -> set[str]:
-    """Return what ``without`` hides of *value*, as texts: a sentence about it must not repeat them either."""
+    """Return the values that ``without`` hides, as texts. A message about *value* must not repeat them either."""
     found: set[str] = set()
-    todo = [(value, False)]  # no recursion: anybody's payload may be nested too deeply for it
+    todo = [(value, False)]  # no recursion, because a payload may be nested too deeply
     while todo:
         each, hidden = todo.pop()
         match each:
@@ -346,7 +347,7 @@ def values_under(value: Any, keys: Collection[str]) -> set[str]:
 
 
 def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
-    """The keys of *value*, JSON, under which a text holds one of *secrets*, at any depth."""
+    """Return the keys of *value*, which is JSON, below which a text contains one of *secrets*, at any depth."""
     found: set[str] = set()
     todo: list[tuple[Any, str]] = [(value, "")]
     while todo:
@@ -362,15 +363,15 @@ def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
 
 
 def as_meta(keys: Collection[str]) -> dict[str, str]:
-    """Return what a job's meta records about these *keys* of its payload.
+    """Return the meta of a job that records which *keys* of its payload are secret.
 
-    Their values are never shown, even after a rotation.
+    Their values are never shown, even after the secrets were replaced.
     """
     return {_SECRET_KEYS: json.dumps(sorted(keys))} if keys else {}
 
 
 def keys_of_meta(meta: object) -> frozenset[str]:
-    """The keys that ``as_meta`` wrote into *meta*; none if plain SQL wrote something else."""
+    """Return the keys that ``as_meta`` wrote into *meta*, or none if plain SQL wrote something else."""
     try:
         keys = json.loads(meta[_SECRET_KEYS]) if isinstance(meta, Mapping) else []
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -378,24 +379,24 @@ def keys_of_meta(meta: object) -> frozenset[str]:
     return frozenset(key for key in keys if isinstance(key, str)) if isinstance(keys, list) else frozenset()
 
 
-# --- what this process shows ------------------------------------------------------------------------------------------
+# --- masking what this process shows ----------------------------------------------------------------------------------
 
 _remembered: frozenset[str] = frozenset()
 
 
 def remember(secrets: Collection[str]) -> None:
-    """Make ``hide`` mask these secrets of the loaded configuration from now on."""
+    """Make ``hide`` mask these secrets from now on."""
     global _remembered
     _remembered = frozenset(secrets)
 
 
 def hide(text: str) -> str:
-    """*text* as this process may show it."""
+    """Return *text* in a form that this process may show."""
     return mask(text, _remembered)
 
 
 def hide_in(value: Any) -> Any:
-    """*value*, JSON to be shown, with every string in it masked, keys too."""
+    """Return *value*, which is JSON, with all strings masked, including keys."""
     match value:
         case str():
             return hide(value)
@@ -407,8 +408,8 @@ def hide_in(value: Any) -> Any:
 
 
 def hidden_json(value: Any, indent: int | None = None) -> str:
-    """*value* as JSON for people, without secrets.
+    """Return *value* as JSON for people, without secrets.
 
-    They are masked first, because JSON escapes its strings once more.
+    The secrets are masked before the conversion, because JSON would escape the strings once more.
     """
     return json.dumps(hide_in(value), ensure_ascii=False, indent=indent, default=str)

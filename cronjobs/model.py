@@ -1,6 +1,7 @@
 """The nouns of the domain, frozen and without I/O: Job, Outcome, Transition, RetryPolicy.
 
-Words are those of the README's glossary. Instants end in ``_at``, ``_until``, ``_for`` and are aware UTC.
+The words are those of the README's glossary. Names of instants end in ``_at``, ``_until`` or ``_for``. Instants are
+timezone-aware, in UTC.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class Status(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # will be retried at run_at
-    DEAD = "dead"  # given up; stays listed until someone retries or prunes it
+    FAILED = "failed"  # it will be retried at run_at
+    DEAD = "dead"  # given up; it stays listed until someone retries or prunes it
     CANCELLED = "cancelled"
 
 
@@ -57,7 +58,7 @@ class _PolicyClass(type):
             except (TypeError, ValueError) as error:
                 if not Loading.depth:
                     raise
-                # @job refuses it; the other handlers of its module load
+                # @job refuses this policy, and the other handlers of the module are still loaded
                 return type.__call__(WrongPolicy, fault=str(error))
 
 
@@ -65,14 +66,13 @@ class _PolicyClass(type):
 class RetryPolicy(metaclass=_PolicyClass):
     """How often a failed job is retried, and after which delays.
 
-    The n-th charged failure waits ``min(base * factor**(n-1), cap)``, or ``delays[n-1]`` (the last one repeats), spread
-    by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` is the number of charged failures at which the job is dead. Durations
-    are timedeltas, or text such as "90s", "5m", "2h".
+    The n-th charged failure is followed by a delay of ``min(base * factor**(n-1), cap)``, or of ``delays[n-1]`` (the
+    last one repeats). The delay varies randomly by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` is the number of charged
+    failures after which the job is dead. Durations are timedeltas, or text such as "90s", "5m", "2h".
 
-    ``give_up_on``: failures of these kinds are permanent. ``retry_on``: failures of all other kinds are permanent; if
-    None, it makes no failure permanent. Kinds are exception classes, which include their subclasses, or names:
-    "ValueError", "billing.CardDeclined" or its end "CardDeclined", "exit-3" and "SIGKILL" of commands, "TimedOut". Kept
-    as names.
+    Failures of the kinds in ``give_up_on`` are permanent. With ``retry_on``, failures of all other kinds are permanent.
+    A kind is an exception class, which includes its subclasses, or a name: "ValueError", "billing.CardDeclined" or its
+    end "CardDeclined", "exit-3" and "SIGKILL" for commands, "TimedOut". Classes are stored as names.
     """
 
     max_attempts: int = 10
@@ -112,7 +112,7 @@ class RetryPolicy(metaclass=_PolicyClass):
 
 @dataclass(frozen=True, slots=True)
 class WrongPolicy(RetryPolicy):
-    """The result of ``RetryPolicy(…)`` for a wrong argument while handlers are being loaded (see ``Loading``)."""
+    """What ``RetryPolicy(…)`` returns for a wrong argument while handlers are being imported (see ``Loading``)."""
 
     fault: str = ""
 
@@ -122,13 +122,13 @@ KIND_RULE: Final = "a kind of failure: write ValueError, billing.CardDeclined, e
 
 
 def kind_name(kind: type) -> str:
-    """The name of a failure by an exception of class *kind*: "ValueError", "billing.errors.CardDeclined"."""
+    """Return the name of a failure with an exception of class *kind*: "ValueError", "billing.errors.CardDeclined"."""
     builtin = kind.__module__ in ("builtins", "__main__")
     return kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def kinds_of(error: BaseException) -> tuple[str, ...]:
-    """The names of *error*'s class and its base classes, which ``retry_on`` and ``give_up_on`` may use."""
+    """Return the names of *error*'s class and its base classes, as ``retry_on`` and ``give_up_on`` may use them."""
     return tuple(kind_name(kind) for kind in type(error).__mro__ if kind not in (object, BaseException))
 
 
@@ -154,35 +154,36 @@ Durable = Literal["group", "each"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """The options that both ``@job`` and an entry of ``job_types:`` can set. None means not set there."""
+    """The options that both ``@job`` and an entry of ``job_types:`` can set. None means that the option is not set."""
 
     timeout: timedelta | None = None
-    isolation: Isolation | None = None  # of handlers; a command always has a process
-    max_memory: int | None = None  # bytes; only with a process
+    isolation: Isolation | None = None  # for handlers; a command always has its own process
+    max_memory: int | None = None  # bytes; only for a process
     on_shutdown: OnShutdown | None = None
     on_lost: OnLost | None = None
     durable: Durable | None = None
-    executor: str | None = None  # of handlers: an entry of the file's executors; None: the host of the tick
+    executor: str | None = None  # for handlers: an entry of the file's executors; None: the tick's own host
 
 
 @dataclass(frozen=True, slots=True)
 class ExitCodes:
-    """The meaning of exit statuses.
+    """What exit statuses mean.
 
-    A status in neither set, such as 75 (EX_TEMPFAIL), fails and is retried by the policy.
+    A status in neither set, such as 75 (EX_TEMPFAIL), is a failure that the policy retries.
     """
 
     success: frozenset[int] = frozenset({0})
     permanent: frozenset[int] = frozenset({65, 78})  # EX_DATAERR, EX_CONFIG: sysexits(3)
 
 
-# Types of which a drain makes one per job are NamedTuples: making a frozen dataclass takes several times as long.
+# A tick makes one of these per job. They are NamedTuples, because a frozen dataclass takes several times as long to
+# make.
 class Job(NamedTuple):
-    """One row of cronjobs_jobs as a claim returns it. ``attempt`` with ``locked_by`` is the fence."""
+    """One row of cronjobs_jobs, as a claim returns it. ``attempt`` and ``locked_by`` are the fence."""
 
     id: int
     job_type: str
-    payload: Any  # a dict, unless plain SQL wrote something else; see ``payload_fault``
+    payload: Any  # a dict, unless plain SQL wrote something else
     meta: dict[str, str] = {}  # noqa: RUF012 nobody changes it
     queue: str = "default"
     priority: int = 5
@@ -191,19 +192,19 @@ class Job(NamedTuple):
     failures: int = 0
     losses: int = 0
     interruptions: int = 0
-    max_attempts: int | None = None  # None: the job type's policy
-    timeout_s: float | None = None  # None: the job type's
+    max_attempts: int | None = None  # None: the job type's policy decides
+    timeout_s: float | None = None  # None: the job type decides
     locked_by: str | None = None
     idempotency_key: str | None = None
     concurrency_key: str | None = None
     schedule: str | None = None
     scheduled_for: datetime | None = None
     stands_for: int = 1
-    timezone: str = "UTC"  # of the job's schedule
+    timezone: str = "UTC"  # the time zone of the job's schedule
     created_at: datetime | None = None
     started_at: datetime | None = None
-    next_occurrence: datetime | None = None  # of the job's schedule; a retry never waits beyond it
-    retry_until: str | None = None  # of the job's schedule; "next_occurrence": give up instead of retrying beyond it
+    next_occurrence: datetime | None = None  # of the job's schedule; a retry never waits longer than this
+    retry_until: str | None = None  # of the job's schedule; "next_occurrence": give up instead of retrying after it
 
     @property
     def gives_up_at(self) -> datetime | None:
@@ -215,7 +216,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """*result* is JSON or None; *note* explains why a result could not be kept."""
+    """The attempt succeeded. ``result`` is JSON or None. ``note`` says why a result could not be kept."""
 
     result: Any = None
     note: str | None = None
@@ -223,9 +224,11 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """``permanent``: dead at once. ``retry_after``: the handler's wish. ``at_least``: floor for the policy's delay.
+    """The attempt failed.
 
-    ``kinds``: compared with the policy's lists; () if these do not apply.
+    ``permanent``: the job is dead at once. ``retry_after``: the delay that the handler asked for. ``at_least``: the
+    shortest delay, whatever the policy says. ``kinds``: the kinds to compare with the policy's lists, or () if the
+    lists do not apply.
     """
 
     error: str
@@ -245,14 +248,14 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The runner died, or its lease expired, while it held the job."""
+    """The runner died, or its lease expired, while it was running the job."""
 
     error: str = "the runner died or lost its lease"
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Shutdown came first. The job is not charged. ``by_hand``: a person stopped it, and knows."""
+    """A shutdown stopped the attempt. The job is not charged. ``by_hand``: a person stopped the attempt on purpose."""
 
     error: str = "interrupted by shutdown"
     by_hand: bool = False
@@ -270,9 +273,9 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Claimed but never started: the job is unchanged and gets no history row.
+    """The job was claimed but never started. It is unchanged, and gets no history row.
 
-    ``error``: what kept it from starting, which is not the job's fault; it is tried again *after* a while.
+    ``error``: why the job could not be started, which is not its own fault. It is due again ``after`` this time.
     """
 
     error: str | None = None
@@ -294,9 +297,10 @@ OUTCOME_WORDS: Final[dict[type, str]] = {
 
 
 class Transition(NamedTuple):
-    """The row that one statement writes: the job's next state and counters. If ``run_at`` is None, it stays unchanged.
+    """A job's next state and counters, as one statement writes them.
 
-    ``permanent``: dead because of the kind of failure, although tries are left. ``why``: dead for another reason.
+    If ``run_at`` is None, the job's run_at is not changed. ``permanent``: the job is dead because of the kind of
+    failure, although tries are left. ``why``: the job is dead for another reason.
     """
 
     status: Status
@@ -304,15 +308,15 @@ class Transition(NamedTuple):
     losses: int
     interruptions: int
     run_at: datetime | None = None
-    delay: timedelta | None = None  # logged as next_delay_ms
+    delay: timedelta | None = None  # written to the log as next_delay_ms
     permanent: bool = False
     why: str | None = None
 
 
 class Finished(NamedTuple):
-    """An attempt that ended in this process, as the worker hands it to the loop.
+    """An attempt that ended in this process, as the worker passes it to the loop.
 
-    ``duration``: how long the handler ran. ``output``: what it printed and logged, already capped.
+    ``duration``: how long the handler ran. ``output``: what the handler printed and logged, already shortened.
     """
 
     job: Job
@@ -323,12 +327,15 @@ class Finished(NamedTuple):
 
 
 def duration(value: timedelta | str | float) -> timedelta:
-    """Read "55s", "10m", "24h", "7d", "1h30m" (a bare number is seconds); a ValueError shows how to write it."""
+    """Parse "55s", "10m", "24h", "7d", "1h30m" or a number of seconds.
+
+    Raises ValueError, which says how to write it.
+    """
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration: write it as 55s, 10m, 24h or 7d")
-    seconds = _seconds(value) if isinstance(value, str) else value  # a whole number may be too large for a float
+    seconds = _seconds(value) if isinstance(value, str) else value  # not float(): an int may be too large for it
     if not 0 <= seconds <= 10 * 366 * 86400:
         raise ValueError(f"{value!r} is not a duration between 0 and ten years")
     return timedelta(seconds=seconds)
@@ -353,13 +360,13 @@ def _seconds(text: str) -> float:
     return total
 
 
-LEAST_MEMORY: Final = "16MiB"  # hardly any program starts with less
+LEAST_MEMORY: Final = "16MiB"  # hardly any program can start with less
 _SIZE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGT]i?B)?")
 _POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def size(value: int | str) -> int:
-    """Read "512MiB", "2GiB", "500MB" (a bare number is bytes); raises ValueError that shows how to write it."""
+    """Parse "512MiB", "2GiB", "500MB" or a number of bytes. Raises ValueError, which says how to write it."""
     found = _SIZE.fullmatch(str(value)) if not isinstance(value, bool) else None
     if found is None or ("." in found[1] and found[2] is None):
         raise ValueError(f"{value!r} is not a size: write it as 512MiB, 2GiB or 500MB")
@@ -369,7 +376,7 @@ def size(value: int | str) -> int:
 
 
 def in_zone(instant: datetime, zone: tzinfo) -> datetime:
-    """*instant* on the clocks of *zone*; in UTC if the calendar ends before those clocks get there (year 9999)."""
+    """Return *instant* in *zone*, or in UTC if the time in *zone* would be after the year 9999."""
     try:
         return instant.astimezone(zone)
     except OverflowError:
@@ -377,7 +384,7 @@ def in_zone(instant: datetime, zone: tzinfo) -> datetime:
 
 
 def duration_text(value: timedelta) -> str:
-    """Write a duration as the file has it, exact to the millisecond: "250ms", "1.5s", "10m", "1d2h30m"."""
+    """Return a duration as it is written in the file, exact to the millisecond: "250ms", "1.5s", "10m", "1d2h30m"."""
     rest = round(value / timedelta(milliseconds=1))
     if 0 < rest < 1000:
         return f"{rest}ms"
@@ -388,20 +395,20 @@ def duration_text(value: timedelta) -> str:
     return text + f"{rest / 1000:g}s" if rest or not text else text
 
 
-MOST_SECONDS: Final = 1e11  # plain SQL may write more into a row than a timedelta can hold
+MOST_SECONDS: Final = 1e11  # plain SQL may have written more than a timedelta can hold
 
 
 def seconds_text(seconds: float) -> str:
-    """The same for a row's number of seconds, which plain SQL can make anything: "10m", "1e+300s", "nans"."""
+    """Return a number of seconds from a row as a duration. Plain SQL can write anything: "10m", "1e+300s", "nans"."""
     return duration_text(timedelta(seconds=seconds)) if abs(seconds) <= MOST_SECONDS else f"{seconds:g}s"
 
 
-# (below so many seconds, rounded to so many)
+# (below this many seconds, round to this many)
 _STEPS: Final = ((1, 0.001), (10, 0.1), (600, 1), (36_000, 60), (864_000, 3600))
 
 
 def rough(span: timedelta) -> str:
-    """A length of time as people read it, to a twentieth: "310ms", "8.4s", "9m5s", "2h5m", "12h", "3d4h"."""
+    """Return a length of time for people, exact to a twentieth: "310ms", "8.4s", "9m5s", "2h5m", "12h", "3d4h"."""
     seconds = abs(span.total_seconds())
     step = next((step for below, step in _STEPS if seconds < below), 86_400)
     return duration_text(timedelta(seconds=round(seconds / step) * step))

@@ -1,3 +1,3 @@
-"""Names of job types that nobody may enqueue or define, because runs of ``cronjobs exec`` have them."""
+"""The prefix of job types that are reserved for runs of ``cronjobs exec``. Nobody may enqueue or define such a type."""
 
 EXEC_PREFIX = "exec:"

@@ -1,18 +1,19 @@
-"""Collects less garbage while a process starts: nearly all that imports allocate stays for good."""
+"""Runs the garbage collector less often while a process starts. Most of what imports allocate is never freed."""
 
 from __future__ import annotations
 
 import gc
 
-# allocations between two collections while it starts: in effect none, as a tick with work leaves 100,000 by then
+# Allocations between two collections during start-up. In effect there is no collection: a tick with work has allocated
+# 100,000 objects by the end of it.
 OBJECTS = 300_000
-WORKING = 10_000  # while it works: each job of a drain keeps some thirty objects until its end is written
+WORKING = 10_000  # the same during work; a job keeps some thirty objects until its end is written
 
 _usual: tuple[int, int, int] | None = None
 
 
 def begin() -> None:
-    """Collect rarely from here on."""
+    """From now on, run the garbage collector rarely."""
     global _usual
     if _usual is None:
         _usual = gc.get_threshold()
@@ -20,9 +21,9 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Collect nearly as usual again, but nothing that exists now. Call it before user code is imported."""
+    """Collect almost as usual again, but ignore all objects that exist now. Call this before user code is imported."""
     global _usual
     if _usual is not None:
         gc.freeze()
-        gc.set_threshold(_usual[0] and max(WORKING, _usual[0]), *_usual[1:])  # 0: somebody has switched collection off
+        gc.set_threshold(_usual[0] and max(WORKING, _usual[0]), *_usual[1:])  # 0: someone has turned collection off
         _usual = None

@@ -1,7 +1,7 @@
-"""Text from outside (output, errors, payloads), made safe to store, to log and to print. Pure, no I/O.
+"""Makes text from outside (output, errors, payloads) safe to store, to log and to print. Pure, no I/O.
 
-``clean`` and ``cap`` are for what is stored, ``one_line`` and ``visible`` for what is printed: the stored text keeps
-its colours and control characters, and only printing makes them harmless.
+``clean`` and ``cap`` are for text that is stored, ``one_line`` and ``visible`` for text that is printed. Stored text
+keeps its colours and control characters. Only printing makes them harmless.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-OUTPUT_LIMIT: Final = 64 * 1024  # bytes of UTF-8, of an attempt's output
+OUTPUT_LIMIT: Final = 64 * 1024  # bytes of UTF-8, for one attempt's output
 TRACEBACK_LIMIT: Final = 32 * 1024
 ERROR_LIMIT: Final = 2 * 1024  # last_error: short, for people
 
-# Characters that may move a cursor, end a line or reorder it: C0, DEL and C1 controls (ECMA-48), line and paragraph
-# separators (str.splitlines and log viewers end lines there), bidi controls (UAX 9; "Trojan Source", CVE-2021-42574),
-# and lone surrogates, which no terminal's encoding can represent.
+# Characters that may move the cursor, end a line or change its order: C0, DEL and C1 controls (ECMA-48); line and
+# paragraph separators (str.splitlines and log viewers end lines there); bidi controls (UAX 9; "Trojan Source",
+# CVE-2021-42574); and lone surrogates, which no terminal's encoding can represent.
 _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _UNSAFE: Final = re.compile(f"[{_CONTROLS}]")
 _UNSAFE_IN_A_LINE: Final = re.compile(f"[\t\n{_CONTROLS}]")
 _SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
-_MARKER_ROOM: Final = 64  # bytes kept free for the line in the middle
+_MARKER_ROOM: Final = 64  # bytes reserved for the line in the middle that says how much was left out
 
 
 class BrokenText(str):
-    """A row's text that is not UTF-8, with replacement characters. ``raw``: its bytes as stored."""
+    """A text from a row that is not valid UTF-8. It has replacement characters; ``raw`` has the stored bytes."""
 
     raw: bytes
 
 
 def decoded(raw: bytes | bytearray | memoryview) -> str:
-    """A row's text. SQLite keeps any bytes that a program wrote."""
+    """Decode a text from a row. In SQLite it may be any bytes that a program wrote."""
     try:
         return str(raw, "utf-8")
     except UnicodeDecodeError:
@@ -43,7 +43,7 @@ def decoded(raw: bytes | bytearray | memoryview) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether *text* can be encoded as UTF-8, which a lone surrogate cannot."""
+    """Whether *text* can be encoded as UTF-8. Text with a lone surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -52,32 +52,32 @@ def is_utf8(text: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Make *text* storable: NUL becomes ``\\x00``, a lone surrogate ``\\udcff``; the rest stays.
+    """Make *text* storable. NUL becomes ``\\x00`` and a lone surrogate ``\\udcff``. Everything else stays the same.
 
-    PostgreSQL's text cannot hold NUL, and UTF-8 has no lone surrogates (Python makes them of undecodable file names).
+    PostgreSQL cannot store NUL, and UTF-8 has no lone surrogates. (Python makes them from undecodable file names.)
     """
     text = text.replace("\0", r"\x00")
     return text if is_utf8(text) else text.encode(errors="backslashreplace").decode()
 
 
 def cap(text: str, limit_bytes: int) -> str:
-    """Return *text*, cleaned, in at most *limit_bytes* of UTF-8: head, a line that counts what was cut, and tail."""
+    """Return *text*, cleaned, in at most *limit_bytes* of UTF-8: its start, a line that says what was cut, its end."""
     capped = CappedText(limit_bytes)
     capped.write(text)
     return capped.text() or ""
 
 
 def visible(text: str) -> str:
-    """Escape what could act on a terminal (``\\x1b[2J``, ``\\r``, bidi overrides); newlines and tabs stay.
+    """Escape what could act on a terminal (``\\x1b[2J``, ``\\r``, bidi overrides). Newlines and tabs are kept.
 
-    A backslash is not doubled: the result is for reading, and harmless whichever of the two it was.
+    Backslashes are not doubled. The result is for reading, and is harmless whether or not the text had a backslash.
     """
     return _UNSAFE.sub(_escape, text)
 
 
 def one_line(text: str, limit: int) -> str:
-    """Escape as ``visible`` does, newlines and tabs too, and cut to *limit* characters: one event stays one line."""
-    # Cut first: nothing beyond it can be in the result, and the text may be megabytes.
+    """Escape like ``visible``, and also newlines and tabs. Cut to *limit* characters. So an event stays one line."""
+    # Cut first: the text may be megabytes, and nothing after the limit can be in the result.
     line = _UNSAFE_IN_A_LINE.sub(_escape, text[: limit + 1])
     return line if len(line) <= limit else line[: max(0, limit - 1)] + "…"[:limit]
 
@@ -89,21 +89,21 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class CappedText:
-    """Append-only text that keeps its first and last bytes, *limit* in all, whatever is written.
+    """Append-only text that keeps its first and last bytes, *limit* in total, however much is written.
 
-    Safe to write to from several threads, since a handler may print from all of its own.
+    Several threads may write to it, because a handler may print from all its threads.
     """
 
     def __init__(self, limit: int = OUTPUT_LIMIT) -> None:
         self._limit = limit
         self._head_size = max(0, limit - _MARKER_ROOM) // 2
         self._head = bytearray()
-        self._tail = bytearray()  # what came after the head; at most twice what is stored of it
-        self._size = 0  # of everything written or skipped
+        self._tail = bytearray()  # the end of what follows the head, at most twice as long as what is returned
+        self._size = 0  # bytes written or skipped so far
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        """Append *text*, cleaned; return its length, as files do."""
+        """Append *text*, cleaned. Return its length, as files do."""
         data = clean(text).encode()
         with self._lock:
             room = self._head_size - len(self._head) if len(self._head) == self._size else 0
@@ -116,45 +116,45 @@ class CappedText:
         return len(text)
 
     def skip(self, count: int) -> None:
-        """Count *count* bytes that the caller never had in memory as cut. All later text is tail."""
+        """Count *count* bytes as left out; the caller never had them in memory. Any later text goes into the tail."""
         with self._lock:
             self._size += count
             self._tail.clear()
 
     def since(self, position: int, most: int) -> tuple[int, str]:
-        """Return the text after the first *position* bytes, and where it begins, which is later if some is gone.
+        """Return the text after the first *position* bytes, at most the last *most* bytes, and its position.
 
-        At most the last *most* bytes.
+        The returned position is later than *position* if some of the text is gone.
         """
         with self._lock:
             size = self._size
             whole = len(self._head) + len(self._tail) == size
-            # Do little under this lock: a loop with leases to renew waits for it, and so does every print.
+            # Hold this lock only briefly. A loop with leases to renew waits for it, and so does every print.
             count = max(0, min(size - position, most, size if whole else len(self._tail)))
             data = bytes(self._tail[-count:]) if count <= len(self._tail) else bytes(self._head + self._tail)
-        text = data[len(data) - count :].decode(errors="ignore")  # drops a character that was cut in two
+        text = data[len(data) - count :].decode(errors="ignore")  # ignores a character that was cut in two
         return size - len(text.encode()), text
 
     def text(self) -> str | None:
-        """Return what was kept; None if nothing was ever written."""
+        """Return the text that was kept, or None if nothing was ever written."""
         if self._size == 0:
             return None
         with self._lock:
             head, tail, size = bytes(self._head), bytes(self._tail), self._size
         if size <= self._limit:
             return (head + tail).decode()
-        if self._limit <= _MARKER_ROOM:  # no room for the line in the middle
+        if self._limit <= _MARKER_ROOM:  # there is no room for the line in the middle
             return tail[-self._limit :].decode(errors="ignore") if self._limit > 0 else ""
         tail = tail[-(self._limit - _MARKER_ROOM - self._head_size) :]
-        # Valid UTF-8 was cut at one end each, so "ignore" can only drop the cut character.
+        # The head and the tail were each cut at one end, so "ignore" can only drop a character that was cut in two.
         first, last = head.decode(errors="ignore"), tail.decode(errors="ignore")
         left_out = size - len(first.encode()) - len(last.encode())
         return f"{first}\n… {left_out:,} bytes left out …\n{last}"
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The word of *known* that was probably meant; *cutoff*: the least similarity, at most 1."""
-    import difflib  # only for a mistake: most ticks have none
+    """Return the word of *known* that *word* probably means, or None. *cutoff* is the least similarity, at most 1."""
+    import difflib  # only needed for mistakes, which most ticks do not have
 
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=cutoff)

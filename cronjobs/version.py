@@ -1,3 +1,3 @@
-"""The version, where everything can import it; the wheel and the sdist take theirs from here."""
+"""The version. Every module can import it, and the wheel and the sdist read it from here."""
 
 __version__ = "0.2.0"

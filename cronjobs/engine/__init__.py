@@ -1,4 +1,4 @@
-"""The code that a tick runs from cron's wake-up to its exit, and the calls that an app uses.
+"""The code that a tick runs, from cron's wake-up to its exit, and the functions that apps call.
 
-It imports nothing of the desk, and calls extras through doors.
+It does not import the desk, and calls extras only if they are installed.
 """
