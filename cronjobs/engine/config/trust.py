@@ -64,11 +64,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class TrustFinding:
-    """A path that ``users`` can write.
+    """A path that ``users`` can write. If ``users`` is empty, everybody can.
 
-    If there are no users, everybody can. ``owner`` is the path's owner if untrusted.
-
-    If ``refused``, root does not run it. ``trusting`` says what to write if the access is intended.
+    ``owner`` is the path's owner, or "" if the owner is trusted. If ``refused``, root does not run the path.
+    ``trusting`` says what to write if the access is intended.
     """
 
     path: Path

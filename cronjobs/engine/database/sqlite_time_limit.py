@@ -23,9 +23,8 @@ KEEPER: Final = "cronjobs-keeper"  # the thread's name
 class WriteTimeLimit:
     """Holds the turn to write for *connection*, for at most *limit_s* seconds.
 
-    Use it as a block around its transaction.
-
-    If the limit was reached, leaving the block raises TransactionTooLong, whatever was raised inside.
+    Use it as a block around the connection's transaction. If the limit was reached, leaving the block raises
+    TransactionTooLong, whatever was raised inside.
     """
 
     def __init__(self, connection: Connection, turn: Callable[[], AbstractContextManager[None]], limit_s: float):

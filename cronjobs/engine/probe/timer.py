@@ -84,10 +84,8 @@ def is_given() -> bool:
 def open_standard_streams() -> list[int]:
     """Open /dev/null for each of descriptors 0 to 2 that the caller has closed (``>&-``).
 
-    Return those that were closed.
-
-    Otherwise the next file to be opened, such as the database or the log, would get one of these numbers, and printed
-    text would be written into it.
+    Returns those that were closed. Without this, the next file to be opened, such as the database or the log, would get
+    one of these numbers, and printed text would be written into it.
     """
     opened = []
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
