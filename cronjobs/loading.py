@@ -10,7 +10,7 @@ class Loading:
     """A block in which handlers are imported.
 
     In it, a wrong argument of ``@job`` or RetryPolicy disables only that job type. Outside such a block, the error is
-    raised to the author of the handler. Raising it inside would also stop the other handlers of the module.
+    raised, so that the handler's author sees it. Raising it inside would also stop the other handlers of the module.
     """
 
     depth = 0

@@ -28,7 +28,8 @@ _SECRET_NAME: Final = re.compile(
     r"|(?:^|_)(?:PASS|PWD|PW|KEYS?|AUTH|DSN|SESSION|SESSIONID|PAT|SALT|PIN|SK)(?:_|$)",
     re.IGNORECASE,
 )
-# Names of settings about a secret: SESSION_COOKIE_NAME, JWT_ALGORITHM. Variables of a desktop are no secrets either.
+# Names of settings about a secret: SESSION_COOKIE_NAME, JWT_ALGORITHM. The variables that a desktop sets are not
+# secret.
 _ABOUT_A_SECRET: Final = re.compile(
     r"(?:COOKIE|SESSION|JWT|SALT|HMAC|PIN)\w*_(?:NAME|AGE|DOMAIN|PATH|ENGINE|ALGORITHM|TTL|TYPE|SECURE|HTTPONLY"
     r"|SAMESITE|LENGTH|ID)$|^(?:XDG|DBUS|DESKTOP|GNOME|KDE)_",
@@ -88,7 +89,7 @@ def is_public_option(name: str, value: str) -> bool:
 
 
 def named_secrets(variables: Mapping[str, str]) -> set[str]:
-    """Return the values of those *variables* whose names stand for secrets, and the passwords in all URLs.
+    """Return the values of those *variables* whose names suggest a secret, and the passwords in all URLs.
 
     The variable "" is the database URL. A password that is the same as the user or the database in its URL (shop:shop@)
     is left out: masking that name everywhere would hide job types and paths, and protect nothing.

@@ -70,9 +70,10 @@ class RetryPolicy(metaclass=_PolicyClass):
     last one repeats). The delay varies randomly by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` is the number of charged
     failures after which the job is dead. Durations are timedeltas, or text such as "90s", "5m", "2h".
 
-    Failures of the kinds in ``give_up_on`` are permanent. With ``retry_on``, failures of all other kinds are permanent.
-    A kind is an exception class, which includes its subclasses, or a name: "ValueError", "billing.CardDeclined" or its
-    end "CardDeclined", "exit-3" and "SIGKILL" for commands, "TimedOut". Classes are stored as names.
+    Failures of the kinds in ``give_up_on`` are permanent. If ``retry_on`` is set, failures of all kinds that it does
+    not list are permanent too. A kind is an exception class, which includes its subclasses, or a name: "ValueError",
+    "billing.CardDeclined" or its end "CardDeclined", "exit-3" and "SIGKILL" for commands, "TimedOut". Classes are
+    stored as names.
     """
 
     max_attempts: int = 10
@@ -248,7 +249,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The runner died, or its lease expired, while it was running the job."""
+    """The runner died, or its lease expired, while it held the job."""
 
     error: str = "the runner died or lost its lease"
 

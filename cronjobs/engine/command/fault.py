@@ -1,7 +1,7 @@
 """How an error ends a command. For an unexpected error, one line is printed and the exit code is 70.
 
-The line contains the version and says where the traceback is. The traceback goes to the configured log. If no log is
-known, or with -v, it also follows on stderr.
+The line contains the version and says where the traceback is. The traceback is written to the configured log. It is
+printed to stderr if no log is known, and with -v.
 """
 
 from __future__ import annotations

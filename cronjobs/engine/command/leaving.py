@@ -30,7 +30,7 @@ _NAME: Final = "cronjobs-leaving"
 
 
 def leave(code: int, *, stuck: bool) -> NoReturn:
-    """End the process with *code*, whatever threads and processes are still running, and whatever stdout is.
+    """End the process with *code*, whatever threads and processes are still running, and even if stdout is broken.
 
     *stuck* means that a handler is still running, so there is no time for exit callbacks.
     """

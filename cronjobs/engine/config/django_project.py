@@ -67,7 +67,7 @@ def config_file(settings: Any) -> Path | None:
 
 
 def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
-    """Return what a Django project without a cronjobs.yaml uses instead of the file's tree. There are no problems."""
+    """Return the tree for a Django project that has no cronjobs.yaml, as if it had been read from a file."""
     zone = getattr(settings_of_django(), "TIME_ZONE", None) or "UTC"
     tree, _ = parse(f"timezone: {zone}\n")
     assert isinstance(tree, YamlMapping)

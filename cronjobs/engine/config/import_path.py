@@ -20,7 +20,7 @@ from cronjobs.errors import ConfigError, Problem
 def prepare_imports(settings: Settings) -> None:
     """Set the file's environment variables, and put its folders on the import path.
 
-    Every command that runs user code calls this first. In a process of root's it may raise UntrustedFiles.
+    Every command that runs user code calls this first. If the process runs as root, it may raise UntrustedFiles.
     """
     trust.require(settings, os.environ)
     if os.geteuid() == 0:

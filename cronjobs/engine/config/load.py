@@ -2,8 +2,8 @@
 
 The tables of ``keys`` define what a file may contain. A bad entry is listed in ``Settings.problems`` and disables only
 itself. ConfigError is raised, and nothing runs, if the file cannot be parsed or names no database. It is also raised if
-continuing could do harm, because the database, project or environment, or a whole section of schedules or job types, is
-not known.
+continuing could do harm, because it is not known which database, project or environment this is, or which schedules
+and job types there are.
 """
 
 from __future__ import annotations

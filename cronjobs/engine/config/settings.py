@@ -119,7 +119,10 @@ class AlertChannel:
 
 @dataclass(frozen=True)
 class AlertThreshold:
-    """``of`` says what is counted. More than ``more_than`` of them in the last ``within`` are a finding."""
+    """``of`` says what is counted.
+
+    If there were more than ``more_than`` in the time ``within`` before now, it is a finding.
+    """
 
     name: str
     of: Literal["dead", "failed"]
@@ -185,7 +188,7 @@ class JobTypeSettings(JobOptions):
     command: tuple[str, ...] | None = None
     retry: RetryChanges = RetryChanges()
     env: tuple[tuple[str, str], ...] = ()  # for commands, in addition to cron's variables and the file's env
-    inherit_env: tuple[str, ...] | None = None  # the only ones of these variables that a command gets; None: all
+    inherit_env: tuple[str, ...] | None = None  # which of these variables a command inherits; None: all
     success_exit_codes: tuple[int, ...] = ()  # for commands; () means only 0
     retry_exit_codes: tuple[int, ...] = ()  # for commands: retried, although 65 and 78 would otherwise be permanent
     hide: tuple[str, ...] = ()  # payload keys whose values are never shown

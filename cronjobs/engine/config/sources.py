@@ -71,7 +71,7 @@ def _content(file: Path) -> bytes:
 
 
 def salvaged(content: bytes | None) -> YamlMapping:
-    """Return whatever says where the database is, from a file that is not valid YAML.
+    """Return the settings that identify the database, from a file that is not valid YAML.
 
     These are the keys in KEPT that occur at the beginning of exactly one line.
     """

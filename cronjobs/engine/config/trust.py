@@ -1,4 +1,4 @@
-"""What root trusts: a process of root's must not run code that an untrusted user could have written.
+"""What root trusts: a process that runs as root must not run code that an untrusted user could have written.
 
 cron and sshd have the same rule for their files. Whoever can write to a file counts: its owner, its group if the group
 may write, and everybody if everybody may write. The same holds for each folder and each link on the path to it. Root
@@ -146,7 +146,7 @@ def _refusal(what: str, trusting: str, kind: list[TrustFinding]) -> str:
 
 
 def require(settings: Settings, environ: Mapping[str, str], me: int | None = None, *, programs: bool = False) -> None:
-    """Raise UntrustedFiles if this process is root's and other users may have written what it would run.
+    """Raise UntrustedFiles if this process runs as root and other users may have written what it would run.
 
     With *programs*, the programs of the file's commands are checked too.
     """

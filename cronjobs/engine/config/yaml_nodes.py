@@ -88,7 +88,7 @@ def with_defaults(node: Node, defaults: Mapping | None) -> Node:
 def decode(data: bytes) -> str | Flaw:
     """Return a file's text without its byte order mark, or a Flaw.
 
-    It must be short, UTF-8 and free of control characters.
+    The Flaw says that the file is too long, is not UTF-8, or contains control characters.
     """
     if len(data) > MAX_BYTES:
         return Flaw(0, 0, "the file is larger than 1 MiB")

@@ -93,7 +93,7 @@ def parse(text: str) -> CronExpression:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One parsed field. *text* writes it with numbers, and lists each value."""
+    """One parsed field. ``text`` writes the field with numbers, one for each value."""
 
     values: frozenset[int]
     star: bool
@@ -171,9 +171,9 @@ class _Kind:
         return step
 
     def _refuse_backwards(self, low: int, high: int, item: str, column: int) -> NoReturn:
-        """Refuse a backwards range: Vixie cron selects nothing.
+        """Refuse a backwards range, because Vixie cron selects nothing.
 
-        Other crons wrap around, and the message says how to.
+        Other crons wrap around, and the message shows how to write that.
         """
         if "/" in item:
             instead = "two ranges, each from low to high"
@@ -276,7 +276,10 @@ def _refuse_wrong_number_of_fields(text: str, words: list[tuple[str, int]]) -> N
 
 
 def _too_many_fields(fields: list[str]) -> str:
-    """Return the message. It says what to write: no seconds or years, or no command, as in a crontab line."""
+    """Return the message.
+
+    It shows the expression without seconds and years, or without the command of a crontab line.
+    """
     count = f"a cron expression has 5 fields, this one {len(fields)}"
     first = " ".join(fields[:5])
     if not all(_FIELD_LIKE.fullmatch(field) for field in fields[5:]):

@@ -16,9 +16,9 @@ ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 
 
 
 def instants(*columns: str) -> list[CheckConstraint]:
-    """Return CHECKs that SQLite's instants are microseconds.
+    """Return CHECKs that instants are microseconds, for SQLite.
 
-    On PostgreSQL their type ensures that they are instants.
+    On PostgreSQL the column type ensures valid instants.
     """
     return [
         CheckConstraint(

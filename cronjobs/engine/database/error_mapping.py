@@ -25,7 +25,7 @@ from cronjobs.errors import (
     TransientTrouble,
 )
 
-ROOM: Final = 1 << 16  # bytes; with less free space, an "I/O error" of SQLite's means that the disk is full
+ROOM: Final = 1 << 16  # bytes; with less free space, SQLite's "I/O error" means that the disk is full
 
 _FILE_REMEDY: Final = "let this user write to the file and its folder, and check how the disk is mounted"
 _SERVER_REMEDY: Final = "check whether it is a standby or default_transaction_read_only is set"
@@ -165,7 +165,7 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
         return DatabaseReadOnly(url, "the server takes none", _SERVER_REMEDY)
     if sqlstate in _DAMAGED:
         return DatabaseDamaged(url, reason)
-    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else the error is about a table of the user's
+    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else it is about one of the user's own tables
         return DatabaseError(f"database {url}: {reason}: {_RIGHTS_REMEDY}")
     if sqlstate == _NO_TABLE and "cronjobs_" in reason:
         # Leave out the statement at the end. Otherwise one cause would be reported once per statement.

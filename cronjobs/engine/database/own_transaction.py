@@ -69,7 +69,8 @@ class Unbroken:
         if self._is_sqlite:
             self._raw.refuse = None
         if self._turned_away:
-            # SQLAlchemy thinks that its transaction has ended. It would return the connection to the pool with it open.
+            # SQLAlchemy thinks that its transaction has ended. It would pool the connection with the transaction still
+            # open.
             self._connection.invalidate()
         if error is None or isinstance(error, TransactionBroken):
             return

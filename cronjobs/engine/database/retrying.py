@@ -51,9 +51,9 @@ def patiently(
 ) -> T:
     """Call *do*, which must be safe to repeat, until it succeeds.
 
-    Raises its last error if there are no more *pauses*, if the time *until* (monotonic clock) would pass, if the error
-    is not *worth* a retry, or if *go_on* returns False. If *pauses* is None, the pauses grow, and there are 12 tries.
-    *note* is called before each retry with the error, the number of failures and the pause in seconds.
+    Raises its last error if there are no more *pauses*, if the next try would be after *until* (monotonic clock), if
+    the error is not *worth* a retry, or if *go_on* returns False. If *pauses* is None, the pauses grow, and there are
+    12 tries. *note* is called before each retry with the error, the number of failures and the pause in seconds.
     """
     pauses_left = iter(growing_pauses(TRIES) if pauses is None else pauses)
     failed = 0

@@ -212,7 +212,7 @@ occurrences = Table(
     Column("count", Integer, nullable=False, server_default=text("1")),
     Column("outcome", Text, nullable=False),
     Column("reason", Text),
-    Column("job_id", BigInteger),  # the job that was made, given way to or coalesced into; may outlive it, so no FK
+    Column("job_id", BigInteger),  # the job made, given way to, or coalesced into; no FK, because rows outlive jobs
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
     Column("tick", BigInteger),  # the tick that settled it, or NULL for a person; ticks are pruned, so no FK
     PrimaryKeyConstraint("schedule_id", "last_for"),

@@ -1,4 +1,7 @@
-"""The holder of a lease: host, boot, pid namespace, process and tick. Its own host can use these to prove its death."""
+"""The holder of a lease: host, boot, pid namespace, process and tick.
+
+With these, the holder's own host can prove that the holder has died.
+"""
 
 from __future__ import annotations
 

@@ -405,7 +405,7 @@ def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
 
 
 def _write(writing: Writing, connection: Connection) -> None:
-    """Write all rows. Raises why a row cannot be written."""
+    """Write all rows. Raises an error if a row cannot be written."""
     while not writing.write(connection):
         sleep(writing.pause_s())
 

@@ -230,7 +230,10 @@ def in_transaction(target: Any, schema: str | None, what: str, do: Callable[[Con
 
 
 def require_ready(connection: Connection) -> Readiness:
-    """Return what the database is ready for. Raises SchemaNotUpgraded if its tables are older than version 0.2.0."""
+    """Return the database's revision and what its role may read.
+
+    Raises SchemaNotUpgraded for tables from before 0.2.0.
+    """
     found = readiness(connection)
     refuse_unsupported(found.revision)
     return found

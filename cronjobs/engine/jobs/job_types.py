@@ -92,7 +92,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class JobTypes:
-    """The job types that this host can run, and what could not be loaded. Jobs of other types wait, at no charge."""
+    """The job types that this host can run, and what could not be loaded. Jobs of other types wait, uncharged."""
 
     types: Mapping[str, JobType] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()

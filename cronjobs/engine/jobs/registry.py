@@ -69,9 +69,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-# The name of an attribute. A handler that passes its payload on to another function, as a Django task does, has it. The
-# attribute is a function that takes a payload whose names fit the handler. It returns why the payload does not fit the
-# other function, or None if it does.
+# An attribute of handlers that pass their payload on to another function, as a Django task does. It is a function that
+# takes a payload whose names fit the handler. It returns why the payload does not fit the other function, or None.
 INNER_FAULT: Final = "cronjobs_inner_fault"
 
 

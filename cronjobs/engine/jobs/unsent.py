@@ -1,4 +1,4 @@
-"""Decides whether an error shows that a single call did nothing: its connection or its host name was refused.
+"""Decides whether an error shows that a single call did nothing: connection refused, or host name not found.
 
 Only errors are examined: the error that left the block, the errors that caused it, and the errors that were being
 handled when it was raised. A client that retries by itself may hide the errors of its earlier tries. So this works only

@@ -87,7 +87,7 @@ class Sources:
         return b"".join((self.texts[source] or b"")[start:end] for source, start, end in pieces).decode()
 
     def pieces_of(self, text: str) -> Pieces | None:
-        """Return where *text* can be taken from, in at most 16 pieces, or None if it cannot."""
+        """Return where *text* can be taken from, in at most 16 pieces, or None if it is not in the sources."""
         left = text.encode()
         at = 0
         found: Pieces = []

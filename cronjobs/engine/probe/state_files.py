@@ -49,7 +49,7 @@ def spool_address(config: str | None, url: str | None) -> str:
 
 
 def spooled(address: str | None) -> list[str]:
-    """Return the names of the spool files that wait for the project at *address*. If None, those of all projects.
+    """Return the names of the spool files for the project with *address*, or for all projects if it is None.
 
     Never fails.
     """

@@ -60,7 +60,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             keep_streams_from_copies()
         divert_streams()
         divert_logging()
-        spool = given.spool  # it depends on paths of the command line, so before the folder changes
+        spool = given.spool  # read now, because it depends on paths that are relative to the current folder
         enter_folder(settings)
         tick = Tick(
             settings=settings,

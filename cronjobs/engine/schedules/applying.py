@@ -16,7 +16,7 @@ LEAST_SILENCE: Final = timedelta(minutes=5)
 
 
 def silence_after(every: timedelta) -> timedelta:
-    """How long no tick must have been seen before we conclude that none is left: at least five minutes."""
+    """Return how long there must be no tick before we conclude that none is left. It is at least five minutes."""
     return max(LEAST_SILENCE, 2 * every)
 
 

@@ -194,7 +194,10 @@ def write(
     *,
     tick: int | None = None,
 ) -> SettledChunk:
-    """Settle the schedules of *chunk* that no other session has locked. The number of statements is constant."""
+    """Settle the schedules of *chunk* that no other session has locked.
+
+    It takes as many statements as for one schedule.
+    """
     # The plan was computed outside this transaction. Comparing ``settled`` makes it safe to write the plan here.
     locked = store.lock_rows(connection, [due.stored.id for due in chunk])
     mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.settled]

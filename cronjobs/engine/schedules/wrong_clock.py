@@ -74,7 +74,7 @@ def decide(
 def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
     """Return the ledger's reason.
 
-    It shows *now* by the right clock, which is the latest the job ran, and the wrong time.
+    It contains *now*, the latest time at which the job ran, and the wrong clock's time.
     """
     shown = "" if row.decided_at is None else f", when it showed {row.decided_at.isoformat(timespec='seconds')}"
     which = "" if attempt is None else f"{UP_TO_ATTEMPT} {attempt}"

@@ -60,7 +60,7 @@ def find(connection: Connection) -> list[str]:
 def _read_again(connection: Connection, table: str, definition: str) -> str:
     """Return a constraint's *definition* as the server writes it after it has parsed its own text.
 
-    In a restored dump, constraints have this form: it omits the parentheses of a nested AND. (pg_dump writes what the
+    A restored dump has constraints in this form, which omits the parentheses of a nested AND. (pg_dump writes what the
     server wrote; measured on 18.)
     """
     if not definition.startswith("CHECK "):

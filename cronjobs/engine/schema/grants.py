@@ -89,10 +89,11 @@ READ: Final[Mapping[str, str]] = dict.fromkeys((*RELATIONS, HELD), "SELECT")
 
 
 def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
-    """Return the SQL, as one transaction. It is safe to repeat, and revokes rights on our tables that are not needed.
+    """Return the SQL, as one transaction.
 
-    *names* maps the roles to grant to their names in the database. With *replace*, enqueuers may also replace a job
-    that has not started. With *find*, they may also read jobs, including payloads and results.
+    It is safe to repeat. A role loses rights on our tables that it does not need. *names* maps the roles to grant to
+    their names in the database. With *replace*, enqueuers may also replace a job that has not started. With *find*,
+    they may also read jobs, including payloads and results.
     """
     schema = quoted(schema)
     lines = [

@@ -36,7 +36,7 @@ ADDRESS: Final = "cronjobs_address"
 
 PREFIX: Final = "cronjobs_"
 
-# READ COMMITTED, so that a migration that waited for the lock sees what the other one did. Until then, no lock timeout.
+# READ COMMITTED, so that a migration that waited for the lock sees what the other one did. lock_timeout is set later.
 _BEGIN_DDL: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
     "SET LOCAL statement_timeout = '15min'; SET LOCAL lock_timeout = 0; "
@@ -134,7 +134,7 @@ def check(database: Database) -> list[str]:
 
 
 def sql(address: Address, revisions: str = "head") -> str:
-    """Return all migrations as SQL in one transaction, for someone else to apply. Only the kind of database matters.
+    """Return all migrations as SQL in one transaction, for someone else to apply. No connection is needed.
 
     *revisions* is the last revision ("0013"), or a range ("0012:0013").
     """
