@@ -34,7 +34,7 @@ NO_LIMIT: Final = timedelta(days=31)  # no job is too long for a test
 
 @dataclass(frozen=True)
 class Drained(EventCollector):
-    """The result of ``drain``. ``ran``: the attempts, in order. ``unresolved``: unregistered job type → due jobs."""
+    """The result of ``drain``. ``ran``: attempts, in order. ``unresolved``: unregistered type → number of due jobs."""
 
     ran: tuple[Ran, ...] = ()
     unresolved: Mapping[str, int] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class Ticked(EventCollector):
     """The result of a tick.
 
     ``ran``: the attempts, in the order in which they ended. ``occurrences``: outcome (enqueued, skipped, missed,
-    coalesced) → number. ``unresolved``: unregistered job type → due jobs. ``ended``: why the tick ended.
+    coalesced) → number. ``unresolved``: unregistered type → number of due jobs. ``ended``: why the tick ended.
     """
 
     ran: tuple[Ran, ...] = ()

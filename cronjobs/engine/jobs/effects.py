@@ -246,8 +246,8 @@ class Effect:
 
     If ``done`` is True, the effect was recorded before, ``result`` is the recorded result, and leaving the block writes
     nothing. If ``unknown`` is True, the effect was begun before without a recorded result, so it may have happened. If
-    an exception leaves the block, the effect stays begun, and so becomes unknown. There are two exceptions to this: the
-    handler has called ``did_nothing()``, or the error shows that the block's ``single_call`` did nothing.
+    an exception leaves the block, the effect stays begun, and so becomes unknown. This is different in two
+    cases: the handler has called ``did_nothing()``, or the error shows that the block's ``single_call`` did nothing.
     """
 
     def __init__(

@@ -151,8 +151,8 @@ def enqueue(
         meta: a few short texts to find the job by, such as a trace id.
         enqueued_by: who enqueues the job, for the audit trail. The default is the database user and the application
             name; on SQLite, the user and the program.
-        on_conflict: "keep" leaves the job that has the key unchanged. "replace" replaces that job with this one, unless
-            a runner has claimed the job or it is cancelled.
+        on_conflict: "keep" leaves the job that has the key unchanged. "replace" changes that job as this call says,
+            unless a runner has claimed the job or it is cancelled.
         schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
         wait: with an Engine and a full queue, how long to wait for room (default: 30 s).
 

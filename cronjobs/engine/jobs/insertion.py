@@ -210,7 +210,7 @@ class Patience:
     def pause_s(self, full: QueueFull) -> float:
         """Return the seconds until the next try.
 
-        When the time is up, raise *full*, with the time waited if there is one.
+        Raises *full* if waiting cannot help. When the time is up, raises it with the time that the call has waited.
         """
         if self._limit is None or full.on_full != "wait" or full.wanted > full.max_waiting:
             raise full

@@ -95,7 +95,7 @@ def place_here() -> str:
 
 
 class Probe:
-    """Asks the configured database what is due, over one connection. All errors are raised to the caller."""
+    """Asks the configured database what is due, over one connection. Only ``look_again`` catches errors."""
 
     def __init__(self, inputs: Inputs, place: str) -> None:
         self.inputs = inputs

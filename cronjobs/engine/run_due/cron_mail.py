@@ -77,7 +77,7 @@ class Reporter:
         self.talk = talk
         self.outlet = Outlet()
         self.told: list[events.Event] = []
-        self._succeeded: set[str] = set()  # job types of which a job succeeded
+        self._succeeded: set[str] = set()
 
     def note(self, event: events.Event) -> None:
         if event.name == "job.progress":  # only useful on a terminal
