@@ -103,8 +103,8 @@ class MovedDatabase(ForeignDatabase):
     def __init__(self, where: str) -> None:
         CronjobsError.__init__(
             self,
-            f'this database was taken to {where} by "cronjobs db copy": nothing was claimed here. Name that one in '
-            "the configuration; if the copy did not end, begin it again; to go on here instead, "
+            f'"cronjobs db copy" has moved this database to {where}: nothing was claimed here. Name that database in '
+            "the configuration. If the copy was interrupted, start it again. To continue with this database instead, "
             'run "cronjobs db adopt"',
         )
 
@@ -209,11 +209,11 @@ class JobHeld(TransientTrouble):
 
     def __init__(self, key: str | None, job_id: int | None) -> None:
         if key is None:
-            super().__init__(f"job {job_id}: nothing was written, another transaction holds it: try again")
+            super().__init__(f"job {job_id}: nothing was written, because another transaction has locked it: try again")
             return
-        who = f"another transaction holds job {job_id}"
+        who = f"because another transaction has locked job {job_id}"
         if job_id is None:
-            who = "another transaction holds its job, or it was just deleted"
+            who = "because another transaction has locked its job, or the job was just deleted"
         super().__init__(f'idempotency key "{one_line(key, 200)}": nothing was written, {who}: try again')
 
 
@@ -221,7 +221,7 @@ class NoSuchJob(CronjobsError, LookupError):
     """The job does not exist. It may have been pruned."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} does not exist (any more)")
+        super().__init__(f"{name} does not exist, or no longer exists")
 
 
 class JobNotWaiting(CronjobsError):
@@ -237,7 +237,8 @@ class QueueHeld(TransientTrouble):
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f'queue "{one_line(queue, 200)}": nothing was written, another transaction has enqueued there and is still '
+            f'queue "{one_line(queue, 200)}": nothing was written, because another transaction has '
+            "enqueued into it and is still "
             "open: try again"
         )
 
@@ -314,7 +315,8 @@ class DatabaseVanished(DatabaseError):
 
     def __init__(self, url: str) -> None:
         super().__init__(
-            f"database {url} was there before and is gone: mount its disk or restore it. To begin with an empty one, "
+            f"database {url} existed before and is missing now: mount its disk or restore it. To "
+            "start with an empty one, "
             'without its jobs and keys: "cronjobs db upgrade --new"'
         )
 
@@ -345,7 +347,7 @@ class SqliteTooOld(DatabaseError):
     def __init__(self, url: str, version: str) -> None:
         super().__init__(
             f"database {url}: this Python has SQLite {version}, and cronjobs needs 3.35 or later: "
-            "use a Python built with a newer one"
+            "use a Python built with a newer SQLite"
         )
 
 
@@ -413,7 +415,7 @@ class TransactionTooLong(CronjobsError):
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(
-            f"ctx.transaction() was rolled back after {limit_s:g}s, as it holds the only write lock of SQLite: "
+            f"ctx.transaction() was rolled back after {limit_s:g}s, because it holds SQLite's only write lock: "
             "do the slow part before the block, or use PostgreSQL"
         )
 
@@ -444,7 +446,7 @@ class EffectUnknown(CronjobsError):
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            "this effect was begun and its end never recorded: find out whether it happened, then record it: "
+            "this effect was begun, but its result was never recorded: find out whether it happened, then record that: "
             f"cronjobs effects settle {shlex.quote(key)} done (or not-done)"
         )
         self.key = key
@@ -479,7 +481,7 @@ class RetryLater(CronjobsError):
     """
 
     def __init__(
-        self, message: str = "asked to be retried later", after: timedelta | str | float | None = None
+        self, message: str = "the handler asked for a retry", after: timedelta | str | float | None = None
     ) -> None:
         super().__init__(message)
         self.after = after

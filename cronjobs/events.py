@@ -24,14 +24,14 @@ VALUE_LIMIT: Final = 500  # the most characters of one fact in a line
 class Event(NamedTuple):
     """A constant name and its facts.
 
-    ``told``: whether the event is printed on a terminal. ``cause``: the text by which cron's mail recognises a repeated
-    problem. If None, this is the event's line.
+    ``printed``: whether the event is printed on a terminal. ``cause``: the text by which cron's mail recognises a
+    repeated problem. If None, this is the event's line.
     """
 
     name: str
     facts: dict[str, Any] = {}  # noqa: RUF012 nobody changes it
     level: str = INFO
-    told: bool = True
+    printed: bool = True
     cause: str | None = None
 
 
@@ -40,12 +40,12 @@ def _of(job: Job, worker: str, **more: Any) -> dict[str, Any]:
 
 
 def job_claimed(job: Job) -> Event:
-    return Event("job.claimed", _of(job, ""), told=False)
+    return Event("job.claimed", _of(job, ""), printed=False)
 
 
 def job_started(job: Job, worker: str) -> Event:
     """The worker's own thread emits this."""
-    return Event("job.started", _of(job, worker), told=False)
+    return Event("job.started", _of(job, worker), printed=False)
 
 
 def job_progress(job: Job, worker: str, progress: str) -> Event:
@@ -55,7 +55,7 @@ def job_progress(job: Job, worker: str, progress: str) -> Event:
 
 def job_released(job: Job) -> Event:
     """A job that was claimed ahead is released: no worker would have been free soon, or the tick is ending."""
-    return Event("job.released", _of(job, ""), told=False)
+    return Event("job.released", _of(job, ""), printed=False)
 
 
 def job_not_begun(job: Job, error: str) -> Event:
@@ -122,7 +122,8 @@ def type_cleared(job_type: str) -> Event:
 
 def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelta) -> Event:
     error = (
-        f"its lease ran until {locked_until.isoformat()}, later than any correct clock sets; it now ends in "
+        f"its lease ran until {locked_until.isoformat()}, longer than any host with a correct clock "
+        "would set; it now ends in "
         f"{rough(left)} unless its runner renews it"
     )
     return Event("job.lease_cut", {"job_id": job_id, "job_type": job_type, "error": error}, WARNING)
@@ -144,7 +145,7 @@ def job_handed_over(job: Job, timeout: timedelta) -> Event:
 
 
 def not_handed_over(job: Job, why: str) -> Event:
-    error = f"it needs a process of its own and was released: {why}"
+    error = f"it needs its own process, which could not be started; the job was released: {why}"
     return Event("job.not_handed_over", _of(job, "", error=error), ERROR)
 
 
@@ -181,7 +182,7 @@ def lease_lost(job: Job, worker: str) -> Event:
 
 
 def end_not_recorded(job: Job, worker: str, why: str) -> Event:
-    error = f"it ended, and {why}: a later tick will record it as lost and run it again"
+    error = f"it ended, but {why}: a later tick will record it as lost and run it again"
     return Event("job.end_not_recorded", _of(job, worker, error=error), ERROR)
 
 
@@ -211,14 +212,18 @@ def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
 
 def watermark_reset(schedule: str, seen_until: datetime) -> Event:
     why = (
-        f"its watermark {seen_until.isoformat()} was in the future: a clock was wrong; jobs made too early are "
+        f"its watermark {seen_until.isoformat()} was in the future because a clock was wrong; jobs "
+        "that were created too early are "
         "withdrawn"
     )
     return Event("schedule.watermark_reset", {"schedule": schedule, "error": why}, WARNING)
 
 
 def jobs_taken_back(jobs: int) -> Event:
-    why = "a clock that was ahead made them too early; they had not begun, and are made again when due"
+    why = (
+        "a clock that was ahead created them too early; they had not started, and will be created again "
+        "when they are due"
+    )
     return Event("jobs.taken_back", {"jobs": jobs, "error": why}, WARNING)
 
 
@@ -226,8 +231,11 @@ def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Ev
     """Mailed once, because these occurrences do not run again by themselves."""
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
-    why = f"a clock that was ahead ran what is due {due}{more} too early, and it does not run again by itself: "
-    why += f'"cronjobs trigger {quote(schedule)}" makes a job of it when you want one'
+    why = (
+        f"a clock that was ahead ran the occurrences of {due}{more} too early, and they will not run "
+        "again by themselves: "
+    )
+    why += f'"cronjobs trigger {quote(schedule)}" creates a job when you want one'
     return Event("schedule.ran_early", {"schedule": schedule, "job_ids": job_ids[:5], "error": why}, ERROR)
 
 
@@ -254,7 +262,7 @@ def unresolved(job_type: str, waiting: int) -> Event:
 
 
 def unknown_type(job_type: str, schedules: list[str]) -> Event:
-    why = "no host knows this job type, so its jobs wait; was the handler renamed or misspelt?"
+    why = "no host knows this job type, so its jobs wait; perhaps the handler was renamed or misspelt"
     return Event("jobs.unknown_type", {"job_type": job_type, "schedules": schedules or None, "error": why}, ERROR)
 
 
@@ -270,7 +278,7 @@ def fault_of_ours(error: BaseException, where: str) -> Event:
 
 def traceback_of_ours() -> Event:
     """The traceback of the error reported before. It is only written to the log."""
-    return Event("tick.traceback", told=False)
+    return Event("tick.traceback", printed=False)
 
 
 def clock_skew(seconds: float) -> Event:
@@ -290,7 +298,7 @@ def signalled(name: str) -> Event:
 def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: float) -> Event:
     """A due job did not fit in the time that was left. Printed only on a terminal, with -v or with --json."""
     timeout, left = seconds_text(timeout_s), rough(timedelta(seconds=max(0.0, remaining_s)))
-    why = f"its timeout of {timeout} does not fit into the {left} left in this tick"
+    why = f"its timeout of {timeout} does not fit into the {left} that are left in this tick"
     return Event("job.not_started", {"job_type": job_type, "waiting": waiting, "error": why}, INFO)
 
 
@@ -355,23 +363,23 @@ def left_behind(processes: list[str]) -> Event:
 def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:
     facts = {name: count for name, count in did.items() if name != "occurrences"}
     facts |= {f"occurrences_{outcome}": count for outcome, count in did.get("occurrences", {}).items()}
-    return Event("tick.ended", {"ended": ended, "duration_ms": _ms(duration)} | facts, told=False)
+    return Event("tick.ended", {"ended": ended, "duration_ms": _ms(duration)} | facts, printed=False)
 
 
 # All events, with when each is logged. For docs/reference/events.md; a test compares them with the functions above.
 EVENTS: Final = {
-    "job.claimed": "A tick has claimed the job; it begins as soon as a worker is free.",
-    "job.started": "A worker begins the code of an attempt.",
+    "job.claimed": "A tick has claimed the job; the job starts as soon as a worker is free.",
+    "job.started": "A worker is starting the code of an attempt.",
     "job.succeeded": "An attempt succeeded.",
     "job.retried": "An attempt failed, and the job will be tried again after next_delay_ms.",
     "job.dead": "A job became dead: no tries left, a final failure, or too many lost runners.",
     "job.cancelled": "A running job was cancelled, and has stopped.",
     "job.interrupted": "A shutdown or the end of the tick stopped an attempt; the job will run again, uncharged.",
-    "job.snoozed": "The handler snoozed its job; this costs no try.",
+    "job.snoozed": "The handler snoozed its job; this does not count as a failure.",
     "job.lost": "The runner died or lost its lease; the job runs again.",
-    "job.released": "A job was claimed but not begun; it was released unchanged.",
+    "job.released": "A job was claimed but not started; it was released unchanged.",
     "job.not_begun": "The host could not start a job; the job is released, uncharged.",
-    "job.not_started": "A job was due, and its timeout did not fit into the rest of the tick.",
+    "job.not_started": "A job was due, but its timeout did not fit into the time left in the tick.",
     "job.progress": "A job reported its progress; only shown on a terminal.",
     "job.timed_out": "A handler thread was still running at its timeout; it occupies its worker until it ends.",
     "job.still_running": "A handler did not stop in time; its process ends with the tick.",
@@ -389,34 +397,36 @@ EVENTS: Final = {
     "job_type.cleared": "Jobs of the type have stopped crashing; they run in threads again.",
     "worker.not_started": "The host could not start another thread; the tick runs with fewer.",
     "schedule.enqueued": "An occurrence became a job.",
-    "schedule.skipped": "An occurrence made no job: overlap, a full queue, or a pause that skips.",
-    "schedule.missed": "An occurrence was too old when a tick came, and catch_up excludes it.",
+    "schedule.skipped": "An occurrence did not become a job, because of overlap, a full queue, or a pause that skips.",
+    "schedule.missed": "No tick ran in time, and catch_up does not run the occurrence later.",
     "schedule.coalesced": "One job stands for several occurrences.",
     "schedule.held_back": "A pause ended; the occurrences that it held back are being settled.",
     "schedule.watermark_reset": "A wrong clock had settled a schedule up to a future time; it is reset to now.",
     "schedule.ran_early": "A wrong clock ran occurrences too early; they do not run again by themselves.",
-    "schedule.broken": "A stored definition cannot be read; the schedule makes no jobs.",
-    "schedules.applied": "The file's schedules were put in force.",
+    "schedule.broken": "A stored definition cannot be read; the schedule creates no jobs.",
+    "schedules.applied": "The file's schedules were applied to the database.",
     "schedules.left": "The tick used half its time with schedules still due; the next tick continues.",
     "sync.unfinished": "Only part of the file was applied; the next tick continues.",
-    "jobs.taken_back": "Jobs that a wrong clock made too early were withdrawn before they began.",
+    "jobs.taken_back": "Jobs that a wrong clock created too early were withdrawn before they started.",
     "jobs.unresolved": "Jobs wait for a handler or command that this host does not have.",
     "jobs.unknown_type": "Jobs wait, and for minutes no host has known their type.",
     "queue.dropped": "A full queue dropped jobs; the program that enqueued them logs this.",
     "config.fault": "Something in the file or in your modules cannot be used; everything else runs.",
     "clock.skew": "This host's clock and the database's differ; the database's decides.",
-    "tick.not_started": "A tick could not begin: its file, its database, or that database's owner.",
+    "tick.not_started": (
+        "A tick could not start, because of its file, its database, or the project that owns the database."
+    ),
     "tick.stopping": "The tick received a signal; it claims no more jobs and ends.",
     "tick.fault": "An internal error in cronjobs; running jobs finish.",
     "tick.traceback": "The traceback of tick.fault.",
     "tick.left_behind": "Processes started by a handler thread were still running at the end of the tick.",
-    "tick.ended": "The last line of a tick that had work: how it ended, and what it did, counted.",
+    "tick.ended": "The last line of a tick that had work: how it ended, and counts of what it did.",
     "database.trouble": "The database failed; this tick could not do all its work.",
     "database.tried_again": "A statement failed with a transient error and was retried.",
-    "prune.put_off": "Old rows could not be deleted now; a later tick does it.",
+    "prune.put_off": "Old rows could not be deleted; a later tick will delete them.",
     "extra.failed": "An extra raised an error; the tick continued.",
     "extra.left_behind": "An extra took too long; the tick continued without it.",
-    "metrics.not_written": "The file of metrics could not be written.",
+    "metrics.not_written": "The metrics file could not be written.",
     "alert.sent": "A channel delivered a message.",
     "alert.not_sent": "A channel did not accept a message; it is kept and retried.",
     "alert.failed": "The findings could not be evaluated; the next tick retries.",

@@ -8,18 +8,18 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cronjobs.desk.insight.finding import Finding, Severity
-    from cronjobs.desk.insight.findings_of_extras import Told
+    from cronjobs.desk.insight.findings_of_extras import Findings
     from cronjobs.engine.tick.extras import Beside, Hook, Over
 
-__all__ = ["Beside", "Finding", "Hook", "Over", "Severity", "Told"]
+__all__ = ["Beside", "Finding", "Findings", "Hook", "Over", "Severity"]
 
 _HOMES = {
     "Beside": "engine.tick.extras",
     "Finding": "desk.insight.finding",
+    "Findings": "desk.insight.findings_of_extras",
     "Hook": "engine.tick.extras",
     "Over": "engine.tick.extras",
     "Severity": "desk.insight.finding",
-    "Told": "desk.insight.findings_of_extras",
 }
 
 

@@ -97,8 +97,9 @@ def drain(
         drained = Drained(ran_by(events), dict(upcoming.unresolved(lent, handlers.types.keys())))
     if limit is None and ended == LIMIT_REACHED:
         raise UsageError(
-            f"drain() ran {MOST_JOBS} jobs, the last of type {drained.ran[-1].job_type}, and more may be due: does one "
-            "enqueue itself? Say limit=… to stop there"
+            f"drain() ran {MOST_JOBS} jobs, the last of type {drained.ran[-1].job_type}, and more may "
+            "be due: perhaps a job "
+            "enqueues itself. Pass limit=… to stop earlier"
         )
     if raise_errors:
         _raise(drained, workers.raised)
@@ -113,5 +114,5 @@ def _raise(drained: Drained, raised: list[BaseException]) -> None:
             raise JobFailed(ran)
     for job_type, waiting in drained.unresolved.items():
         raise UsageError(
-            f"drain(): {waiting} due, of type {job_type}, which no @job or job_types: entry has registered"
+            f"drain(): {waiting} due jobs of type {job_type}, which no @job and no job_types: entry has registered"
         )

@@ -54,7 +54,9 @@ class Jobs:
         Raises UsageError if the fixture has a database instead.
         """
         if self._connection is None:
-            raise UsageError("this fixture has a database, and no connection: enqueue as your app does, then tick()")
+            raise UsageError(
+                "this fixture has a database and no connection: enqueue as your app does, then call tick()"
+            )
         return self._connection
 
     def drain(self, *, at: datetime | None = None, **options: Any) -> Drained:
@@ -65,7 +67,8 @@ class Jobs:
     def tick(self, *, at: datetime | None = None) -> Ticked:
         if self.database_url is None:
             raise UsageError(
-                "tick() needs a database of the test's own, where it commits: cronjobs_fixture(database_url=…), or "
+                "tick() commits, so it needs a database of the test's own: use "
+                "cronjobs_fixture(database_url=…), or call "
                 "drain() on this connection"
             )
         self._move(at)

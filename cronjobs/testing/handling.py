@@ -40,7 +40,7 @@ from cronjobs.testing.lending import LentDatabase
 class Unknown(Enum):
     """See ``UNKNOWN``."""
 
-    UNKNOWN = "begun once, and no end of it is recorded"
+    UNKNOWN = "begun once, without a recorded result"
 
 
 UNKNOWN: Final = Unknown.UNKNOWN  # stands for an effect or step that was begun and never recorded
@@ -129,7 +129,7 @@ def context(
         timeout=duration(remaining),
         stop=stop,
         clock=clock,
-        report=lambda told, _at: reported.append(told),
+        report=lambda how_far, _at: reported.append(how_far),
     )
     made.reported = reported
     made.scheduled_for = scheduled_for  # keeps the test's time zone

@@ -59,7 +59,8 @@ class Lender:
             # commits.
             if connection.dialect.name != "sqlite" or raw.isolation_level is None:
                 raise UsageError(
-                    f"{self._what} works in the test's own transaction, and this connection commits by itself"
+                    f"{self._what} needs a transaction of the test's own, but this connection commits "
+                    "each statement by itself"
                 )
             connection.exec_driver_sql("BEGIN")
         return connection
@@ -85,7 +86,7 @@ def lend(target: Any, what: str) -> Lender:
         return lend(target(), what)
     if is_django(target):
         if not target.in_atomic_block:
-            raise UsageError(f"{what} works in the test's own transaction: open one, with transaction.atomic()")
+            raise UsageError(f"{what} needs a transaction of the test's own: open one with transaction.atomic()")
         target.ensure_connection()
         djangos = by_sqlalchemy(target.connection, what)
         return Lender(lambda: djangos, lambda: _OfDjango(target.alias), what)
@@ -165,7 +166,7 @@ class LentDatabase(Database):
 
     def _lender(self) -> Lender:
         if self.lender is None:
-            raise UsageError(f"the handler needs a database connection, and the test gave none: {self._what}")
+            raise UsageError(f"the handler needs a database connection, but the test passed none: {self._what}")
         return self.lender
 
     @property
@@ -189,8 +190,8 @@ class LentDatabase(Database):
             with connection.begin_nested():
                 yield cast("Connection", lent)
         except DBAPIError as error:
-            told = tell(self.address, error)
-            raise told if isinstance(told, BadValue) else error from None
+            translated = tell(self.address, error)
+            raise translated if isinstance(translated, BadValue) else error from None
         self.written += lent.written
 
     def write_again(self, written: Sequence[tuple[Executable, Any]]) -> None:
@@ -215,4 +216,4 @@ class LentDatabase(Database):
 def require_tables(connection: Connection, what: str) -> None:
     """Raise UsageError if our tables are missing. The transaction stays usable."""
     if not has_table(connection, meta.name):
-        raise UsageError(f"{what} finds no tables of cronjobs on this connection: create_tables(connection) makes them")
+        raise UsageError(f"{what} finds no cronjobs tables on this connection: call create_tables(connection) first")

@@ -155,7 +155,8 @@ class OneHere(Workers):
 
 
 _ENDED: Final = (
-    "the handler of {job_type} ended the transaction that drain() works in: give its sessions the test's connection, "
+    "the handler of {job_type} ended the transaction that drain() uses: give the handler's sessions "
+    "the test's connection, "
     'Session(connection, join_transaction_mode="create_savepoint")'
 )
 

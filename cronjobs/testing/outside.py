@@ -92,5 +92,5 @@ def _refusal(where: str, jobs: list[tuple[int, str]]) -> str:
     job = "a due job that was" if len(jobs) == 1 else f"{count} due jobs that were"
     return (
         f"drain() would run {job} in the database {where} before the tests began: {named}{more}. Nothing has run. Let "
-        "the tests use a database of their own; if they are to run these jobs, drain(…, outside=True)"
+        "the tests use their own database, or pass outside=True to drain() if they should run these jobs"
     )

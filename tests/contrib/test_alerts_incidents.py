@@ -46,11 +46,11 @@ def test_an_incident_is_told_and_its_end(
         world.minutes(2)
         lasting = before & {each.kind for each in world.found()}
         wanted = lasting - BY_NO_TICK
-        assert wanted <= {each.kind for message in sent for each in message.told}
+        assert wanted <= {each.kind for message in sent for each in message.findings}
         incident.mend(world)
         still = {each.kind for each in world.found()}
         world.minutes(6)
-        told = [each for message in sent for each in message.told]
+        told = [each for message in sent for each in message.findings]
         over = {each.finding for each in told if each.ended_at is not None}
         gone = {each.finding for each in told if each.kind not in still | {each.kind for each in world.found()}}
         assert gone <= over

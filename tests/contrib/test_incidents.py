@@ -990,7 +990,7 @@ def test_a_quiet_week_of_20_schedules_finds_nothing_and_tells_nobody(
         with database.write() as connection:
             look_soon(connection)
         world.minutes(2)
-        assert [each.kind for message in told for each in message.told] == ["dead"]
+        assert [each.kind for message in told for each in message.findings] == ["dead"]
     finally:
         database.close()
 

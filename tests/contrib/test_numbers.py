@@ -396,5 +396,5 @@ def newest(rows: Sequence[Any], count: int) -> list[Any]:
 
 def words_of(tick: Any, right: Select) -> str:
     if tick.finished_at is None:
-        return "at work" if right.now - tick.started_at < 2 * MINUTE else "did not end: killed?"
+        return "at work" if right.now - tick.started_at < 2 * MINUTE else "did not end; was it killed?"
     return "; ".join(part for part in (did_in_words(tick.did), tick.ended) if part)

@@ -42,7 +42,7 @@ def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Pa
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        raise CommandRefused(f"it did not end within {rough(timedelta(seconds=timeout_s))}") from None
+        raise CommandRefused(f"the program did not end within {rough(timedelta(seconds=timeout_s))}") from None
     finally:
         _reap(process)
     if process.returncode:

@@ -207,8 +207,8 @@ def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: b
         if (sign := last_sign([tick])) is not None and sign <= now
     ]
     graces = [at for stored in health.watch.schedules if (at := _grace_ends(stored, now)) is not None]
-    told = [] if health.told.again_at is None else [health.told.again_at + timedelta(seconds=1)]
-    return min([now + WHILE_QUIET, *(at for at in (*silent, *graces, *told) if at > now)])
+    extras = [] if health.of_extras.again_at is None else [health.of_extras.again_at + timedelta(seconds=1)]
+    return min([now + WHILE_QUIET, *(at for at in (*silent, *graces, *extras) if at > now)])
 
 
 def _grace_ends(stored: StoredSchedule, now: datetime) -> datetime | None:

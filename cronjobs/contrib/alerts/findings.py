@@ -9,7 +9,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.finding import Finding, Severity, typed
-from cronjobs.desk.insight.findings_of_extras import Told
+from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.engine.config.settings import AlertThreshold, Settings
 from cronjobs.engine.store.alerts import Undelivered, died_or_failed, open_episodes, undelivered
 from cronjobs.model import duration_text
@@ -17,14 +17,14 @@ from cronjobs.model import duration_text
 COUNTED_BEYOND: Final = 1000  # count no further than this above a threshold
 
 
-def found(connection: Connection, settings: Settings, _now: datetime) -> Told:
+def found(connection: Connection, settings: Settings, _now: datetime) -> Findings:
     if settings.alerts is None:
-        return Told()
+        return Findings()
     crossed = [each for of in settings.alerts.thresholds.values() if (each := _crossed(connection, of)) is not None]
     # A count does not show when the threshold was crossed, so use the time of the first look that saw it crossed.
     began = {each.finding: each.began_at for each in open_episodes(connection)} if crossed else {}
     waiting = undelivered(connection, settings.alerts.channels)
-    return Told([*(replace(each, since=began.get(each.key)) for each in crossed), *map(_undelivered, waiting)])
+    return Findings([*(replace(each, since=began.get(each.key)) for each in crossed), *map(_undelivered, waiting)])
 
 
 def _crossed(connection: Connection, threshold: AlertThreshold) -> Finding | None:
@@ -34,13 +34,13 @@ def _crossed(connection: Connection, threshold: AlertThreshold) -> Finding | Non
         return None
     what, within = ("jobs died" if threshold.of == "dead" else "attempts failed"), duration_text(threshold.within)
     of = f" of {threshold.job_type}" if threshold.job_type else ""
-    text = f"{count:,} {what}{of} within {within}: more than {threshold.more_than:,} is an alarm"
+    text = f"{count:,} {what}{of} within {within}; the threshold is {threshold.more_than:,}"
     command = f"cronjobs history --since {within}"
     return Finding("threshold", text, Severity(threshold.severity), command=command, subject=threshold.name)
 
 
 def _undelivered(each: Undelivered) -> Finding:
     waiting = "1 message waits" if each.messages == 1 else f"{each.messages:,} messages wait"
-    text = f'alerts cannot be delivered by channel "{each.channel}", {waiting}: {each.error}'
+    text = f'alerts cannot be delivered by channel "{each.channel}" ({waiting}): {each.error}'
     command = typed("cronjobs alerts test", each.channel)
     return Finding("alert", text, since=each.since, command=command, subject=each.channel)

@@ -151,8 +151,8 @@ def _tell_away(settings: Settings, error: str, until: float) -> None:
 def tell_back(settings: Settings, now: datetime, left_s: Callable[[], float]) -> None:
     """Send "the database is back" to the channels that got this host's outage alert."""
     alarm = _alarm(settings.file)
-    told = alarm.causes()
-    channels = [name for name in _channels(settings) if name in told]
+    causes = alarm.causes()
+    channels = [name for name in _channels(settings) if name in causes]
     if not channels or left_s() < LEAST_S:
         return  # the next look retries
     message = texts.note(texts.back(), settings, Identity.here().host, now)

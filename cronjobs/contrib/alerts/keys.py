@@ -204,7 +204,7 @@ def _channel(reading: Reading, node: Node, path: str) -> tuple[Any, dict[str, An
         raise ReportedError
     ways = [values.pop(name) for name in _WAYS if name in values]
     if len(ways) != 1:
-        raise FieldError("how is it sent? One of mail: {…}, webhook: {…} and command: […]")
+        raise FieldError("write how it is sent: one of mail: {…}, webhook: {…} and command: […]")
     return ways[0], values
 
 

@@ -26,7 +26,7 @@ SUBJECT: Final = 180
 
 
 @dataclass(frozen=True)
-class Told:
+class ReportedFinding:
     """A finding in a message, masked. ``ended_at`` is None while it lasts."""
 
     finding: str
@@ -49,7 +49,7 @@ class Message:
     project: str
     environment: str
     host: str
-    told: Sequence[Told] = ()
+    findings: Sequence[ReportedFinding] = ()
     left_out: int = 0
     zone: str = "UTC"
     note: str = ""  # in place of findings
@@ -57,12 +57,12 @@ class Message:
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
-    def lasting(self) -> list[Told]:
-        return [each for each in self.told if each.ended_at is None]
+    def lasting(self) -> list[ReportedFinding]:
+        return [each for each in self.findings if each.ended_at is None]
 
     @property
-    def over(self) -> list[Told]:
-        return [each for each in self.told if each.ended_at is not None]
+    def over(self) -> list[ReportedFinding]:
+        return [each for each in self.findings if each.ended_at is not None]
 
 
 def message(
@@ -83,26 +83,26 @@ def message(
         key=lambda alert: (alert.state.over, ranks.index(alert.episode.severity), alert.episode.began_at),
     )
     causes = tuple(_of_cause(cause, settings, now) for cause in why[:CAUSES])
-    told = [_reported(alert, jobs.get(alert.episode.id, []), settings) for alert in ordered[:MOST]]
-    told = [
+    findings = [_reported(alert, jobs.get(alert.episode.id, []), settings) for alert in ordered[:MOST]]
+    findings = [
         replace(each, causes=causes, more_causes=len(why) - len(causes)) if _counts_dead(each) else each
-        for each in told
+        for each in findings
     ]
     return Message(
         settings.project,
         settings.environment,
         host,
-        told,
-        len(ordered) - len(told),
+        findings,
+        len(ordered) - len(findings),
         settings.timezone,
         sent_at=now,
         secrets=settings.secrets,
     )
 
 
-def _reported(alert: DueAlert, jobs: Sequence[FailedJob], settings: Settings) -> Told:
+def _reported(alert: DueAlert, jobs: Sequence[FailedJob], settings: Settings) -> ReportedFinding:
     episode = alert.episode
-    return Told(
+    return ReportedFinding(
         episode.finding,
         episode.kind,
         episode.severity,
@@ -115,7 +115,7 @@ def _reported(alert: DueAlert, jobs: Sequence[FailedJob], settings: Settings) ->
     )
 
 
-def _counts_dead(each: Told) -> bool:
+def _counts_dead(each: ReportedFinding) -> bool:
     return each.kind == DEAD and each.ended_at is None
 
 
@@ -184,8 +184,8 @@ def body(message: Message) -> str:
     return visible("\n".join(lines)) + "\n"
 
 
-def _finding_lines(each: Told, zone: str) -> list[str]:
-    again = f", sent {each.times} times before" if each.times > 1 else ", told before" if each.times else ""
+def _finding_lines(each: ReportedFinding, zone: str) -> list[str]:
+    again = f", sent {each.times} times before" if each.times > 1 else ", sent before" if each.times else ""
     lines = [f"{each.severity.upper()} since {in_full(each.began_at, zone)}{again}", each.text]
     lines += [f"  {cause['text']}" for cause in each.causes]
     lines += [f"  … and {each.more_causes:,} more causes: cronjobs status"] if each.more_causes else []
@@ -225,7 +225,7 @@ def as_json(message: Message) -> dict[str, Any]:
                 "causes": list(each.causes),
                 "jobs": list(each.jobs),
             }
-            for each in message.told
+            for each in message.findings
         ],
     }
 
@@ -238,7 +238,7 @@ def test_words(channel: str) -> str:
 
 
 def away(error: str) -> str:
-    return f"the database cannot be used, so no job runs from here: {error}"
+    return f"the database cannot be used, so this host runs no jobs: {error}"
 
 
 def back() -> str:

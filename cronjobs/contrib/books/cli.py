@@ -60,11 +60,11 @@ def books(
         begin = since_instant(since, times.now, times.timezone, "--from")
         end = times.now if until is None else since_instant(until, times.now, times.timezone, "--to")
         if begin >= end:
-            raise UsageError("--from lies after --to")
+            raise UsageError("--from must be before --to")
         found = all_books(connection, settings, begin, end, schedule)
     if schedule is not None and not found:
         raise CronjobsError(
-            f'schedule "{safe(schedule, 80)}" had nothing due then: "cronjobs schedules list" has all names'
+            f'schedule "{safe(schedule, 80)}" had nothing due in this period: "cronjobs schedules list" lists all names'
         )
     days = [day for book in found for day in book.days]
     differences = [difference for book in found for difference in book.differences]

@@ -220,9 +220,9 @@ class _Bookkeeper:
             # From dead_from on, dead and cancelled jobs are still kept, so a missing job has succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
-            text = "the ledger says that a job was made for it, but names none"
+            text = "the ledger says that a job was made for it, but names no job"
         elif entry.job is None:
-            text = f"job {entry.job_id}, made for it, is missing, though too young to be pruned"
+            text = f"job {entry.job_id}, which was made for it, is missing, although it is too young to be pruned"
         else:
             text = f"job {entry.job_id}, which the ledger names for it, belongs to another occurrence"
         if not self._doubted(entry.first, entry.last):
@@ -265,11 +265,11 @@ class _Bookkeeper:
             return
         said = f"the ledger says {entry.outcome}"
         if were_due == 0:
-            text = f"{said}, and nothing was due by the definition in force then"
+            text = f"{said}, but nothing was due by the definition in force then"
         elif were_due == entry.number:
             text = f"{said} for a range whose first or last instant was not due"
         else:
-            text = f"{said} of {entry.number:,}, and {were_due:,} were due by the definition in force then"
+            text = f"{said} for {entry.number:,} occurrences, but {were_due:,} were due by the definition in force then"
         self._differ(entry.first, entry.last, max(1, abs(entry.number - were_due)), text)
 
     def _asked_for(self, entry: Entry) -> bool:
@@ -323,8 +323,8 @@ class _Bookkeeper:
 
     def _explain(self, first: datetime, last: datetime) -> str:
         zone = ZoneInfo(self.account.timezone)
-        told = [in_zone(at, zone).isoformat(timespec="seconds") for at in (first, last)]
-        when = f"--at {told[0]}" if first == last else f"--from {told[0]} --to {told[1]}"
+        instants = [in_zone(at, zone).isoformat(timespec="seconds") for at in (first, last)]
+        when = f"--at {instants[0]}" if first == last else f"--from {instants[0]} --to {instants[1]}"
         return f"cronjobs explain {quote(self.account.schedule)} {when}"
 
     def _notes(self) -> Iterator[str]:
@@ -333,7 +333,7 @@ class _Bookkeeper:
             yield f"{total['unsettled']:,} due and not settled: {self.account.open_because}"
         if total["waiting"] or total["running"]:
             command = f"cronjobs jobs list --schedule {quote(self.account.schedule)}"
-            yield f"jobs that wait: {total['waiting']:,}, that run: {total['running']:,}; {command}"
+            yield f"waiting jobs: {total['waiting']:,}, running jobs: {total['running']:,}; {command}"
         if total["beyond"]:
             kept = in_full(self.period.ledger_from, self.account.timezone)
             yield f"{total['beyond']:,} without a row: the ledger goes back only to {kept} (retention.occurrences)"
@@ -343,7 +343,7 @@ class _Bookkeeper:
             yield f"{total['extra']:,} ran without being due: a backfill under another definition, or a wrong clock"
         if early := self.account.early:
             command = self._explain(early[0], early[-1])
-            yield f"{len(early):,} of those that ran were early, because a clock was ahead: {command}"
+            yield f"{len(early):,} of the occurrences that ran were early, because a clock was ahead: {command}"
         for doubt in self.account.doubts:
             if doubt.after < self.period.end and doubt.until > self.period.begin:
                 times = LocalTimes(doubt.after, self.account.timezone)

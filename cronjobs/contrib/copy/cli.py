@@ -28,7 +28,7 @@ from cronjobs.engine.schema.ready import require_tables
 from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
 
 STAYS_CLOSED: Final = (
-    "the old database stays closed, because the new one may be complete: run the same command again to finish the copy"
+    "the old database stays closed, because the copy may be complete: run the same command again to finish it"
 )
 ODD_SHOWN: Final = 20  # messages printed about values that could not be copied unchanged
 
@@ -69,9 +69,7 @@ def copy(
     patience = None if wait is None else span(wait, "--wait")
     settings = load_settings(source)
     if to is not None and masking.url_passwords(to):
-        complain(
-            """anyone who lists processes can see a password on the command line: write --to '${NEW_URL}' instead"""
-        )
+        complain("""anyone who lists processes can see a password on the command line: use --to '${NEW_URL}' instead""")
     typed = to
     old, to = (None if url is None else _filled(url, settings) for url in (old, to))
     here, there = (replace(settings, database=url) if url else settings for url in (old, to))

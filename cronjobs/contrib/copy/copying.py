@@ -134,8 +134,8 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
         return True
     if not closed:
         raise CopyRefused(
-            "both databases have been in use since the last copy, so jobs may have run twice: choose one, and "
-            "enqueue there what it lacks"
+            "both databases have been used since the last copy, so jobs may have run twice: choose one, and "
+            "enqueue the jobs that it lacks there"
         )
     return False
 
@@ -179,7 +179,7 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
     with source.write() as connection:
         found = read_meta(connection)
         if (found.project, found.environment) != (before.project, before.environment):
-            raise CopyRefused("another copy of the old database has just begun or ended: run this again")
+            raise CopyRefused("another copy of the old database has just begun or ended: run this command again")
         running = store.leased(connection)
         if running and not waits:
             raise CopyRefused(f"{_named(running)} on the old side: wait for them with --wait 60s")
@@ -238,7 +238,7 @@ def _copy(
 ) -> CopyReport:
     """Copy everything, or only late jobs. *closed* is whether the old side was closed before this copy began."""
     if store.leased(old):
-        raise CopyRefused("a job has just begun on the old side: run this again")
+        raise CopyRefused("a job has just begun on the old side: run this command again")
     mark = _last_mark(new)
     if mark is not None and not _is_unused(new, mark):
         store.take_turn(new)

@@ -40,7 +40,7 @@ def put_fences(connection: Connection) -> None:
     for name, event in _FENCES.items():
         connection.exec_driver_sql(
             f"CREATE TRIGGER IF NOT EXISTS {FENCE}{name} BEFORE {event} "
-            "BEGIN SELECT RAISE(ABORT, 'this database was taken elsewhere by cronjobs db copy'); END"
+            "BEGIN SELECT RAISE(ABORT, 'cronjobs db copy has moved this database elsewhere'); END"
         )
 
 

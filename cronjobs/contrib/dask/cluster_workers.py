@@ -194,8 +194,8 @@ class ClusterWorkers(Workers):
                     self._note_begun(far, worker, 0.0)
             case Progressed():
                 if (far := self._of(mail.job_id, mail.attempt)) is not None:
-                    told = HowFar(mail.done, mail.of, mail.note)
-                    far.attempt.reporting.say(told, self.clock.monotonic())
+                    how_far = HowFar(mail.done, mail.of, mail.note)
+                    far.attempt.reporting.say(how_far, self.clock.monotonic())
             case Connected(error):
                 self._connecting = False
                 if error is not None and not self._reported_away:

@@ -189,7 +189,7 @@ def _end_of(name: str, future: Future) -> TaskEnd:
                 return TaskEnd(name, why="its worker died, and so did the workers that the cluster tried next")
             differs = isinstance(raised, ImportError | AttributeError)
             return TaskEnd(name, why=f"its worker raised {type(raised).__name__}: {raised}", differs=differs)
-    return TaskEnd(name, why="the cluster has lost it")
+    return TaskEnd(name, why="the cluster has lost the task")
 
 
 def _quietly(call: Callable[..., object], *arguments: Any, **more: Any) -> None:

@@ -102,11 +102,16 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
     )
     told_at = 0.0
 
-    def progressed(told: HowFar, at: float) -> None:
+    def progressed(how_far: HowFar, at: float) -> None:
         nonlocal told_at
         if at >= told_at + TELL_S:
             told_at = at
-            tell("progress", told.done, told.of, None if told.note is None else masking.mask(told.note, secrets_))
+            tell(
+                "progress",
+                how_far.done,
+                how_far.of,
+                None if how_far.note is None else masking.mask(how_far.note, secrets_),
+            )
 
     outcome, output = run_handler(command, permit.stop, clock=SYSTEM, report=progressed)
     took = timedelta(seconds=SYSTEM.monotonic() - began)

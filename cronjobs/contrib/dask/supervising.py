@@ -20,7 +20,7 @@ from cronjobs.engine.execution.attempt import WorkerContext
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.tick.extras import LAST_S, Over, beside_jobs
-from cronjobs.engine.tick.log import Log, told_of_starts
+from cronjobs.engine.tick.log import Log, start_reporter
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.mail_throttle import leave_death
 from cronjobs.engine.tick.pacing import NO_SLOT
@@ -115,7 +115,7 @@ def supervise(given: SupervisorSetting) -> Loop:
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
         executor,
-        WorkerContext(ours, given.database, on_start=told_of_starts(log, extras), on_end=extras.ended),
+        WorkerContext(ours, given.database, on_start=start_reporter(log, extras), on_end=extras.ended),
         SYSTEM,
         cluster=lambda topic, heard: DaskCluster(executor, topic, heard),
         emit=emit,

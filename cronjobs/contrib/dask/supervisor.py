@@ -56,7 +56,7 @@ def main() -> None:
 def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLock, watchdog: Watchdog) -> int:
     executor = settings.executors.get(supervision.executor)
     if executor is None:
-        raise CronjobsError("the file no longer has it")
+        raise CronjobsError("the file no longer has this executor")
     watchdog.harden(settings.run.lease)
     types, identity = job_types.load(settings), Identity.here()
     mine = [each.registration for each in types.types.values() if each.executor == executor.name]

@@ -170,8 +170,10 @@ class JobAdmin(ReadOnlyAdmin):
         known = _configuration()
         import_modules_of_apps()
         with ours() as connection:
-            told = explain_id(connection, job.pk, known, lambda: assembled(known, []))
-        return format_html_join("", "<p>{}</p>", ((masking.hide(line),) for line in (told.sentences if told else ())))
+            explanation = explain_id(connection, job.pk, known, lambda: assembled(known, []))
+        return format_html_join(
+            "", "<p>{}</p>", ((masking.hide(line),) for line in (explanation.sentences if explanation else ()))
+        )
 
     @admin.display(description="last error")
     def whole_error(self, job: Any) -> str:

@@ -38,7 +38,10 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
     if ticks.by_django or _place(theirs) == _place(djangos):
         return []
     said = f"ticks run the jobs of {theirs}, by {ticks.file.name}, and this project enqueues into {djangos}"
-    hint = 'Write database: django there, or name that one of DATABASES: CRONJOBS = {"database": …}'
+    hint = (
+        "Write database: django in that file, or name the database of DATABASES that the file uses: "
+        'CRONJOBS = {"database": …}'
+    )
     return [CheckWarning(said, hint=hint, id="cronjobs.W001")]
 
 
@@ -53,7 +56,7 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
     given = getattr(settings, "CRONJOBS", {})
     if not isinstance(given, dict):
         hint = 'CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
-        return [Error("CRONJOBS is no dict", hint=hint, id="cronjobs.E001")]
+        return [Error("CRONJOBS is not a dict", hint=hint, id="cronjobs.E001")]
     found: list[Error | CheckWarning] = [
         Error(f"CRONJOBS has the unknown key {key!r}", hint=f"Allowed: {', '.join(KEYS)}", id="cronjobs.E002")
         for key in given
@@ -67,12 +70,12 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
         ]
     vendor = connections[name].vendor
     if vendor not in VENDORS:
-        hint = 'Name one that it has: CRONJOBS = {"database": …}'
+        hint = 'Name a database that is PostgreSQL or SQLite: CRONJOBS = {"database": …}'
         found.append(
             Error(f"cronjobs runs on PostgreSQL and SQLite, and {name!r} is {vendor}", hint=hint, id="cronjobs.E004")
         )
     elif not router.allow_migrate(name, LABEL):
-        said = f"DATABASE_ROUTERS keep migrate from making the tables of cronjobs in {name!r}, which has the jobs"
+        said = f"DATABASE_ROUTERS keep migrate from creating the cronjobs tables in {name!r}, the jobs database"
         hint = (
             f'For app_label {LABEL!r}, allow_migrate must return True or None there, or: CRONJOBS = {{"database": …}}'
         )
@@ -95,6 +98,6 @@ def pages_are_reached(app_configs: Any, **_: Any) -> list[CheckWarning]:
         return []
     if found.url_name == PAGES:
         return []
-    said = f"the pages of cronjobs cannot be reached: {place} is taken by {found.route!r}"
+    said = f"the pages of cronjobs cannot be reached: {found.route!r} matches {place} first"
     hint = f"In urlpatterns, put the path of {APP}.urls before the one that matches first, such as the admin's"
     return [CheckWarning(said, hint=hint, id="cronjobs.W003")]

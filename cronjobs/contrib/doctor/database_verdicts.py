@@ -36,7 +36,7 @@ class Reached:
 def database(found: Reached) -> Diagnosis:
     if found.trouble:
         return problem(
-            found.trouble, "nothing runs until it answers, and nothing is lost; check the address and the server"
+            found.trouble, "no job runs until the database answers, but none is lost; check the address and the server"
         )
     if found.belongs_to:
         return problem(
@@ -49,7 +49,7 @@ def database(found: Reached) -> Diagnosis:
 def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis:
     """Compare the tables' revision *there* with *code*, this version's. *there* is None if there are no tables."""
     if there is None:
-        return problem("the database has no tables of cronjobs", "cronjobs db upgrade")
+        return problem("the database has no cronjobs tables", "cronjobs db upgrade")
     if there < code:
         return problem(f"the tables are at revision {there}, this version needs {code}", "cronjobs db upgrade")
     if there > code:
@@ -99,7 +99,7 @@ def sqlite_place(found: FileFacts) -> Diagnosis:
         return problem(
             f"{found.path} is on a network file system ({found.filesystem}): SQLite's locks do not work there, "
             "so two hosts or one stale lock will corrupt the file",
-            "move it to a local disk, or use PostgreSQL (cronjobs db copy)",
+            "move the file to a local disk, or use PostgreSQL (cronjobs db copy)",
         )
     return ok(f"{found.path} is on a local disk" + (f" ({found.filesystem})" if found.filesystem else ""))
 
@@ -126,7 +126,7 @@ def sqlite_journal(found: SqliteFile) -> Diagnosis:
         return ok("the journal mode is WAL")
     return warning(
         f"the journal mode is {found.journal_mode}, not WAL: readers and writers wait for each other",
-        "something changed it; cronjobs sets WAL the next time that no other process has the file open",
+        "something changed the mode; cronjobs sets WAL again the next time that no other process has the file open",
     )
 
 
@@ -139,9 +139,9 @@ def sqlite_size(found: SqliteFile, wal_size: int) -> Diagnosis:
         )
     if wal_size > max(LARGE, size):
         return warning(
-            f"its -wal file has {wal_size // MIB:,} MiB: a long read keeps SQLite from checkpointing it into "
+            f"the -wal file is {wal_size // MIB:,} MiB large: a long read keeps SQLite from checkpointing it into "
             "the database",
-            "end the process that has it open (fuser)",
+            "end the process that has the -wal file open (fuser shows it)",
         )
     return ok(f"{size // MIB:,} MiB, of which {free // MIB:,} are empty")
 
@@ -226,11 +226,13 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
                 many.append(f"{role.role} has {', '.join(partly)} on columns of {held.relation}")
     if few:
         return problem(
-            f"too few rights: {listed(few)}", "cronjobs db grants prints the right ones; run them as the owner"
+            f"too few rights: {listed(few)}",
+            "cronjobs db grants prints the right GRANT statements; run them as the owner",
         )
     if many:
         return warning(
-            f"more rights than needed: {listed(many)}", "cronjobs db grants prints the least ones; log in as that role"
+            f"more rights than needed: {listed(many)}",
+            "cronjobs db grants prints a role with only the needed rights; log in as that role",
         )
     return ok(f"{', '.join(role.role for role in roles if role.wanted is not None)} has only the rights that it needs")
 
@@ -241,7 +243,7 @@ def version(server: ServerFacts | None, sqlite: tuple[int, ...], python: tuple[i
     if server is None:
         name = f"SQLite {'.'.join(map(str, sqlite))}"
         if sqlite < OLDEST_SQLITE:
-            return problem(f"{name} is too old: RETURNING came with 3.35", "use a Python built with a newer one")
+            return problem(f"{name} is too old: RETURNING came with 3.35", "use a Python built with a newer SQLite")
         return ok(f"{name}, {with_python}")
     major = server.version // 10_000
     if major < OLDEST_SERVER:

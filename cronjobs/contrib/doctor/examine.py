@@ -95,7 +95,9 @@ def _one(check: Examination, patient: Patient) -> Diagnosis:
         return not_applicable("it needs the handlers, whose files root does not trust")
     except Exception as error:
         said = one_line(hide(f"{type(error).__name__}: {error}"), 400)
-        return warning(f"this check itself failed: {said}", "its subject is unchecked; the other checks are complete")
+        return warning(
+            f"this check itself failed: {said}", "nothing is known about its subject; the other checks are complete"
+        )
 
 
 def _cannot(needs: Needs, patient: Patient) -> str | None:
@@ -149,7 +151,9 @@ def _timeouts(patient: Patient) -> Diagnosis:
 
 def _database(patient: Patient) -> Diagnosis:
     if patient.settings is None or patient.database is None:
-        why = patient.unreachable or "without a configuration, or --database-url, there is none to look at"
+        why = (
+            patient.unreachable or "there is no configuration and no --database-url, so there is no database to look at"
+        )
         return database_verdicts.database(database_verdicts.Reached("", trouble=why))
     name = str(patient.database.address)
     if patient.unusable:  # the file names the project; without the file there is nothing to compare with
@@ -285,7 +289,7 @@ CHECKS: Final = (
     Examination("journal mode", "Is SQLite in WAL mode?", "sqlite", _sqlite_journal),
     Examination("file size", "How much of SQLite's file is empty?", "sqlite", _sqlite_size),
     Examination("crontab", "Does this user's crontab have the line?", "nothing", _crontab),
-    Examination("ticks", "Do ticks come on this host?", "tables", _firing),
+    Examination("ticks", "Do ticks run on this host?", "tables", _firing),
     Examination("overlapping ticks", "Does a tick end before the next begins?", "tables", _overlapping),
     Examination("cron's mail", "Who receives a failing tick's output?", "nothing", _mail),
     Examination("alembic", "Does the app's alembic leave our tables alone?", "nothing", _alembic),

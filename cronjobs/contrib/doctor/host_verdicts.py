@@ -136,12 +136,12 @@ class Fired:
 def firing(found: Fired) -> Diagnosis:
     every = duration_text(found.every)
     if found.last_at is not None and found.now - found.last_at <= found.quiet_after:
-        return ok(f"ticks come on {found.host}")
+        return ok(f"ticks run on {found.host}")
     elsewhere = found.elsewhere_at is not None and found.now - found.elsewhere_at <= found.quiet_after
     if found.last_at is None and elsewhere:
         return not_applicable(f"{found.host} has never ticked; other hosts do")
     since = "never" if found.last_at is None else f"the last was at {in_full(found.last_at, 'UTC')}"
-    text = f"no tick comes on {found.host} ({since}), and one is due every {every}"
+    text = f"no tick runs on {found.host} ({since}), though one is due every {every}"
     if elsewhere:
         return warning(f"{text}; other hosts tick", "cronjobs crontab show; journalctl -u cron")
     return problem(f"{text}: nothing runs", "cronjobs crontab install; then look at cron's log (journalctl -u cron)")
@@ -157,12 +157,15 @@ class MailSetUp:
 
 
 def mail(found: MailSetUp) -> Diagnosis:
-    fix = "see that somebody else hears of it: cronjobs check --live in your monitoring, and log: in the configuration"
+    fix = (
+        "make sure that somebody notices anyway: run cronjobs check --live in your monitoring, and set "
+        "log: in the configuration"
+    )
     if found.mailto is None:
         return not_applicable("there is no crontab, so cron mails nothing")
     if found.program is None:
         return warning(
-            "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so the output of "
+            "this host cannot send mail (cron calls /usr/sbin/sendmail, which does not exist), so the output of "
             "a failing tick is lost",
             f"install a mail program, or {fix}",
         )
@@ -191,7 +194,7 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
         return warning(
             f"{close} of the last {len(ordered)} ticks began right after another: two lines start them, two "
             "containers have one host name, or somebody runs them by hand. Each job still runs once",
-            "look into all crontabs, /etc/cron.d and systemd timers of this host",
+            "look at all crontabs, /etc/cron.d and systemd timers of this host",
         )
     if over >= OFTEN:
         return warning(
@@ -229,7 +232,8 @@ def state_folder(found: StateFolder) -> Diagnosis:
         )
     if not found.lasting:
         return warning(
-            f"there is no home to write to, so state is in {found.path}, which a restart empties: then {loses} anew",
+            f"there is no writable home folder, so state is in {found.path}, which a restart empties: "
+            f"after a restart, {loses}",
             "set XDG_STATE_HOME in the crontab to a folder of this user",
         )
     if found.filesystem in IN_MEMORY:
@@ -238,9 +242,9 @@ def state_folder(found: StateFolder) -> Diagnosis:
         )
     if found.runs and found.longest > LONG_FOR_A_RUN:
         return warning(
-            f"runs of exec that no database has yet: {found.runs:,} in {found.path}, the first of them began "
+            f"exec runs that are not in a database yet: {found.runs:,} in {found.path}; the oldest began "
             f"{rough(found.longest)} ago",
-            "the next tick or exec of the same project writes them, or reports what is in the way",
+            "the next tick or exec of the same project writes them, or reports why it cannot",
         )
     return ok(f"{found.path} belongs to this user alone, and survives a restart")
 
@@ -289,7 +293,10 @@ def alembic(found: AlembicSetUp) -> Diagnosis:
         return ok("the app's alembic leaves our tables alone")
     if found.same_database is False:
         return ok("the app's alembic migrates another database: no alembic_version is in this one")
-    text = f"{listed(without)} does not use our filter: alembic revision --autogenerate would drop the cronjobs_ tables"
+    text = (
+        f"{listed(without)} does not use the cronjobs filter: alembic revision --autogenerate would drop "
+        "the cronjobs_ tables"
+    )
     if found.same_database is None:
         return warning(f"{text}, if it migrates this database", HOW_TO_FILTER)
     return problem(text, HOW_TO_FILTER)

@@ -31,7 +31,7 @@ def patient_of(source: Source, open_things: ExitStack) -> Patient:
         return patient if settings is None else replace(patient, unreachable="the configuration names no database")
     try:
         if missing := project_database.missing_file(settings):
-            why = f'there is no database {missing} yet: the first "cronjobs run-due" creates it'
+            why = f'the database {missing} does not exist yet: the first "cronjobs run-due" creates it'
             return replace(patient, unreachable=why)
         database = open_things.enter_context(closing(open_database(settings)))
         with database.read() as connection:

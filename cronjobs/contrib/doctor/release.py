@@ -147,7 +147,7 @@ def _tries(facts: ReleaseFacts) -> ReleaseItem:
     if excessive:
         text = f"more than {MANY_TRIES} tries: {_names_of(excessive)}"
         return ReleaseItem(
-            "retries", about, "ask", text, "retry: {max_attempts: …}, or an alert for what fails so often"
+            "retries", about, "ask", text, "retry: {max_attempts: …}, or an alert for jobs that fail so often"
         )
     return ReleaseItem("retries", about, "ok", f"a job is dead after {max(many.values(), default=10)} tries at most")
 
@@ -168,7 +168,8 @@ def _lost(facts: ReleaseFacts) -> ReleaseItem:
         "lost runs",
         about,
         "ask",
-        f"these run again by themselves: {_names_of(again)}. Does each of them use an effect, a transaction or its "
+        f"these job types are retried automatically: {_names_of(again)}. Does each of them use an "
+        "effect, a transaction or its "
         "provider's key for what must not happen twice?",
         "docs/how-to/effects.md; or on_lost: dead",
     )
@@ -193,7 +194,9 @@ def _alerts(facts: ReleaseFacts) -> ReleaseItem:
     alerts = facts.settings.alerts
     if alerts is None or not alerts.channels:
         do = "add alerts: to the file; see docs/how-to/alerts.md"
-        return ReleaseItem("alerts", about, "to do", "no alerts are sent, so only people who look see failures", do)
+        return ReleaseItem(
+            "alerts", about, "to do", "no alerts are sent, so a failure is noticed only if somebody looks", do
+        )
     untried = sorted(set(alerts.channels) - set(facts.delivered or ()))
     if untried:
         text = f"nothing has ever been delivered by {_names_of(untried)}"
@@ -205,7 +208,10 @@ def _silence(facts: ReleaseFacts) -> ReleaseItem:
     about = "Does someone get an alert when ticks stop?"
     if facts.settings.run.ping:
         return ReleaseItem("silence", about, "ok", "ticks ping a service elsewhere: run.ping")
-    text = "no tick is left to say so: does your app ask cronjobs.health(), or a monitor cronjobs check --live?"
+    text = (
+        "a stopped tick cannot report itself: does your app call cronjobs.health(), or does a monitor "
+        "run cronjobs check --live?"
+    )
     return ReleaseItem("silence", about, "ask", text, "run.ping, or docs/how-to/alerts.md")
 
 
@@ -261,7 +267,7 @@ def _questions() -> Iterator[ReleaseItem]:
             "docs/explanation/security.md",
         ),
         "on call": (
-            'Does whoever is called know the one command for "where is this job now"?',
+            'Does whoever is on call know the one command that answers "where is this job now"?',
             "cronjobs explain 17; docs/how-to/troubleshooting.md",
         ),
     }

@@ -56,9 +56,12 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
     else:
         # Without a lease and an unrecorded mail, the kill came too early or too late to prove anything.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
-        how = f"kill -9 in mid-run, between the mail server's yes and the record of it: ended with {seen.code}"
+        how = (
+            "kill -9 in mid-run, after the mail server accepted and before this was recorded: the tick "
+            f"ended with {seen.code}"
+        )
     said = (
-        f"{how}; mails out by then: {seen.mails}, of them not recorded: {seen.unrecorded}; jobs waiting: "
+        f"{how}; mails sent by then: {seen.mails}, not recorded: {seen.unrecorded}; jobs waiting: "
         f"{seen.waiting}, still leased: {seen.leases}"
     )
     return Check("restart", held, said, vars(seen) | {"took_s": round(seen.took_s, 2)})
@@ -129,7 +132,7 @@ def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collect
     shortest = min(pauses, default=0.0)
     said = (
         f"failed temporarily, retried automatically: {len(of)}, after {len(pauses)} refusals in all; shortest pause "
-        f"before the next try: {shortest:.1f} s" + (f"; not so: {_some(wrong)}" if wrong else "")
+        f"before the next try: {shortest:.1f} s" + (f"; not retried like this: {_some(wrong)}" if wrong else "")
     )
     figures = {"receipts": len(of), "refused": len(pauses), "shortest_pause_s": round(shortest, 2), "wrong": wrong}
     return Check("retries", bool(of) and not wrong and shortest >= SHORTEST_PAUSE_S, said, figures)
@@ -255,7 +258,7 @@ def left_behind(processes: Collection[int]) -> Check:
 
 
 def stuck(why: str) -> Check:
-    return Check("went through", held=False, said=f"it could not go on: {why}")
+    return Check("went through", held=False, said=f"the drill could not go on: {why}")
 
 
 def _some(numbers: Sequence[int]) -> str:

@@ -47,7 +47,7 @@ def drill(
         typer.Option("--form", metavar="FORM", help=f"How the process is restarted in mid-run: {', '.join(Forms)}."),
     ] = Forms.BOTH,
     receipts: Annotated[
-        int, typer.Option(metavar="N", min=40, max=10_000, help="How many jobs; one in five fails on purpose.")
+        int, typer.Option(metavar="N", min=40, max=10_000, help="The number of jobs. One in five fails on purpose.")
     ] = 100,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder and the tables for inspection.")] = False,
     as_json: JsonOption = False,
@@ -155,7 +155,7 @@ def _conclude(drilled: list[Drilled], keep: bool) -> None:
         return
     echo(coloured(f"\n{missed} of {counted(len(checks), 'check')} did not hold ({took:.0f} s)", "red"))
     if not keep:
-        echo("  to run it again and keep everything for inspection: cronjobs drill --keep")
+        echo("  to run the drill again and keep everything for inspection: cronjobs drill --keep")
 
 
 def _as_json(done: Drilled) -> dict[str, Any]:

@@ -43,7 +43,8 @@ CLEARED_FIRST: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class SchemaRefusedError(DatabaseError):
     def __init__(self, database: str) -> None:
         super().__init__(
-            f"database {database} lets this role make no schema, and the drill needs one of its own: grant it for as "
+            f"this role may not create a schema in database {database}, and the drill needs a schema "
+            "of its own: allow it for as "
             "long as the drill takes (GRANT CREATE ON DATABASE … TO …), or run the drill on a copy"
         )
 
@@ -113,7 +114,7 @@ def _clear(made: Stage, note: Callable[[str], None]) -> None:
         if made.may_have_schema and not made.keep:
             patiently(drop, clock=SYSTEM, until=SYSTEM.monotonic() + DROP_PATIENCE_S)
     except DatabaseError as error:
-        note(f'the schema of the drill is still there, drop it by hand (DROP SCHEMA "{schema}" CASCADE): {error}')
+        note(f'the schema of the drill still exists: drop it by hand (DROP SCHEMA "{schema}" CASCADE): {error}')
     finally:
         database.close()
 

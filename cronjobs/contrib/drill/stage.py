@@ -47,7 +47,7 @@ def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE
     give_up_at = SYSTEM.monotonic() + within_s
     while not condition():
         if SYSTEM.monotonic() >= give_up_at:
-            raise StuckError(f"{what}: not within {within_s:g} s")
+            raise StuckError(f"the drill waited {within_s:g} s in vain {what}")
         sleep(POLL_S)
 
 
@@ -78,7 +78,7 @@ class StagedTick:
         try:
             return self.process.wait(BUDGET_S + PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise StuckError(f"a tick with a budget of {BUDGET_S} s runs for more than a minute longer") from None
+            raise StuckError(f"a tick with a budget of {BUDGET_S} s has run for over a minute longer") from None
 
 
 @dataclass
@@ -136,7 +136,7 @@ class Stage:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise StuckError(f"{asked} runs for more than {PATIENCE_S:g} s") from None
+            raise StuckError(f"{asked} has run for more than {PATIENCE_S:g} s") from None
         if done.returncode:
             raise StuckError(f"{asked} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout

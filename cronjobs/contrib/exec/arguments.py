@@ -64,7 +64,9 @@ def read_arguments(arguments: Sequence[str]) -> ExecArguments:
         elif not found.name:
             found.name = word
         else:
-            raise WrongArguments(f'"{word}" follows the name: write -- before the program, or -c before a line')
+            raise WrongArguments(
+                f'unexpected "{word}" after the name: write -- before the program, or -c before a line'
+            )
     _check(found)
     return found
 
@@ -79,6 +81,6 @@ def _check(found: ExecArguments) -> None:
     if not found.name:
         raise WrongArguments("the run needs a name")
     if len(found.name) > LONGEST_NAME or not _CHARACTERS.issuperset(found.name):
-        raise WrongArguments(f'"{found.name}" is not a name: up to 100 of A–Z a–z 0–9 _ . : -')
+        raise WrongArguments(f'"{found.name}" is not a valid name: use up to 100 of the characters A–Z a–z 0–9 _ . : -')
     if (found.line is None) == (not found.words):
         raise WrongArguments("give the command once: -c 'LINE', or -- PROGRAM ARGUMENT…")

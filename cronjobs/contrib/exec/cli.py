@@ -23,11 +23,12 @@ def exec_command(
     cron: Annotated[
         str | None,
         typer.Option(
-            metavar="EXPRESSION", help="When the command should run. Default: as your crontab line with this name says."
+            metavar="EXPRESSION",
+            help="When the command is due. Default: the times of your crontab's line with this name.",
         ),
     ] = None,
 ) -> None:
-    """Run a crontab's line as cron would, and record the run: output, duration, exit code.
+    """Run a crontab line as cron would, and record the run: output, duration, exit code.
 
     The command starts before anything is recorded. It has this process's stdin, environment, folder and process group.
     Its output passes through at once, and signals are forwarded to it. exec exits with the command's exit code or

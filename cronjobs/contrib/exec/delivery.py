@@ -60,7 +60,9 @@ def deliver(database: Database, where: str) -> None:
         try:
             end(database, run)
         except BadValue as error:
-            refused = BadValue(f"a run of exec is refused, and kept as {spool.FOLDER}/{name}.refused: {error}")
+            refused = BadValue(
+                f"the database refused a run of exec, which is kept as {spool.FOLDER}/{name}.refused: {error}"
+            )
             spool.put_aside(name)
             continue
         spool.remove(name)

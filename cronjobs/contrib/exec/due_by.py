@@ -54,7 +54,7 @@ def _zone_of(line: CrontabEntry) -> str | None:
     if zone is None:
         return None
     try:
-        told = subprocess.run(["crontab", "-V"], capture_output=True, timeout=5, check=False, env={**os.environ})
+        answer = subprocess.run(["crontab", "-V"], capture_output=True, timeout=5, check=False, env={**os.environ})
     except (OSError, subprocess.SubprocessError):
         return None
-    return zone if b"cronie" in told.stdout + told.stderr else None
+    return zone if b"cronie" in answer.stdout + answer.stderr else None

@@ -9,14 +9,14 @@ from sqlalchemy import Connection
 
 from cronjobs.contrib.exec.watching import ExecWatch, watch_exec
 from cronjobs.desk.insight.finding import Finding, typed
-from cronjobs.desk.insight.findings_of_extras import Told
+from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store import exec_runs
 
 
-def found(connection: Connection, _settings: Settings, now: datetime) -> Told:
+def found(connection: Connection, _settings: Settings, now: datetime) -> Findings:
     watch = watch_exec(connection, now)
-    return Told(list(findings_of(watch)), watch.absent_at)
+    return Findings(list(findings_of(watch)), watch.absent_at)
 
 
 def findings_of(watch: ExecWatch) -> Iterator[Finding]:
@@ -25,9 +25,9 @@ def findings_of(watch: ExecWatch) -> Iterator[Finding]:
         text = f"{name} was due under cron, but exec has recorded no run of it"
         yield Finding("absent", text, since=due, command=typed("cronjobs explain", f"exec:{name}"), subject=name)
     for name, began in sorted(watch.overlapped.items()):
-        text = f"the last run of {name} began while the one before still ran"
+        text = f"the last run of {name} began while the previous run was still running"
         command = f"{typed('cronjobs history --type', f'exec:{name}')} --all"  # both runs may have succeeded
         yield Finding("overlapped", text, since=began, command=command, subject=name, rows=(str(watch.ids[name]),))
     if watch.unwatched:
-        text = f"cronjobs exec has run under more than {exec_runs.MOST_NAMES:,} names, and the rest is not watched"
+        text = f"cronjobs exec has run under more than {exec_runs.MOST_NAMES:,} names; the other names are not watched"
         yield Finding("unwatched", text, command="cronjobs history")

@@ -27,14 +27,14 @@ def record(facts: dict[str, Any], config: str | None, url: str | None, orders: i
     signal.alarm(LONGEST_S)
     settings = target_settings(config, url)
     with closing(open_target(settings)) as database:
-        told = b""
+        received = b""
         if not _is_there(orders, 0):
             delivery.begin(database, ExecRun.read(facts))
             if not _is_there(orders, LINGER_S):
                 return
         while more := os.read(orders, 1 << 20):
-            told += more
-        run = ExecRun.read(marshal.loads(told)) if told else ExecRun.read(facts).killed()
+            received += more
+        run = ExecRun.read(marshal.loads(received)) if received else ExecRun.read(facts).killed()
         delivery.end(database, run)
         with suppress(OSError):
             os.write(reply, RECORDED)

@@ -160,7 +160,7 @@ class Recording:
                     return None
                 if not more:
                     return said[1:].decode(errors="replace") or "the recorder ended early"
-        return f"it took more than {PATIENCE_S:g} s"
+        return f"the recorder took more than {PATIENCE_S:g} s"
 
     def _leave_recorder(self) -> None:
         for descriptor in (self.orders, self.reply):

@@ -106,7 +106,7 @@ class Supervised:
                 stay_for_the_others(left)
         unrecorded = recording.end(status, self.copier.tail, self.failure)
         if unrecorded:
-            _say(f"this run of {self.given.name} is recorded nowhere: {unrecorded}")
+            _say(f"this run of {self.given.name} was not recorded: {unrecorded}")
         if self.given.cron is not None and (fault := cron_fault(self.given.cron)):
             _say(f'--cron "{self.given.cron}": {fault}; so nobody will notice if {self.given.name} does not run')
         _end_as(status)

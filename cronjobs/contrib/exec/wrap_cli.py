@@ -46,11 +46,13 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     where = f"for {file}" if file is not None else 'in your state folder: "cronjobs status" shows them'
     echo(f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {where}")
     if file is None and os.environ.get("XDG_STATE_HOME"):
-        complain("XDG_STATE_HOME is set here, but not in cron's environment: set it in the crontab, or nowhere")
+        complain(
+            "XDG_STATE_HOME is set here, but not in cron's environment: set it in the crontab too, or unset it here"
+        )
 
 
 def unwrap(dry_run: DryRunOption = False) -> None:
-    """Undo wrap: remove "cronjobs exec" from its lines, which are restored byte for byte.
+    """Undo wrap: remove "cronjobs exec" from the lines that wrap changed, and restore them byte for byte.
 
     Recorded runs are kept. The crontab is written once, and a copy of the old one is kept.
     """

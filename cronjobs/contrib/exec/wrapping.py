@@ -67,7 +67,9 @@ def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
         name = unused(name_of(line.command), taken)
         command = wrapped(line.written, name, program, config)
         if (size := len(os.fsencode(command))) > LONGEST_COMMAND:
-            why = f"with exec before it, it would be {size} bytes long, and cron takes {LONGEST_COMMAND}"
+            why = (
+                f"with exec before it, the line would be {size} bytes long, and cron accepts at most {LONGEST_COMMAND}"
+            )
             left.append(LineLeftAlone(line, f"{why}: put the command into a script"))
             continue
         taken.add(name)
@@ -83,7 +85,7 @@ def unwrap(crontab: str) -> Rewritten:
             command = found[2].replace(r"'\''", "'") + (found["input"] or "")
             changes.append(Change(line, found["name"], command))
         elif exec_name(line) is not None:
-            left.append(LineLeftAlone(line, "wrap did not write it"))
+            left.append(LineLeftAlone(line, "it runs exec, but wrap did not write it"))
     return Rewritten(_with(crontab, changes), tuple(changes), tuple(left))
 
 
@@ -104,7 +106,7 @@ def _why_left(line: CrontabEntry) -> str | None:
     if shell.rpartition("/")[2] not in _SHELLS:
         return f"SHELL={shell}: exec's quoting is for the shells of the Bourne family"
     if "\0" in line.written or line.written.endswith("\r"):
-        return "it has a carriage return or a NUL byte"
+        return "the line contains a carriage return or a NUL byte"
     return None
 
 

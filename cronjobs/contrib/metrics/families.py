@@ -84,12 +84,18 @@ def _seconds(at: datetime | None) -> float | None:
 
 def _ends(ended: Sums) -> list[Family]:
     return [
-        _counter("cronjobs_attempts", "Attempts that ended, by how.", ended, "attempts", ("job_type", "outcome")),
+        _counter("cronjobs_attempts", "Attempts that ended, by outcome.", ended, "attempts", ("job_type", "outcome")),
         _counter("cronjobs_jobs_finished", "Jobs that ended for good.", ended, "jobs", ("job_type", "status")),
-        _counter("cronjobs_schedule_jobs_finished", "Those of schedules.", ended, "scheduled", ("schedule", "status")),
+        _counter(
+            "cronjobs_schedule_jobs_finished",
+            "Jobs of schedules that ended for good.",
+            ended,
+            "scheduled",
+            ("schedule", "status"),
+        ),
         _histogram(
             "cronjobs_attempt_duration_seconds",
-            "How long attempts took, without those that were lost.",
+            "How long attempts took, except lost attempts.",
             ended,
             "attempts",
         ),
@@ -243,8 +249,8 @@ def _queues(connection: Connection) -> list[Family]:
     families = {
         name: Family(f"cronjobs_{name}", kind, about)
         for name, kind, about in (
-            ("queue_waiting", "gauge", "Jobs that wait, due or not."),
-            ("queue_due", "gauge", "Jobs that wait and are due."),
+            ("queue_waiting", "gauge", "Waiting jobs, due or not."),
+            ("queue_due", "gauge", "Waiting jobs that are due."),
             ("queue_oldest_due_timestamp_seconds", "gauge", "When the job that has waited longest became due."),
             ("queue_capacity", "gauge", "The number of jobs that may wait in the queue (max_waiting)."),
             ("queue_running", "gauge", "Jobs that runners have claimed."),
@@ -279,7 +285,7 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
     used = Family(
         "cronjobs_limit_used",
         "gauge",
-        "Running jobs that count against a limit (each: those of the key that has most).",
+        "Running jobs that count against a limit (each: those of the key that has the most).",
     )
     capacity = Family("cronjobs_limit_capacity", "gauge", "The number of jobs that the limit lets run at once.")
     running = running_by_key(connection) if limits else {}
@@ -297,7 +303,7 @@ def _ticks(connection: Connection, workers: int) -> list[Family]:
     last.put(_seconds(last_tick_at(connection)))
     places = Family("cronjobs_workers", "gauge", "The number of jobs that one tick runs at once (run.workers).")
     places.put(workers)
-    about = "Hosts whose last tick left due jobs because all its workers were busy until it ended."
+    about = "Hosts whose last tick left due jobs unstarted, because all its workers were busy until the tick ended."
     saturated = Family("cronjobs_saturated_hosts", "gauge", about)
     saturated.put(sum(map(_is_saturated, ticks_lately(connection, SATURATED_WITHIN))))
     return [last, places, saturated]

@@ -58,7 +58,7 @@ FileOption = Annotated[
 def import_crontab(
     file: FileOption = None,
     out: Annotated[
-        str, typer.Option("--out", metavar="FILE", help='Where to write it, "-" for standard output.')
+        str, typer.Option("--out", metavar="FILE", help='The file to write, or "-" for standard output.')
     ] = "cronjobs.yaml",
     cron: CronOption = WhichCron.DEBIAN,
 ) -> None:
@@ -76,7 +76,7 @@ def import_crontab(
     owner = host.user().pw_name
     named = "standard input" if file == "-" else f"the crontab of {owner}" if file is None else file
     for left in found.left:
-        complain(f"line {left.number} stays in the crontab, {left.why}: {one_line(left.text, 200)}")
+        complain(f"line {left.number} stays in the crontab ({left.why}): {one_line(left.text, 200)}")
     if not found.taken:
         raise CrontabError(f"{named} has no line that can be taken over: nothing was written")
     sender = f"{owner}@{os.uname().nodename}"
@@ -89,7 +89,10 @@ def import_crontab(
     for note in found.notes:
         complain(note)
     if timezone != (own := host_timezone(environ={})):
-        complain(f"timezone: {timezone} is that of $TZ in this shell; the host's, which cron most likely has, is {own}")
+        complain(
+            f"timezone: {timezone} comes from $TZ in this shell; the host's time zone, which cron "
+            f"most likely uses, is {own}"
+        )
     if out != "-":
         echo(f"wrote {visible(out)}: {_counted(len(found.taken), 'line')} taken over, {len(found.left)} left")
         if secrets:
@@ -113,7 +116,7 @@ def compare(
     cron: CronOption = WhichCron.DEBIAN,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare cron's start times for each line with its schedule's, across clock changes too.
+    """Compare when cron starts each line with when its schedule is due, across clock changes too.
 
     Cron's start times are computed minute by minute, the way cron does it, in the time zone of $TZ, or else of this
     host. --json prints {"lines", "same", "differences"}; "lines" and "same" are numbers of lines.
@@ -140,7 +143,7 @@ def compare(
             write(_as_text(each, timezone))
         _sum_up(pairs, len(wrong), days)
     for left in found.left:
-        complain(f"line {left.number} is not compared, {left.why}: {one_line(left.text, 200)}")
+        complain(f"line {left.number} is not compared ({left.why}): {one_line(left.text, 200)}")
     if wrong or not pairs:
         raise typer.Exit(1)
 

@@ -18,7 +18,7 @@ from cronjobs.engine.schedules.decide import spread_offset
 
 NO_SCHEDULE: Final = "no schedule of the file runs this line"
 OTHER_COMMAND: Final = "the schedule runs something else"
-OTHER_INSTANTS: Final = "they are not due at the same instants"
+OTHER_INSTANTS: Final = "cron and the schedule are not due at the same times"
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _values(kind: str, word: str, low: int, high: int, names: tuple[str, ...], c
 def _range(item: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -> set[int]:
     """Parse "*", a number, or a range, like get_range in entry.c. A step may follow "*" or a range."""
     if "~" in item and cron == "cronie":
-        raise BadField("a time that cronie chooses at random")
+        raise BadField("cronie chooses the time at random")
     body, slash, step_text = item.partition("/")
     first, dash, last = body.partition("-")
     if body.startswith("*"):

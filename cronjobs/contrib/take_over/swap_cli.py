@@ -38,7 +38,7 @@ def swap(
     dry_run: DryRunOption = False,
     force: ForceOption = False,
 ) -> None:
-    """Let cronjobs run your crontab's imported lines: comment them out there, in one write.
+    """Let cronjobs run the imported lines of your crontab, and comment them out there, in one write.
 
     First, swap tries one tick in cron's environment, as install does. Lines that no schedule runs stay as they are and
     are listed. A copy of the old crontab is kept, and restore puts the lines back.
@@ -61,7 +61,7 @@ def swap(
         tick = trial(wanted, environment, force)
         write(old, new)
         way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"  # works from any folder
-        echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; back again: {way_back}")
+        echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; to go back: {way_back}")
         tell_tick(tick)
         tell_host(environment, new, wanted)
         if _minute(SYSTEM.now()) != minute:
@@ -74,7 +74,7 @@ def swap(
 
 
 def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
-    """Undo swap: give its lines back to cron, byte for byte, and remove this configuration's block.
+    """Undo swap: restore the lines byte for byte, so that cron runs them, and remove this configuration's block.
 
     The configuration file need not exist any more. Lines that you have added since the swap stay as they are.
     """
@@ -86,7 +86,10 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
     elif old == new:
         echo(f"the crontab of {host.user().pw_name} has no line that was swapped for {file}: nothing to restore")
         if any(line.startswith(crontab.SWAPPED) for line in old.split("\n")):
-            complain("it has lines that were swapped for another configuration: name that with --config")
+            complain(
+                "the crontab has lines that were swapped for another configuration: name that "
+                "configuration with --config"
+            )
     else:
         write(old, new)
         echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
@@ -110,4 +113,4 @@ def _minute(instant: datetime) -> datetime:
 
 
 def _tell_line(number: int, why: str, text: str) -> None:
-    complain(f"line {number} stays with cron, {why}: {one_line(text, 200)}")
+    complain(f"line {number} stays with cron ({why}): {one_line(text, 200)}")

@@ -100,15 +100,15 @@ class Importer:
         if isinstance(entry, NoEntry):
             return left(f"cron cannot read it: {entry.why}", broken=True)
         if entry.when == "@reboot":
-            return left("only cron's daemon sees the machine start (@reboot)")
+            return left("only the cron daemon notices that the machine starts (@reboot)")
         if _OWN_TICK.search(entry.command):
             return left("it is cronjobs' own tick")
         if _WRAPPED.search(entry.command):
-            return left('it is wrapped in "cronjobs exec": cronjobs crontab unwrap, and import it then')
+            return left('it is wrapped in "cronjobs exec": run cronjobs crontab unwrap, then import it')
         settings = dict(entry.settings)
         env = environment_of(settings, self.owner, self.cron)
         if not all(map(can_hold, (entry.command, entry.stdin, *env.values()))):
-            return left("it, or a setting above it, has characters that are not UTF-8, as cronjobs.yaml is")
+            return left("the line, or a setting above it, is not valid UTF-8, and cronjobs.yaml must be UTF-8")
         for name in ("SHELL", "HOME"):
             if not env[name].startswith("/"):
                 return left(f'its {name}, "{env[name]}", is not an absolute path')
@@ -183,7 +183,7 @@ def _addresses(taken: list[TakenLine]) -> tuple[tuple[str, ...], list[str]]:
             if _ADDRESS.fullmatch(address) and not set('<>;"$') & set(address) and address.count("@") == 1:
                 found[address] = None
             elif word:
-                notes.append(f'MAILTO names "{word}", which is not a mail address: it is left out of alerts:')
+                notes.append(f'MAILTO names "{word}", which is not a mail address, so alerts: does not contain it')
     return tuple(found), notes
 
 

@@ -57,7 +57,7 @@ PAGES: Final[dict[str, Callable[..., str]]] = {
 }
 BULK: Final = f"/bulk/<any({', '.join(CHANGES)}):verb>"  # one step of a change of many jobs
 # The text of an error page's link to the first page, by HTTP status. Other error pages have no link.
-_GO_ON: Final = {401: "If you have just opened the link, go on to the pages."} | dict.fromkeys(
+_GO_ON: Final = {401: "If you have just opened the link, continue to the pages."} | dict.fromkeys(
     (400, 404, 405, 409), "Back to the overview"
 )
 
@@ -99,7 +99,7 @@ class Application:
         try:
             request = PageRequest(environ)
         except UnicodeError:  # the address is not encoded as WSGI requires
-            return told(NotFound("there is no such page"))(environ, start_response)
+            return refusal(NotFound("there is no such page"))(environ, start_response)
         return self._answer(request)(environ, start_response)
 
     def _answer(self, request: PageRequest) -> Response:
@@ -117,15 +117,15 @@ class Application:
             shown = answer(self._page(visitor, request, endpoint, arguments))
             return self._with_session(shown, request, visitor.session)
         except HTTPException as refused:
-            return told(refused, base)
+            return refusal(refused, base)
         except DatabaseError as error:
-            return told(ServiceUnavailable(str(error)), base)
+            return refusal(ServiceUnavailable(str(error)), base)
         except CronjobsError as error:
-            return told(Conflict(str(error)), base)
+            return refusal(Conflict(str(error)), base)
         except Exception as error:
             trace = "".join(traceback.format_exception(error))
             (request.environ.get("wsgi.errors") or sys.stderr).write(masking.hide(trace))
-            return told(InternalServerError("this page failed; the server's log says why"), base)
+            return refusal(InternalServerError("this page failed; the server's log says why"), base)
 
     def _page(self, visitor: Visitor, request: PageRequest, endpoint: str, arguments: Any) -> str:
         settings, types = self.current.now()
@@ -166,11 +166,11 @@ def led_to(where: str) -> Response:
     return response
 
 
-def told(refused: HTTPException, base: str | None = None) -> Response:
+def refusal(refused: HTTPException, base: str | None = None) -> Response:
     """Return an error page. Anybody may see it, so it has no style sheet and nothing from the database."""
     go_on = _GO_ON.get(refused.code or 0) if base is not None else None
     response = refused.get_response()
-    page = rendered("told.html", title=refused.name, sentence=refused.description, home=f"{base}/", go_on=go_on)
+    page = rendered("refusal.html", title=refused.name, sentence=refused.description, home=f"{base}/", go_on=go_on)
     response.data = page.encode(errors="replace")
     response.headers.update(HEADERS)
     return response

@@ -127,7 +127,7 @@ def charts(found: Sequence[Bar], span: str) -> list[Chart]:
         ),
         Chart(
             "Waiting time",
-            f"from due to begun: {waited}" + ("" if longest is None else f", {rough(longest)} at most"),
+            f"from due to start: {waited}" + ("" if longest is None else f", {rough(longest)} at most"),
             _drawn([("waiting", wait.total_seconds()) for wait in waits], max(waits).total_seconds()),
         ),
     ]

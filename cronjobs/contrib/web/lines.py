@@ -24,17 +24,17 @@ def in_lines(sentence: str, texts: Iterable[str | None]) -> str:
 
 def _in_lines(sentence: str, first: str, others: Sequence[str]) -> str:
     """Restore the newlines of one text, which may be cut off anywhere."""
-    told, rest, begin = "", sentence, first[-ENOUGH:]
+    shown, rest, begin = "", sentence, first[-ENOUGH:]
     while (place := rest.find(begin + NEWLINE)) >= 0:
-        told, rest = told + rest[: place + len(begin)], rest[place + len(begin) :]
+        shown, rest = shown + rest[: place + len(begin)], rest[place + len(begin) :]
         for line in others:
             if not rest.startswith(NEWLINE):
                 break
-            told, rest = told + "\n", rest.removeprefix(NEWLINE)
+            shown, rest = shown + "\n", rest.removeprefix(NEWLINE)
             if not rest.startswith(line):
                 break
-            told, rest = told + line, rest.removeprefix(line)
-    return told + rest
+            shown, rest = shown + line, rest.removeprefix(line)
+    return shown + rest
 
 
 def beside(text: str | None) -> str:

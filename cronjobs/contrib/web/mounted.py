@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import ServiceUnavailable
 
 from cronjobs import masking
-from cronjobs.contrib.web.application import Application, told
+from cronjobs.contrib.web.application import Application, refusal
 from cronjobs.contrib.web.project import Current, Doors, LentDoors, OwnDoors
 from cronjobs.contrib.web.security import ByApp, MayAct, Viewer
 from cronjobs.engine.config.load import load
@@ -67,7 +67,7 @@ class Mounted:
                 try:
                     self._made = self._make()
                 except CronjobsError as error:  # the next request tries again
-                    return told(ServiceUnavailable(str(error)))(environ, start_response)
+                    return refusal(ServiceUnavailable(str(error)))(environ, start_response)
         return self._made(environ, start_response)
 
     def _make(self) -> Application:

@@ -73,7 +73,7 @@ class LentDoors:
     def _connected(self) -> Iterator[Connection]:
         with self.connect() as connection:
             if not isinstance(connection, Connection):
-                raise TypeError(f"connect() gives an SQLAlchemy Connection, not {type(connection).__qualname__}")
+                raise TypeError(f"connect() must return an SQLAlchemy Connection, not {type(connection).__qualname__}")
             if self.schema is not None and connection.dialect.name == "postgresql":
                 connection = connection.execution_options(schema_translate_map={None: self.schema})
             yield connection

@@ -150,7 +150,7 @@ def basic_auth(password: str | None) -> Viewer:
     Browsers send the password in clear text, so use TLS. Raises UsageError if *password* is None or "".
     """
     if not password:
-        raise UsageError("basic_auth() has no password: is the variable set that it comes from?")
+        raise UsageError("basic_auth() got no password: is the environment variable with the password set?")
 
     def viewer(environ: Mapping[str, Any]) -> str:
         sent = str(environ.get("HTTP_AUTHORIZATION", ""))
@@ -180,7 +180,7 @@ def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> Non
         raise Forbidden("this request came from another site; nothing was changed")
     if not visitor.may_act:
         raise Forbidden(
-            "you may look at these pages, not act: cronjobs web needs --actions for that, an app its may_act"
+            "you may look at these pages but not act: that needs cronjobs web --actions, or may_act in an app"
         )
     if not _same(given, visitor.csrf):
         raise Forbidden("nothing was changed: this form belongs to another session. Open the page again")

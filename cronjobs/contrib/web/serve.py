@@ -93,7 +93,7 @@ class Server(TcpWSGIServer):
         self._stopped = False
         logging.getLogger("waitress.queue").setLevel(logging.CRITICAL)
         logger = logging.getLogger("waitress")
-        logger.propagate, logger.handlers = False, [Told()]
+        logger.propagate, logger.handlers = False, [StderrHandler()]
 
     @property
     def port(self) -> int:
@@ -144,7 +144,7 @@ class Server(TcpWSGIServer):
             min(waiting, key=lambda channel: channel.until).will_close = True
 
 
-class Told(logging.Handler):
+class StderrHandler(logging.Handler):
     """Print an error that waitress logs as one line, without the address, which may hold private data."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -55,8 +55,8 @@ class Strip:
     def in_words(self) -> str:
         """The strip for readers without a mouse: "in the last 24 h, by quarter-hours: 94 succeeded, 2 dead"."""
         counts = {word: self.letters.count(letter) for letter, word in reversed(WORDS.items()) if letter != NOTHING}
-        told = [f"{count} {word}" for word, count in counts.items() if count]
-        return "in the last 24 h, by quarter-hours: " + (", ".join(told) or "nothing was due")
+        parts = [f"{count} {word}" for word, count in counts.items() if count]
+        return "in the last 24 h, by quarter-hours: " + (", ".join(parts) or "nothing was due")
 
 
 def first_quarter(now: datetime) -> int:

@@ -34,7 +34,7 @@ def environment() -> Environment:
         auto_reload=False,
     )
     words: list[Callable[..., object]] = [
-        *(saying.counted, saying.died_lost, saying.host_of, saying.key_told, saying.ordinal, saying.ran_for),
+        *(saying.counted, saying.died_lost, saying.host_of, saying.key_text, saying.ordinal, saying.ran_for),
         *(saying.safe, saying.status_word, saying.took, saying.tries, rough, seconds_text, beside),
         class_and_text,
     ]

@@ -27,7 +27,7 @@ SAID: Final = {
     'Run "cronjobs jobs release" on the runner\'s host to learn which.',
     "unchanged": "Nothing was changed: the job has another state by now, or another session has locked it.",
     "paused": "It is paused.",
-    "resumed": "It is resumed; the next tick settles what the pause held back.",
+    "resumed": "It is resumed. The next tick settles the occurrences that the pause held back.",
     "not_paused": "It was not paused.",
     "triggered": "A job is enqueued and due now.",
     "acked": "The finding is acknowledged.",

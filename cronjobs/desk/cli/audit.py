@@ -28,7 +28,9 @@ def audit(
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="WHEN", show_default=False, help="Only since: 90m, 24h, 7d, or an instant like 2026-03-29T02:00."
+            metavar="WHEN",
+            show_default=False,
+            help="Only entries since then: 90m, 24h or 7d ago, or since an instant like 2026-03-29T02:00.",
         ),
     ] = None,
     subject: Annotated[
@@ -99,8 +101,8 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
         # The entry has an end, as every ack has, although this ack ends the finding for good.
         rest = {name: value for name, value in detail.items() if name not in ("until", "up_to")}
         detail = {"holds": "for good"} | rest
-    told = _detail(detail, times)
-    return f"{safe(entry['subject'], 200)} {by}{why}".lstrip() + (f" ({told})" if told else "")
+    shown = _detail(detail, times)
+    return f"{safe(entry['subject'], 200)} {by}{why}".lstrip() + (f" ({shown})" if shown else "")
 
 
 def _detail(detail: Any, times: LocalTimes) -> str:
@@ -110,13 +112,13 @@ def _detail(detail: Any, times: LocalTimes) -> str:
     if not isinstance(detail, dict):
         return "" if detail is None else safe(_plain(detail), DETAIL_SHOWN)
     ids = detail.get("ids")
-    told = {"jobs": f"{len(ids):,}"} if isinstance(ids, list) else {}
-    told |= {
+    shown = {"jobs": f"{len(ids):,}"} if isinstance(ids, list) else {}
+    shown |= {
         str(name): _on_the_clock(value, times) or _plain(value)
         for name, value in detail.items()
-        if name != "ids" or not told
+        if name != "ids" or not shown
     }
-    return safe(", ".join(f"{name}: {value}" for name, value in told.items() if value), DETAIL_SHOWN)
+    return safe(", ".join(f"{name}: {value}" for name, value in shown.items() if value), DETAIL_SHOWN)
 
 
 def _on_the_clock(value: Any, times: LocalTimes) -> str:

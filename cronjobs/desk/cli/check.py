@@ -84,8 +84,8 @@ def _live_anyway(source: Source) -> list[str]:
 
 def _print_fatal(error: ConfigError, wrong: list[str] | None, as_json: bool) -> None:
     if as_json:
-        told = {"ok": False, "fatal": True, "findings": [vars(problem) for problem in error.problems], "notes": []}
-        echo_json(told if wrong is None else told | {"live": wrong})
+        answer = {"ok": False, "fatal": True, "findings": [vars(problem) for problem in error.problems], "notes": []}
+        echo_json(answer if wrong is None else answer | {"live": wrong})
         return
     for problem in error.problems:
         echo(str(problem))
@@ -95,7 +95,7 @@ def _print_fatal(error: ConfigError, wrong: list[str] | None, as_json: bool) -> 
 
 
 def _object(found: Checked, wrong: list[str], live: bool, reviewed: PayloadReview | None) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "ok": not found.findings and not wrong and not (reviewed and reviewed.misfits),
         "fatal": False,
         "findings": [vars(finding.problem) | {"detail": list(finding.detail)} for finding in found.findings],
@@ -104,10 +104,10 @@ def _object(found: Checked, wrong: list[str], live: bool, reviewed: PayloadRevie
         "schedules": found.schedules,
     }
     if live:
-        told["live"] = wrong
+        answer["live"] = wrong
     if reviewed is not None:
-        told["against"] = as_json_object(reviewed)
-    return told
+        answer["against"] = as_json_object(reviewed)
+    return answer
 
 
 def _print(found: Checked, wrong: list[str], no_import: bool, reviewed: PayloadReview | None) -> None:

@@ -34,9 +34,9 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
     # Skip findings that a fault in the file causes, since check reports the fault itself.
     known_faults = [*elsewhere, *(each for each in found if each.kind == "config" and not each.alarm)]
-    told = [covered for fault in known_faults for covered in fault.covers]
+    covering = [covered for fault in known_faults for covered in fault.covers]
     kinds = {"config"} if known else {"config", "unresolved", "late"}  # check has reported the file here
-    troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in told)]
+    troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in covering)]
     times = Times(health.now, settings.timezone)
     return [sentence(each, times) for each in (*elsewhere, *troubles) if each.alarm]
 

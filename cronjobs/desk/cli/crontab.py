@@ -32,11 +32,12 @@ class CrontabGroup(LazyGroup):
         "remove": CommandRow("crontab:remove", "Remove only this configuration's block from your crontab."),
         "swap": CommandRow(
             "cronjobs.contrib.take_over.swap_cli:swap",
-            "Let cronjobs run your crontab's imported lines: comment them out there, in one write.",
+            "Let cronjobs run the imported lines of your crontab, and comment them out there, in one write.",
         ),
         "restore": CommandRow(
             "cronjobs.contrib.take_over.swap_cli:restore",
-            "Undo swap: give its lines back to cron, byte for byte, and remove this configuration's block.",
+            "Undo swap: restore the lines byte for byte, so that cron runs them, and remove this "
+            "configuration's block.",
         ),
         "import": CommandRow(
             "cronjobs.contrib.take_over.cli:import_crontab",
@@ -44,7 +45,7 @@ class CrontabGroup(LazyGroup):
         ),
         "compare": CommandRow(
             "cronjobs.contrib.take_over.cli:compare",
-            "Compare cron's start times for each line with its schedule's, across clock changes too.",
+            "Compare when cron starts each line with when its schedule is due, across clock changes too.",
         ),
         "wrap": CommandRow(
             "cronjobs.contrib.exec.wrap_cli:wrap",
@@ -52,7 +53,7 @@ class CrontabGroup(LazyGroup):
         ),
         "unwrap": CommandRow(
             "cronjobs.contrib.exec.wrap_cli:unwrap",
-            'Undo wrap: remove "cronjobs exec" from its lines, which are restored byte for byte.',
+            'Undo wrap: remove "cronjobs exec" from the lines that wrap changed, and restore them byte for byte.',
         ),
     }
 
@@ -110,10 +111,10 @@ def install(
     environment = host.environment(new, wanted.file)
     tick = trial(wanted, environment, force)
     if old == new:
-        echo(f"the crontab of {host.user().pw_name} has this line already:")
+        echo(f"{host.user().pw_name}'s crontab already has this line:")
     else:
         write(old, new)
-        echo(f"installed in the crontab of {host.user().pw_name}:")
+        echo(f"installed in {host.user().pw_name}'s crontab:")
     echo(crontab.indented(wanted.line))
     tell_tick(tick)
     tell_host(environment, new, wanted)
@@ -130,10 +131,10 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
     if dry_run:
         echo_dry_run(old, new)
     elif old == new:
-        echo(f"the crontab of {host.user().pw_name} has no block for {file}: nothing to remove")
+        echo(f"{host.user().pw_name}'s crontab has no block for {file}: nothing to remove")
     else:
         write(old, new)
-        echo(f"removed from the crontab of {host.user().pw_name}: cron no longer starts ticks for {file}")
+        echo(f"removed from {host.user().pw_name}'s crontab: cron no longer starts ticks for {file}")
         if swapping.restore(new, file) != new:
             complain(
                 "the lines that swap commented out are still there, and nothing runs them now: "
@@ -195,7 +196,7 @@ class CrontabState:
         if found is None:
             return cls("missing", f'the crontab of {owner} does not have it: "cronjobs crontab install"', None, text)
         if crontab.install(text, wanted.block, wanted.file) == text:
-            return cls("same", f"the crontab of {owner} has exactly this", found.text, text)
+            return cls("same", f"{owner}'s crontab has exactly this", found.text, text)
         sentence = f'the crontab of {owner} has something else; "cronjobs crontab install" would change it:'
         return cls("differs", sentence, found.text, text)
 
@@ -259,7 +260,7 @@ def tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> No
     elsewhere = 'look at "cronjobs status", or set log: in the configuration'
     if host.mail_program() is None:
         complain(
-            "this host cannot send mail (cron calls /usr/sbin/sendmail, which is not there), so the output of "
+            "this host cannot send mail (cron calls /usr/sbin/sendmail, which does not exist), so the output of "
             f"a failing tick is lost: {elsewhere}"
         )
     elif not mailto:

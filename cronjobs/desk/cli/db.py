@@ -169,7 +169,8 @@ def grants(
         typer.Option(
             "--role",
             metavar="KIND=NAME",
-            help="Only these, e.g. run=app; kinds: migrate, run, enqueue, read, token. Default: all: cronjobs_KIND.",
+            help="Only these roles, e.g. run=app. Kinds: migrate, run, enqueue, read, token. Default: "
+            "all, as cronjobs_KIND.",
         ),
     ] = None,
     schema: Annotated[

@@ -33,7 +33,7 @@ def drop(
         bool, typer.Option("--dry-run", help="List what would be dropped and what would stay; drop nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the project's name.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Drop even while jobs run or ticks still come.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Drop even while jobs or ticks still run.")] = False,
 ) -> None:
     """Drop the tables, with all jobs and their history; list what stays outside the database.
 

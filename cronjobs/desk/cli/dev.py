@@ -67,7 +67,7 @@ def dev(
     if settings.environment.lower() in PRODUCTION and not yes:
         raise UsageError(
             f'{settings.file} says "environment: {settings.environment}", and dev runs its jobs with the code that is '
-            "being edited here: name another file with --config, or say --yes"
+            "being edited here: name another file with --config, or add --yes"
         )
     environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
     if url := source.given("database_url"):

@@ -38,10 +38,12 @@ def enqueue(
     ] = "{}",
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Run no earlier than 2026-11-20T09:00+01:00; without offset in timezone:."),
+        typer.Option(
+            metavar="TIME", help="Run no earlier than this time: 2026-11-20T09:00+01:00, or in the file's timezone."
+        ),
     ] = None,
     delay: Annotated[
-        str | None, typer.Option("--in", metavar="DURATION", help="Run no earlier than 5m, 24h from now.")
+        str | None, typer.Option("--in", metavar="DURATION", help="Run no earlier than this long from now: 5m, 24h.")
     ] = None,
     queue: Annotated[str, typer.Option(help="The queue it waits in.")] = "default",
     priority: Annotated[int, typer.Option(metavar="N", min=0, max=9, help="0 goes first, 9 last.")] = 5,

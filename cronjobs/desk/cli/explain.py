@@ -119,7 +119,7 @@ def explain(
         raise UsageError("give --from or --since, not both")
     if until is not None and since is None and back is None:
         raise UsageError("--to needs --from or --since")
-    told: Explanation | None = None
+    explanation: Explanation | None = None
     code = 0
     timed = at is not None or ranged
     if what is None and timed:
@@ -128,32 +128,32 @@ def explain(
         types = cache(lambda: known_types(settings))
         try:
             if key is not None:
-                told = explain_key(connection, key, settings, types)
-                if told is None:
-                    told, code = _not_there(f"key {key}", _no_key(key, settings.retention.keys), as_json)
+                explanation = explain_key(connection, key, settings, types)
+                if explanation is None:
+                    explanation, code = _not_there(f"key {key}", _no_key(key, settings.retention.keys), as_json)
             elif job_type is not None:
-                told = explain_type_named(connection, job_type, settings, types())
-                if told is None:
+                explanation = explain_type_named(connection, job_type, settings, types())
+                if explanation is None:
                     text = f'no tick, job or schedule has used a job type "{safe(job_type, 80)}"'
-                    told, code = _not_there(f"type {job_type}", text, as_json)
+                    explanation, code = _not_there(f"type {job_type}", text, as_json)
             else:
                 assert what is not None
                 evidence = ScheduleEvidence(connection, what, settings, types)
         except NoSuchSchedule as error:
             assert what is not None
             if not timed:
-                told = explain_id(connection, int(what[:20]), settings, types) if what.isdecimal() else None
-            runs = exec_evidence(connection, what, settings, types) if told is None else None
+                explanation = explain_id(connection, int(what[:20]), settings, types) if what.isdecimal() else None
+            runs = exec_evidence(connection, what, settings, types) if explanation is None else None
             if runs is not None and ranged:
                 _print_range(runs, since, until, back, limit, as_json)
             elif runs is not None:
-                told = runs.latest() if at is None else runs.at(_asked(at, runs, "--at").at)
-            elif told is None and not timed:
-                told = explain_type_named(connection, what, settings, types())
-            if told is None and not (runs is not None and ranged):
-                told, code = _unknown(connection, what, [*error.known, *types().types], settings, as_json)
+                explanation = runs.latest() if at is None else runs.at(_asked(at, runs, "--at").at)
+            elif explanation is None and not timed:
+                explanation = explain_type_named(connection, what, settings, types())
+            if explanation is None and not (runs is not None and ranged):
+                explanation, code = _unknown(connection, what, [*error.known, *types().types], settings, as_json)
         else:
-            if told is not None:
+            if explanation is not None:
                 pass
             elif ranged:
                 _print_range(evidence, since, until, back, limit, as_json)
@@ -161,14 +161,14 @@ def explain(
                 facts = evidence.now_and_last() if at is None else evidence.at(_asked(at, evidence, "--at"))
                 if facts.job is not None:
                     facts = replace(facts, job=with_obstacles(connection, facts.job, settings, types))
-                told = explain_occurrence(facts)
+                explanation = explain_occurrence(facts)
                 if exec_evidence(connection, evidence.name, settings, types) is not None:
                     its_runs = safe(f"cronjobs explain {shlex.quote(EXEC_PREFIX + evidence.name)}", 300)
                     said = f'A line of cronjobs exec has the name {safe(evidence.name, 80)}, too; see "{its_runs}".'
-                    told = replace(told, sentences=(*told.sentences, said))
-    if told is not None:
-        as_text = [line for sentence in told.sentences for line in wrapped(sentence, width(), "  ")]
-        write([json_text(_object(told))] if as_json else as_text)
+                    explanation = replace(explanation, sentences=(*explanation.sentences, said))
+    if explanation is not None:
+        as_text = [line for sentence in explanation.sentences for line in wrapped(sentence, width(), "  ")]
+        write([json_text(_object(explanation))] if as_json else as_text)
     leaving.leave(code, stuck=False)  # the user's modules may have started threads
 
 
@@ -249,8 +249,8 @@ def _asked(text: str, evidence: ScheduleEvidence | ExecEvidence, option: str) ->
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def _object(told: Explanation) -> dict[str, Any]:
-    return {name: getattr(told, name) for name in ("subject", "at", "verdict", "sentences", "facts")}
+def _object(explanation: Explanation) -> dict[str, Any]:
+    return {name: getattr(explanation, name) for name in ("subject", "at", "verdict", "sentences", "facts")}
 
 
 def _print_range(
@@ -267,28 +267,28 @@ def _print_range(
     if end < begin:
         raise UsageError("--to is before --from")
     if isinstance(evidence, ExecEvidence):
-        told, left_out = evidence.between(begin, end, limit)
+        explanations, left_out = evidence.between(begin, end, limit)
     else:
         facts, left_out = evidence.between(begin, end, limit)
-        told = [explain_occurrence(each) for each in facts]
-    counts = counts_of(told)
+        explanations = [explain_occurrence(each) for each in facts]
+    counts = counts_of(explanations)
     said = summary(counts, left_out)
     if as_json:
-        entries = [_object(each) for each in told]
+        entries = [_object(each) for each in explanations]
         frame = {"subject": evidence.name, "from": begin, "to": end}
         write([json_text(frame | {"summary": said, "counts": counts, "occurrences": entries})])
         return
     times = LocalTimes(begin, evidence.timezone)
     name = safe(evidence.name, 80)
     head = f"{name} from {times.dated(begin)} to {times.dated(end)} {evidence.timezone}"
-    rows = _rows(told, times)
+    rows = _rows(explanations, times)
     write([head, f"{said}.", *table(rows, ["occurrence", "verdict", "what happened"], room=width(), at_most={0: 45})])
 
 
-def _rows(told: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
+def _rows(explanations: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
     """Return a row for each explanation. Several ``usual`` ones in a row share one."""
     rows: list[list[str]] = []
-    for usual, alike in groupby(told, key=lambda each: each.usual):
+    for usual, alike in groupby(explanations, key=lambda each: each.usual):
         several = list(alike)
         if usual and len(several) >= _ALIKE:
             when = times.between(several[0].facts["first_for"], _at(several[-1]))
@@ -298,14 +298,14 @@ def _rows(told: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
     return rows
 
 
-def _row(told: Explanation, times: LocalTimes) -> list[str]:
-    count = int(told.facts.get("count", 0))
-    when = times.dated(_at(told))
+def _row(explanation: Explanation, times: LocalTimes) -> list[str]:
+    count = int(explanation.facts.get("count", 0))
+    when = times.dated(_at(explanation))
     if count != 1:
-        when = times.between(told.facts["first_for"], _at(told)) + (f" ({count:,})" if count else "")
-    return [when, told.verdict.replace("_", " "), safe(told.brief, 300)]
+        when = times.between(explanation.facts["first_for"], _at(explanation)) + (f" ({count:,})" if count else "")
+    return [when, explanation.verdict.replace("_", " "), safe(explanation.brief, 300)]
 
 
-def _at(told: Explanation) -> datetime:
-    assert told.at is not None
-    return told.at
+def _at(explanation: Explanation) -> datetime:
+    assert explanation.at is not None
+    return explanation.at

@@ -150,7 +150,9 @@ def history(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="WHEN", show_default=False, help="Only before: 90m (ago), 05:30, or an instant. Default: now."
+            metavar="WHEN",
+            show_default=False,
+            help="Only before this time: 90m (ago), 05:30, or an instant. Default: now.",
         ),
     ] = None,
     everything: Annotated[
@@ -194,17 +196,17 @@ def history(
             entries += _acts(connection, asked, times.now)
         if outcome is None:
             entries += _acts_on_jobs(connection, asked, times)
-    told = each_alone(entries, tallies, limit) if alone else story(merge_backfills(entries), tallies, limit)
+    shown = each_alone(entries, tallies, limit) if alone else story(merge_backfills(entries), tallies, limit)
     if as_json:
-        write([json_text([entry for [entry] in told.lines])])
+        write([json_text([entry for [entry] in shown.lines])])
     else:
         head = _head(totals(entries, tallies), times, asked)
-        write([*head, *_lines(told.lines, times), *_tally_lines(told.tallies, times)])
+        write([*head, *_lines(shown.lines, times), *_tally_lines(shown.tallies, times)])
     for kind, begin in begins.items():
         if begin > asked.begin:
             complain(f"only the newest {COUNTED_AT_MOST:,} {kind}s are counted: since {times.clock(begin)}")
-    if told.left_out:
-        complain(f"left out: {_counts(told.left_out)}: raise --limit, or choose a shorter time")
+    if shown.left_out:
+        complain(f"left out: {_counts(shown.left_out)}: raise --limit, or choose a shorter time")
 
 
 def _instant(text: str, times: Times, option: str) -> datetime:

@@ -49,11 +49,11 @@ KINDS_SHOWN: Final = 12
 
 @dataclass
 class ChangeResult:
-    """The result so far. ``told`` has a sentence for each changed job, ``refused`` one for each unchanged job."""
+    """The result so far. ``sentences`` has a sentence for each changed job, ``refused`` one for each unchanged job."""
 
     changed: int = 0
     asked: int = 0  # how many of them are running and were asked to stop
-    told: dict[int, str] = field(default_factory=dict)
+    sentences: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     again: list[int] = field(default_factory=list)  # another transaction has locked their rows
     stopped_early: bool = False
@@ -86,7 +86,7 @@ class Operation:
 
     def tell(self, ids: Iterable[int], sentence: str) -> None:
         for job_id in ids if self.named else ():
-            self.result.told[job_id] = sentence
+            self.result.sentences[job_id] = sentence
 
 
 def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, Sequence[int]], None]:
@@ -171,7 +171,7 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
     for job_id in ids:
         job = found.get(job_id)
         if job is None:
-            refused[job_id] = "is not there"
+            refused[job_id] = "does not exist"
         elif job.is_exec and (verb is RETRY or (verb is CANCEL and job.status is Status.RUNNING)):
             refused[job_id] = f"is a run of cronjobs exec: only {EXEC_WORDS[verb.name]}"
         elif verb is RETRY and job.stripped:
@@ -288,13 +288,13 @@ def _in_batches(operation: Operation, chosen: Sequence[int]) -> None:
 def _print(operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
     verb, result = operation.verb, operation.result
     if as_json:
-        told = {"action": verb.name, "chosen": len(chosen), "changed": result.changed, "asked_to_stop": result.asked}
+        answer = {"action": verb.name, "chosen": len(chosen), "changed": result.changed, "asked_to_stop": result.asked}
         left = [{"id": job_id, "why": why} for job_id, why in sorted(result.refused.items())]
-        echo_json(told | {"unchanged": left, "stopped_early": result.stopped_early})
+        echo_json(answer | {"unchanged": left, "stopped_early": result.stopped_early})
     elif operation.named:
         for job_id in chosen:
-            if job_id in result.told:
-                echo(f"job {job_id} {result.told[job_id]}")
+            if job_id in result.sentences:
+                echo(f"job {job_id} {result.sentences[job_id]}")
             elif job_id in result.refused:
                 complain(f"job {job_id} {result.refused[job_id]}")
     elif chosen:

@@ -22,7 +22,7 @@ from cronjobs.desk.cli.output import (
     counted,
     died_lost,
     host_of,
-    key_told,
+    key_text,
     labelled,
     name_text,
     ordinal,
@@ -278,7 +278,7 @@ def _progress_lines(job: Mapping[str, Any], times: Times) -> list[str]:
         return []
     ago = times.ago(min(times.now, job["started_at"] + timedelta(seconds=reported.ran_s)))
     left = time_left(reported, job["started_at"], times.now)
-    return [said, f"said {ago}" + (f"; at this pace it takes {rough(left)} more" if left is not None else "")]
+    return [said, f"reported {ago}" + (f"; at this pace it takes {rough(left)} more" if left is not None else "")]
 
 
 def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence: str) -> list[str]:
@@ -297,7 +297,7 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence:
         ("ended", _span(job, times)),
         ("queue", f"{safe(job['queue'])}, priority {job['priority']}"),
         ("timeout", seconds_text(job["timeout_s"]) if job["timeout_s"] else ""),
-        ("key", key_told(job)),
+        ("key", key_text(job)),
         ("counts as", safe(job["concurrency_key"])),
         ("payload", _json_text(job["payload"], room)),
         ("meta", _json_text(job["meta"], room) if job["meta"] != {} else ""),

@@ -75,7 +75,7 @@ class _Follower:
     settings: Settings
     below: Progress
     attempt: int | None = None
-    told: str = ""  # the last line printed on stderr
+    last_line: str = ""  # the last line printed on stderr
     in_line: bool = False  # the last output did not end with a newline
 
     def look(self, follow: bool) -> int | None:
@@ -83,7 +83,7 @@ class _Follower:
         try:
             return self._look(follow)
         except DatabaseError as error:
-            if self.attempt is None and not self.told:
+            if self.attempt is None and not self.last_line:
                 raise
             self._say(f"the database cannot be reached, retrying: {error}")  # it may be restarting; the job continues
             return None
@@ -163,8 +163,8 @@ class _Follower:
         self.in_line = not text.endswith("\n")
 
     def _say(self, text: str) -> None:
-        if text != self.told:
-            self.told = text
+        if text != self.last_line:
+            self.last_line = text
             self.below.say("")
             complain(text)
 

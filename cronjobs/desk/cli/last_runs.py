@@ -44,14 +44,14 @@ def signs() -> dict[str, str]:
 
 def strip(outcomes: Sequence[str], count: int) -> Painted:
     """Return the last *count* outcomes as a strip, newest on the right."""
-    told = signs()
+    sign_of = signs()
     shown = outcomes[-count:]
-    cell = Painted("".join(told.get(each, "?") for each in shown))
-    cell.painted = "".join(coloured(told.get(each, "?"), COLOURS.get(status_word(each))) for each in shown)
+    cell = Painted("".join(sign_of.get(each, "?") for each in shown))
+    cell.painted = "".join(coloured(sign_of.get(each, "?"), COLOURS.get(status_word(each))) for each in shown)
     return cell
 
 
 def legend(outcomes: Iterable[str]) -> str:
     """Explain the characters of the outcomes that occur."""
-    told, seen = signs(), set(outcomes)
-    return "  ".join(f"{sign} {status_word(name)}" for name, sign in told.items() if name in seen)
+    sign_of, seen = signs(), set(outcomes)
+    return "  ".join(f"{sign} {status_word(name)}" for name, sign in sign_of.items() if name in seen)

@@ -89,7 +89,7 @@ class Root(LazyGroup):
         ),
         "exec": CommandRow(
             "cronjobs.contrib.exec.cli:exec_command",
-            "Run a crontab's line as cron would, and record the run: output, duration, exit code.",
+            "Run a crontab line as cron would, and record the run: output, duration, exit code.",
             DAILY,
             "For example, in a crontab: 15 2 * * * cronjobs exec backup -c 'cd / && pg_dump app > /backup/app.sql'",
         ),
@@ -169,7 +169,7 @@ class Root(LazyGroup):
         ),
         "schema": CommandRow(
             "schema:schema",
-            "Print the JSON Schema of cronjobs.yaml (draft-07), with which an editor completes and checks it.",
+            "Print the JSON Schema of cronjobs.yaml (draft-07), which editors use to complete and check it.",
             SET_UP,
             "For example: cronjobs schema > cronjobs.schema.json",
         ),

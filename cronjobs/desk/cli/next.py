@@ -98,7 +98,7 @@ def next_occurrences(
     Exit codes: 0, also if nothing is due, 2 usage, 3 an entry of the file is bad (the others are shown).
     """
     if what and len(what) > 1:
-        raise UsageError('one expression or schedule at a time, and quotes around it: cronjobs next "30 2 * * *"')
+        raise UsageError('give one expression or schedule, in quotes: cronjobs next "30 2 * * *"')
     given = what[0].strip() if what else None
     broken: list[str] = []
     if given is not None and not NAME.fullmatch(given):
@@ -229,12 +229,12 @@ def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
     """Keep only the first occurrence of a frequent schedule. Its remark says how many there are."""
     counts = {due: count_between(due.timing, start, start + WINDOW)[0] for due in {one.due for one in found}}
     shown: list[Occurrence] = []
-    told: set[Upcoming] = set()
+    named: set[Upcoming] = set()
     for one in found:
         if counts[one.due] <= FREQUENT:
             shown.append(one)
-        elif one.due not in told:
-            told.add(one.due)
+        elif one.due not in named:
+            named.add(one.due)
             changes = [said for _, said in clock_changes(one.due.timing, start, start + WINDOW)]
             first = f"the first of {counts[one.due]:,} in 24 h"
             shown.append(Occurrence(one.due, one.at, "; ".join([first, *changes])))

@@ -56,21 +56,21 @@ class Bar:
         self._said: HowFar | None = None
         self._turn = threading.RLock()  # the job's thread prints output, the loop's thread delayed reports
 
-    def show(self, told: HowFar) -> None:
+    def show(self, how_far: HowFar) -> None:
         with self._turn:
-            self._show(told)
+            self._show(how_far)
 
-    def _show(self, told: HowFar) -> None:
+    def _show(self, how_far: HowFar) -> None:
         every_s = 0.1 if is_terminal("stderr") else PLAIN_EVERY_S
-        now, ready = SYSTEM.monotonic(), told.of is not None and (told.done or 0) >= told.of
-        if told is self._said or self._in_line or (now < self._said_at + every_s and not ready):
+        now, ready = SYSTEM.monotonic(), how_far.of is not None and (how_far.done or 0) >= how_far.of
+        if how_far is self._said or self._in_line or (now < self._said_at + every_s and not ready):
             return
-        self._said_at, self._said = now, told
+        self._said_at, self._said = now, how_far
         if is_terminal("stderr"):
             self._drawn = True
-            self._line.say(f"{bar(told)}{in_words(told)}")
+            self._line.say(f"{bar(how_far)}{in_words(how_far)}")
         else:
-            self._print_line(f"progress: {safe(in_words(told))}")
+            self._print_line(f"progress: {safe(in_words(how_far))}")
 
     def make_way(self, text: str) -> None:
         """Erase the bar, since *text* is about to be printed."""
@@ -81,11 +81,11 @@ class Bar:
             self._in_line = bool(text) and not text.endswith("\n")
 
 
-def bar(told: HowFar) -> str:
+def bar(how_far: HowFar) -> str:
     """Return text such as "[######..............] ", or "" if there is no total."""
-    if told.of is None or told.done is None:
+    if how_far.of is None or how_far.done is None:
         return ""
-    full = min(BAR, int(BAR * told.done / told.of))
+    full = min(BAR, int(BAR * how_far.done / how_far.of))
     return f"[{'#' * full}{'.' * (BAR - full)}] "
 
 

@@ -129,5 +129,5 @@ def _lines(rows: Sequence[Mapping[str, Any]], times: Times, retention: Retention
             if dry_run:
                 cells.insert(2, times.clock(row["oldest"]))
             lines.append(cells)
-    said = "would go" if dry_run else "gone"
+    said = "would be deleted" if dry_run else "deleted"
     return [f"{said}, by the retention at {times.said}:", *table(lines, header, room=width())]

@@ -24,7 +24,7 @@ from cronjobs.installed import needed
 def report(
     source: Source,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help='Output file, replaced if it exists; "-": stdout.')
+        Path, typer.Option("--out", metavar="FILE", help='Output file, replaced if it exists, or "-" for stdout.')
     ],
 ) -> None:
     """Write the state as one HTML file, for an email or a ticket.

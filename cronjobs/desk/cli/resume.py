@@ -96,9 +96,9 @@ def _held_line(timezone: str, schedule: str, what: Range, became: Sequence[Mappi
     counts: dict[str, int] = {}
     for facts in became:
         counts[facts["outcome"]] = counts.get(facts["outcome"], 0) + facts["count"]
-    told = [f"{count:,} {outcome}" for outcome, count in counts.items()]
+    parts = [f"{count:,} {outcome}" for outcome, count in counts.items()]
     if jobs := [str(facts["job_id"]) for facts in became if facts["outcome"] == "enqueued"]:
-        told[-1] += f" (job {', '.join(jobs[:5])}{', …' if len(jobs) > 5 else ''})"
-    then = ", ".join(told) or ("still held back by another pause" if still else "a tick is settling them")
+        parts[-1] += f" (job {', '.join(jobs[:5])}{', …' if len(jobs) > 5 else ''})"
+    then = ", ".join(parts) or ("still held back by another pause" if still else "a tick is settling them")
     count = "1 occurrence was" if what.count == 1 else f"{what.count:,} occurrences were"
     return safe(f"{schedule}: {count} held back, {span}: {then}", 1000)

@@ -25,7 +25,7 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import job_types
 from cronjobs.engine.tick.extras import LAST_S, Over, beside_jobs
 from cronjobs.engine.tick.foreground import Foreground, RunResult, signals_wait
-from cronjobs.engine.tick.log import Log, told_of_starts
+from cronjobs.engine.tick.log import Log, start_reporter
 from cronjobs.errors import UsageError
 from cronjobs.model import Snoozed, Status, Succeeded, rough
 
@@ -98,7 +98,7 @@ def run(
                 streams=streams,
                 emit=extras.listening(log),
                 on_progress=None if hushed else below.show,
-                on_start=told_of_starts(log, extras),
+                on_start=start_reporter(log, extras),
                 on_end=extras.ended,
             ).run()
             below.make_way("")

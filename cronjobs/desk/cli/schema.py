@@ -8,7 +8,7 @@ from cronjobs.engine.config.reference import json_schema
 
 
 def schema() -> None:
-    """Print the JSON Schema of cronjobs.yaml (draft-07), with which an editor completes and checks it.
+    """Print the JSON Schema of cronjobs.yaml (draft-07), which editors use to complete and check it.
 
     "init" writes it to cronjobs.schema.json, and cronjobs.yaml begins with the line that names it:
     "# yaml-language-server: $schema=cronjobs.schema.json". After an upgrade write it again:

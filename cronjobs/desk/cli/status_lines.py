@@ -192,7 +192,7 @@ def _did(tick: Mapping[str, Any], times: Times) -> str:
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     if tick["finished_at"] is None:
         # A tick completes its row last, and its budget is under a minute.
-        ended = "at work" if times.now - tick["started_at"] < timedelta(minutes=2) else "did not end: killed?"
+        ended = "at work" if times.now - tick["started_at"] < timedelta(minutes=2) else "did not end; was it killed?"
     else:
         ended = safe(tick["ended"])
     if ended == "nothing is due" and done:

@@ -35,7 +35,7 @@ def trigger(
     schedule: Annotated[
         str, typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="Its name in cronjobs.yaml.")
     ],
-    force: Annotated[bool, typer.Option("--force", help="Even if the schedule has an unfinished job.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Enqueue even if the schedule has an unfinished job.")] = False,
     no_import: NoImportOption = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -161,7 +161,7 @@ def pairs(given: Sequence[str], option: str) -> dict[str, str]:
     for entry in given:
         key, equals, value = entry.partition("=")
         if not equals or not key:
-            raise UsageError(f"{option} is written {option} key=value")
+            raise UsageError(f"{option} must have the form key=value")
         if key in found:
             raise UsageError(f"{option} has the key {one_line(repr(key), 60)} twice")
         found[key] = value

@@ -73,8 +73,8 @@ class Screen:
         lines = list(self._lines)
         if self._trouble is not None:
             what = [self._trouble[at : at + size.columns] for at in range(0, len(self._trouble), max(1, size.columns))]
-            told = "state at the last refresh:" if lines else "it is tried again"
-            lines = [*(coloured(line, "red") for line in what[:4]), coloured(told, "bright_black"), *lines]
+            note = "state at the last refresh:" if lines else "it is tried again"
+            lines = [*(coloured(line, "red") for line in what[:4]), coloured(note, "bright_black"), *lines]
         if len(lines) > size.lines:
             left_out = len(lines) - size.lines + 1
             lines = [*lines[: size.lines - 1], coloured(f"… and {left_out} more lines", "bright_black")]

@@ -34,7 +34,7 @@ class BlockBroken(CrontabError):
     def __init__(self, *, line: int, what: str) -> None:
         super().__init__(
             f"line {line} of the crontab: {what}, so it is not clear which lines belong to cronjobs. "
-            'Nothing was changed: put it right with "crontab -e"'
+            'Nothing was changed: fix it with "crontab -e"'
         )
 
 
@@ -112,7 +112,7 @@ def when(every: timedelta) -> str:
     if not rest and 1 < hours <= 12 and 24 % hours == 0:
         return f"0 */{hours} * * *"
     raise UsageError(
-        f"run.every: {every}: cron cannot start ticks at equal intervals of that; use 1m, 2m, 3m, 4m, 5m, 6m, "
+        f"run.every: {every}: cron cannot start ticks at this interval; use 1m, 2m, 3m, 4m, 5m, 6m, "
         "10m, 12m, 15m, 20m, 30m, 1h, 2h, 3h, 4h, 6h, 8h or 12h"
     )
 
@@ -172,9 +172,9 @@ def find(crontab: str, config: Path) -> FoundBlock | None:
     if len(own) == 1:
         raise BlockBroken(line=first[0], what=f'"# cronjobs begin {config}" has no end after it')
     if len(own) > 2 or last[3].kind == "begin":
-        raise BlockBroken(line=marks[own[1]][0], what=f"the block of {config} is there more than once")
+        raise BlockBroken(line=marks[own[1]][0], what=f"the block of {config} appears more than once")
     if own[1] != own[0] + 1:
-        raise BlockBroken(line=marks[own[0] + 1][0], what=f"a mark stands inside the block of {config}")
+        raise BlockBroken(line=marks[own[0] + 1][0], what=f"another mark is inside the block of {config}")
     text = crontab[first[1] : last[2]]
     return FoundBlock(text, first[1], last[2])
 

@@ -45,9 +45,7 @@ def user() -> pwd.struct_passwd:
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:
-        raise CrontabError(
-            f"user id {os.getuid()} has no entry in the passwd file, and cron serves only those"
-        ) from None
+        raise CrontabError(f"user id {os.getuid()} has no entry in the passwd file, which cron requires") from None
 
 
 def environment(crontab: str, config: Path, *, root: Path = Path("/")) -> dict[str, str]:
@@ -145,7 +143,7 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
                 pipe.close()
         if not isinstance(stopped, subprocess.TimeoutExpired):
             raise
-        return BareTick(137, None, f"it had not ended after {rough(limit)}")
+        return BareTick(137, None, f"it was still running after {rough(limit)}")
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     report = _report(out)
     database = report.get("database")

@@ -94,7 +94,7 @@ def _entry(
         line = line[1:]
     words = _NAMED.match(line) or _FIVE.match(line)
     if words is None:
-        return NoEntry(number, text, "it has neither five fields nor the form of a setting")
+        return NoEntry(number, text, "it is neither a setting nor a line with five fields")
     when, rest = " ".join(words["when"].split()), words["rest"]
     if cron == "cronie" and (option := _MAIL_ON_ERROR.match(rest)):  # "mail only if it fails", as cronjobs does
         rest = rest[option.end() :]

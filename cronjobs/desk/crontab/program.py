@@ -105,7 +105,7 @@ def replace(old: str, new: str) -> None:
         # unchanged (measured, cron 3.0pl1-162).
         if line.endswith(r"\r"):
             raise CrontabError(
-                f"line {number} of the crontab ends in a carriage return that crontab -l does not give back as it is. "
+                f"line {number} of the crontab ends in a carriage return, which crontab -l does not print unchanged. "
                 r"Nothing was changed: convert it to Unix line ends first: crontab -l | sed 's/\\r$//' | crontab -"
             )
     with _alone():
@@ -116,7 +116,8 @@ def replace(old: str, new: str) -> None:
             raise CrontabFailed(command="crontab -", code=done.returncode, said=text_of(done.stderr))
         if read() != new:
             raise CrontabError(
-                "crontab took the new text but lists another one: someone else may have written at the same moment. "
+                "crontab accepted the new text but lists a different one: someone else may have "
+                "written at the same moment. "
                 'Look at it with "crontab -l", then run the command again'
             )
 

@@ -64,7 +64,7 @@ def unfiltered(folder: Path, *, schema: str | None) -> str | None:
     if not found:
         return None
     return (
-        f"{', '.join(found)}: if this alembic migrates the database of the jobs, its autogenerate would drop the "
+        f"{', '.join(found)}: if this alembic migrates the jobs database, its autogenerate would drop the "
         f"tables of cronjobs: {HOW_TO_FILTER}"
     )
 

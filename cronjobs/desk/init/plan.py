@@ -313,7 +313,10 @@ def _snippet(around: Surroundings, database: JobsDatabase, module: str) -> tuple
     handler = f"from {module} import hello"
     if database.is_ours:
         return (
-            f"then, in a request ({framework}); the jobs have a database of their own, so this is its own transaction:",
+            (
+                f"then, in a request ({framework}); the jobs have a database of their own, so this is a "
+                "separate transaction:"
+            ),
             "  from cronjobs import connect",
             f"  {handler}",
             "  with connect() as connection:",

@@ -372,7 +372,7 @@ def _limits(place: _Place, run: RunSettings) -> Iterator[Problem]:
     if run.lease < run.budget + timedelta(seconds=5):
         yield place.problem(
             f"lease {duration_text(run.lease)} is shorter than budget + 5s ({duration_text(run.budget)} + 5s): "
-            "a tick that cannot reach the database that long is ended, and its jobs start again elsewhere",
+            "a tick that cannot reach the database for that long is ended, and its jobs start again elsewhere",
             "run.lease",
             "run",
         )

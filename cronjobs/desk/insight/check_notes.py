@@ -39,7 +39,7 @@ def _shell_words(job_types: Mapping[str, JobTypeSettings]) -> Iterator[Note]:
         if entry.command is None or (word := shell_word(entry.command)) is None:
             continue
         text = (
-            f'"{word}" is passed to {entry.command[0]} as an argument, since no shell reads a command: if one is to, '
+            f'"{word}" is passed to {entry.command[0]} as an argument, since commands run without a shell: to use one, '
             f"write {as_shell_line(entry.command)}"
         )
         yield text, (f"job_types.{name}.command", f"schedules.{name}.command", f"job_types.{name}", f"schedules.{name}")
@@ -57,7 +57,7 @@ def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Not
         if named:
             text = (
                 f'"{limit.prefix}" names a job type, and limits count by concurrency_key: this one counts only jobs '
-                f'that are enqueued with a key that begins so: enqueue(connection, "{named[0]}", …, '
+                f'that are enqueued with a key that begins with it: enqueue(connection, "{named[0]}", …, '
                 f'concurrency_key="{limit.prefix}")'
             )
             yield text, (f"limits.{limit.prefix}", "limits")
@@ -92,7 +92,8 @@ def _old_schema(folder: Path) -> Iterator[Note]:
         return  # absent, or unreadable for an editor too
     if written != starter_schema():
         text = (
-            f"{SCHEMA_FILE} is from another version, so editors check against that one: cronjobs schema > {SCHEMA_FILE}"
+            f"{SCHEMA_FILE} was written by another version, so editors check against that version: "
+            f"cronjobs schema > {SCHEMA_FILE}"
         )
         yield text, ("",)
 

@@ -123,13 +123,13 @@ class ScheduleEvidence:
         due = exact or (era.timing is not None and is_due(era.timing, asked.at))
         if not asked.exists:  # only the run after the clock change can make up for the skipped time
             due = due and era.timing is not None and runs_after_a_gap(era.timing, asked.wall)
-        told = None if asked.wall is None else f"{asked.wall:%Y-%m-%d %H:%M}"
+        wall = None if asked.wall is None else f"{asked.wall:%Y-%m-%d %H:%M}"
         if not due or row is None or row.first_for > asked.at:
             row = None
         facts = replace(
             self._facts(era, Range(asked.at, asked.at, 1), due),
-            asked=told,
-            clock_change=None if told is None else "doubled" if asked.exists else "gap",
+            asked=wall,
+            clock_change=None if wall is None else "doubled" if asked.exists else "gap",
             remark=self._remark(era, asked, due),
             due_by=None if due else self._due_by_another(era, asked.at),
         )
@@ -340,7 +340,7 @@ class ScheduleEvidence:
         stands: dict[int, int] = {}
         for row in explaining.rows_naming(connection, job_ids, "coalesced") if job_ids else ():
             stands[row.job_id] = stands.get(row.job_id, 1) + count_of(row)
-        told = []
+        complete = []
         triggered = self._triggered([row for _, row in found if row is not None])
         for number, (facts, row) in enumerate(found):
             before, after = beside.get(number, (None, None))
@@ -362,8 +362,8 @@ class ScheduleEvidence:
                 )
             elif facts.due and facts.count and (facts.owed or facts.last_for > self.stored.seen_until):
                 facts = replace(facts, pause=self._pause(self.around.now) or self._held_back(facts.last_for, self.now))
-            told.append(facts)
-        return told
+            complete.append(facts)
+        return complete
 
     def _triggered(self, rows: Sequence[Any]) -> list[Triggered]:
         """Return runs triggered by hand since the oldest of *rows*."""

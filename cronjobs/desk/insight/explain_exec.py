@@ -66,11 +66,11 @@ class ExecEvidence:
 
     def latest(self) -> Explanation:
         """Explain the newest run. If a later run was due but did not start, begin with that."""
-        told, due = explain_job(self._life(self.newest)), next_due(self.newest)
+        explanation, due = explain_job(self._life(self.newest)), next_due(self.newest)
         if due is None or due + LATE >= self.now:
-            return told
+            return explanation
         said = self._absent(self.newest, due, self.now)
-        return replace(told, at=due, verdict="absent", sentences=(*said, *told.sentences))
+        return replace(explanation, at=due, verdict="absent", sentences=(*said, *explanation.sentences))
 
     def at(self, at: datetime) -> Explanation:
         """Explain the run that began at about *at*, or its absence."""
@@ -105,16 +105,16 @@ class ExecEvidence:
         runs = runs[:limit][::-1]
         before = self._between(None, runs[0].started_at if runs else begin, 2)
         earlier = next((run for run in before if not runs or run.id != runs[0].id), None)
-        told: list[Explanation] = []
+        explanations: list[Explanation] = []
         for run, following in zip([earlier, *runs], [*runs, None], strict=True):
             if run is not None and run is not earlier:
                 life = self._life(run)
                 brief = f"job {run.id}: {brief_job(life.job)}" if life.job else f"job {run.id}"
-                told.append(replace(explain_job(life), at=run.started_at, brief=brief, facts={"count": 1}))
+                explanations.append(replace(explain_job(life), at=run.started_at, brief=brief, facts={"count": 1}))
             if run is not None:
                 until = (following.started_at - _EARLY) if following else min(end, self.now - LATE)
-                told += self._missing(run, max(begin, run.started_at), until)
-        return told, left_out
+                explanations += self._missing(run, max(begin, run.started_at), until)
+        return explanations, left_out
 
     def _missing(self, run: LatestRun, after: datetime, until: datetime) -> list[Explanation]:
         when = _timing(run)
@@ -132,7 +132,7 @@ class ExecEvidence:
         why = "Either cron did not start that line, or the run's record has not reached this database"
         return [
             f"{was}, but did not start: exec recorded no run {since}.",
-            f'{why}: "cronjobs doctor" on that host looks at both.',
+            f'{why}: "cronjobs doctor" on that host checks both.',
         ]
 
     def _between(self, begin: datetime | None, end: datetime, limit: int) -> list[LatestRun]:

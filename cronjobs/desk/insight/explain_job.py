@@ -165,21 +165,21 @@ def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime
     return [*in_order(_happened(job, times)), *_state(job, times, around)]
 
 
-def in_order(told: Iterable[tuple[datetime, str]]) -> list[str]:
+def in_order(dated: Iterable[tuple[datetime, str]]) -> list[str]:
     """Sort sentences by their instants."""
-    return [sentence for _, sentence in sorted(told, key=lambda pair: pair[0])]
+    return [sentence for _, sentence in sorted(dated, key=lambda pair: pair[0])]
 
 
 def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     """Describe attempts and actions, with instants. An action separates the attempts before and after it."""
     acts = [(act.at, sentence) for (_, act), sentence in zip(job.acts, _acts(job, times), strict=True)]
-    told = list(acts)
+    sentences = list(acts)
     if job.held is not None:
-        told.append((job.held[0], f"It was held back: {pause(job.held[1], times)}."))
+        sentences.append((job.held[0], f"It was held back: {pause(job.held[1], times)}."))
     instants = sorted(at for at, _ in acts)
     for _, between in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
-        told += _attempt_sentences(tuple(between), times)
-    return told
+        sentences += _attempt_sentences(tuple(between), times)
+    return sentences
 
 
 def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) -> list[tuple[datetime, str]]:
@@ -385,7 +385,9 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         began = f" (the last began at {times.clock(last.started_at)} on {name(last.host)})" if last else ""
         why = f"{_ahead(job.ahead)}the next tick with room runs it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
-            why = f"no tick of that length runs it, only a longer tick, or one that finds a shorter timeout{began}"
+            why = (
+                f"its timeout is too long for such a tick; only a longer tick, or a shorter timeout, lets it run{began}"
+            )
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
     return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]
 

@@ -109,7 +109,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
         applied = _applied(facts.due_by, times)
         sentences.append(f"Under the definition applied on {applied} ({timing}) it would have been due.")
     sentences += _standing(facts, times)
-    told = {name: value for name, value in plain(facts).items() if name != "around"}
+    shown = {name: value for name, value in plain(facts).items() if name != "around"}
     return Explanation(
         facts.schedule,
         facts.last_for,
@@ -117,7 +117,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
         tuple(sentences),
         brief=_brief(facts, found, times),
         usual=_usual(facts, found),
-        facts=told | {"count": facts.count},
+        facts=shown | {"count": facts.count},
     )
 
 
@@ -172,10 +172,10 @@ def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: d
         return ""
     timing = one_line(definition.timing, 100)
     if definition.applied is None:
-        return f", by its definition ({timing}; no record says since when)"
+        return f", by its definition ({timing}; when it was applied is not recorded)"
     applied = _applied(definition, times)
     if due is not None and definition.applied.at > due:
-        return f", by the definition that a clock which was ahead dated {applied} ({timing})"
+        return f", by the definition dated {applied} by a clock that was ahead ({timing})"
     return f", by the definition applied on {applied} ({timing})"
 
 
@@ -235,7 +235,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and not held_back:
         return []
     if facts.settled_ahead:
-        return [f"It was settled by a clock that was ahead, and showed {times.clock(row.decided_at)}."]
+        return [f"It was settled by a tick whose clock was ahead and showed {times.clock(row.decided_at)}."]
     if facts.pause is not None and not facts.pause.skip:
         held = f"{capital(_it_was(facts))} held back: {pause(facts.pause, times)}."
         ended = facts.pause.ended_at
@@ -244,7 +244,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         return [held, f"No tick settled {_it(facts)} between its end and {times.clock(row.decided_at)}."]
     if after is not None and after != facts.settler and after.last_sign_at < row.decided_at:
         which = "it" if facts.count == 1 else "the last of them"
-        why = _left_by(facts, after) or "no row says why"
+        why = _left_by(facts, after) or "the reason is not recorded"
         return [
             f"A tick reached the database at {times.clock(after.started_at)} already but did not settle {which}; {why}."
         ]
@@ -408,10 +408,10 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         elif last.started_at <= could_since:
             sentences.append(f"The last tick began at {times.clock(last.started_at)} on host {name(last.host)}.")
         elif brake is None and not facts.owed:
-            why = _left_by(facts, last) or "no row says why"
+            why = _left_by(facts, last) or "the reason is not recorded"
             sentences.append(
                 f"A tick of host {name(last.host)} began since, at {times.clock(last.started_at)}, and left "
-                f"{_it(facts)}; {why}."
+                f"{_it(facts)} unsettled; {why}."
             )
         if brake is not None:
             sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(brake, times)}.")
@@ -490,7 +490,7 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
     """Describe whether the file here has the retired schedule. Return [] if it does not."""
     sentences = []
     if facts.in_file:
-        sentences.append("The file here has it, and no tick applied that file since: it is not in force.")
+        sentences.append("The file here has it, but no tick has applied that file since, so it is not in force.")
     if facts.elsewhere is not None:
         here = f"environment {name(facts.elsewhere)}" if facts.elsewhere else "a file without environment:"
         sentences.append(f"The file here has it only for other environments than this one ({here}).")
@@ -564,10 +564,10 @@ def _delay(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> str:
     return f" ({why[:1].lower()}{why[1:].rstrip('.')})" if why else ""
 
 
-def counts_of(told: Iterable[Explanation]) -> Counter[str]:
+def counts_of(explanations: Iterable[Explanation]) -> Counter[str]:
     """Count occurrences by verdict."""
     counts: Counter[str] = Counter()
-    for each in told:
+    for each in explanations:
         counts[each.verdict] += each.facts["count"]
     return counts
 

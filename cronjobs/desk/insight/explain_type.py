@@ -65,9 +65,9 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
         sentences.append(f"{subject}: recent ticks did not record which types they know; {here}.")
     reasons = type_reasons(facts, times)
     if reasons:
-        told = "; ".join(reasons)
+        why = "; ".join(reasons)
         cannot = "" if facts.known else " cannot run"
-        sentences.append(f"{told[:1].upper()}{told[1:]}." if sentences else f"{subject}{cannot}: {told}.")
+        sentences.append(f"{why[:1].upper()}{why[1:]}." if sentences else f"{subject}{cannot}: {why}.")
     if life.schedules:
         more = len(life.schedules) - SCHEDULES_NAMED
         named = ", ".join(name(each) for each in life.schedules[:SCHEDULES_NAMED])

@@ -51,6 +51,6 @@ def troubles(health: Health, settings: Settings, but: Collection[str] = ()) -> l
         *tick_findings(health, settings, same),
         *schedule_findings(health, settings, same),
         *work_findings(health, settings, same),
-        *health.told.findings,
+        *health.of_extras.findings,
     ]
     return [finding for finding in found if finding.kind not in but]

@@ -20,16 +20,16 @@ from cronjobs.errors import DatabaseError
 from cronjobs.installed import if_installed
 
 
-class Told(NamedTuple):
+class Findings(NamedTuple):
     """An extra's findings. ``again_at``: when the mere passing of time may add a finding, or None."""
 
     findings: Sequence[Finding] = ()
     again_at: datetime | None = None
 
 
-def told_by_extras(connection: Connection, settings: Settings, now: datetime) -> Told:
+def findings_of_extras(connection: Connection, settings: Settings, now: datetime) -> Findings:
     """Return the findings of our extras and of those that the file names."""
-    by_extra = [Told(list(_not_installed(settings)))]
+    by_extra = [Findings(list(_not_installed(settings)))]
     if settings.extras:
         prepare_imports(settings)
     for module in (*doors.FINDINGS, *settings.extras):
@@ -37,16 +37,18 @@ def told_by_extras(connection: Connection, settings: Settings, now: datetime) ->
             there = import_module(module) if module in settings.extras else if_installed(module)
             if (found := getattr(there, "found", None)) is not None:
                 with connection.begin_nested():
-                    by_extra.append(Told(*found(connection, settings, now)))
+                    by_extra.append(Findings(*found(connection, settings, now)))
         except DatabaseError:
             raise
         except (Exception, SystemExit) as error:
             if is_lost(error):
                 raise
             text = f"{module} cannot report its findings: {type(error).__name__}: {error}"
-            by_extra.append(Told([Finding("extra", text, subject=module)]))
-    again = [told.again_at for told in by_extra if told.again_at is not None]
-    return Told([finding for told in by_extra for finding in told.findings], min(again, default=None))
+            by_extra.append(Findings([Finding("extra", text, subject=module)]))
+    again = [found_by_one.again_at for found_by_one in by_extra if found_by_one.again_at is not None]
+    return Findings(
+        [finding for found_by_one in by_extra for finding in found_by_one.findings], min(again, default=None)
+    )
 
 
 def _not_installed(settings: Settings) -> Iterator[Finding]:

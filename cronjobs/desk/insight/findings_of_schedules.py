@@ -91,7 +91,7 @@ def _schedules_off(health: Health, every: timedelta) -> Iterator[Finding]:
     span = rough(silence_after(every))
     yield Finding(
         "schedules_off",
-        f"no tick of the last {span} fires schedules: CRONJOBS_SCHEDULES is off on every host that ticks",
+        f"no tick of the last {span} fired schedules: CRONJOBS_SCHEDULES is off on every host that ticks",
         Severity.CRITICAL,
         since=health.watch.fired_at,
         command="cronjobs crontab show",
@@ -102,7 +102,7 @@ def _behind(late: Mapping[str, datetime]) -> Iterator[Finding]:
     if names := list(late):
         yield Finding(
             "behind",
-            f"{several(names)} was due, and ticks do not fire it",
+            f"due, but not fired by any tick: {several(names)}",
             Severity.CRITICAL,
             since=late[names[0]],
             command=typed("cronjobs explain", names[0]),

@@ -245,9 +245,9 @@ def _fault(
     if types:
         due = sum(health.unresolved.get(job_type, 0) for job_type in types)
         names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
-        text = f"{text}; for want of {several(types)} {' and '.join(waiting_words(due, names))}"
+        text = f"{text}; without {several(types)}, {' and '.join(waiting_words(due, names))}"
     if stuck:
-        text = f"{text}; {several(stuck)} was due, and ticks do not fire it"
+        text = f"{text}; due, but not fired by any tick: {several(stuck)}"
     if held:
         text = f"{text}; {waiting_words(held, ())[0]} for it"
     covers = [
@@ -266,7 +266,7 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
         return
     said = "; ".join(f"{mark[:8]} on {', '.join(sorted(hosts))}" for mark, hosts in sorted(files.items()))
     long = health.watch.differ_long
-    text = f"hosts carry different files{' for more than 15 minutes' if long else ''}: {said}"
+    text = f"hosts have different files{' for more than 15 minutes' if long else ''}: {said}"
     yield Finding(
         "files",
         text,

@@ -51,7 +51,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.more_types:
         jobs, types = jobs_text(health.more_unresolved, "due job"), jobs_text(health.more_types, "more job type")
-        text = f"{jobs} of {types} that no host has wait: the oldest types are named one by one"
+        text = f"{jobs} wait for {types} that no host has: the oldest types are named one by one"
         yield Finding("unresolved", text, Severity.CRITICAL, command="cronjobs jobs list --status queued")
     yield from map(_misfit, health.misfits)
     for failing in health.failing_types:
@@ -83,7 +83,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         lease = duration_text(settings.run.lease)
         text = (
             f"{job_type} typically runs for {rough(took)}, and run.lease is {lease}: set run.lease to "
-            f"{RUNS_IN_A_LEASE} times such a run, or a few late heartbeats can cost the run its job"
+            f"{RUNS_IN_A_LEASE} times such a run, or a run can lose its lease after a few late heartbeats"
         )
         yield Finding("lease", text, Severity.NOTICE, command="cronjobs check", subject=job_type)
 

@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.check_config import misfits, never_begin
-from cronjobs.desk.insight.findings_of_extras import told_by_extras
+from cronjobs.desk.insight.findings_of_extras import findings_of_extras
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import judged_types, unknown_schedules, unknown_since
 from cronjobs.desk.insight.same_cause import without_room
@@ -80,7 +80,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         acks=acks_in_force(connection, now),
         watch=watch(connection, every, surveyed, at_work, last_ticking(last_ticks, now, every), pauses, now),
         **troubled_types(connection, settings.run),
-        told=told_by_extras(connection, settings, now),
+        of_extras=findings_of_extras(connection, settings, now),
     )
     for (queue, _), jobs in without_room(health, every).items():  # the finding ``config`` reports them
         health.queues.get(queue, health.others).late -= jobs

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cronjobs.desk.insight.check_config import NeverBegins
-from cronjobs.desk.insight.findings_of_extras import Told
+from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.desk.insight.out_of_reach import BeyondOptions
 from cronjobs.desk.insight.slow_runs import SlowRun
 from cronjobs.desk.insight.waiting import LateGroup, Queue, Stranded
@@ -65,7 +65,7 @@ class Health:
     misfits: list[WaitingMisfits] = field(default_factory=list)  # by job type
     watch: Watched = field(default_factory=Watched)
     acks: dict[str, StoredAck] = field(default_factory=dict)  # finding's key → ack in force
-    told: Told = field(default_factory=Told)  # findings of extras
+    of_extras: Findings = field(default_factory=Findings)  # findings of extras
 
     others: Queue = field(default_factory=Queue)
     more_queues: int = 0

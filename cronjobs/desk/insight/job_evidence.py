@@ -113,10 +113,10 @@ def job_facts(
     rows = explaining.jobs_of(connection, job_ids)
     attempts: dict[int, list[AttemptFacts]] = {}
     for run in explaining.attempts_of(connection, job_ids):
-        told = AttemptFacts(
+        attempt = AttemptFacts(
             run.attempt, run.outcome, run.started_at, run.finished_at, _host(run.runner), run.error_type, run.error
         )
-        attempts.setdefault(run.job_id, []).append(told)
+        attempts.setdefault(run.job_id, []).append(attempt)
     brakes = [pause for pause in map(pause_from, pause_rows) if in_force(pause, around.now)]
     running = running_by_key(connection) if settings.limits else {}
     on_clusters = explaining.workers_of(connection, [row.id for row in rows if row.status == "running"])

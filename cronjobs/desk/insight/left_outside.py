@@ -32,7 +32,7 @@ class Outside:
 DJANGOS: Final = Outside(
     "Django's record",
     "the record of our migrations in django_migrations",
-    "python manage.py migrate cronjobs zero --fake, or a later migrate makes no tables",
+    "python manage.py migrate cronjobs zero --fake, or a later migrate creates no tables",
 )
 
 
@@ -51,7 +51,11 @@ def what_is_outside(
         *_files(settings, address, is_shared_file),
         *([DJANGOS] if in_django else []),
         *([] if address.is_sqlite else _server(settings.schema)),
-        *([Outside("other hosts", there, "there, too: crontab, units, state folder, log")] if there else []),
+        *(
+            [Outside("other hosts", there, "remove these there, too: crontab line, units, state folder, log")]
+            if there
+            else []
+        ),
         Outside("your code", "wherever it enqueues", "enqueue() now fails, because the tables are gone"),
     ]
 
@@ -112,7 +116,7 @@ def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterat
         )
     yield Outside("the configuration", str(settings.file), "it is yours, and so are your handlers")
     if settings.env_file is not None and settings.env_file.exists():
-        yield Outside("its env_file", str(settings.env_file), "it may have passwords")
+        yield Outside("its env_file", str(settings.env_file), "it may contain passwords")
 
 
 def _server(schema: str | None) -> Iterator[Outside]:

@@ -100,7 +100,7 @@ def _schedule(due: Due, settled: Settled) -> dict[str, Any]:
         "coalesced": 0,
         "occurrences": [],
         "paused": due.stored.paused,
-        "trouble": "; ".join(str(event.facts.get("error")) for event in due.told) or None,
+        "trouble": "; ".join(str(event.facts.get("error")) for event in due.to_emit) or None,
     }
     if not due.parts:
         return facts

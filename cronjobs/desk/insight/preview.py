@@ -33,4 +33,4 @@ def preview(
     caps, lifted = ((), ()) if todo is None else (todo.cap, todo.uncap)
     room = queues.room_now(connection, asked, caps, lifted)
     made = {due.stored.id: settled for due, settled in decide_all(readable, known, room.caps, room.waiting)}
-    return todo, [(due, made.get(due.stored.id, Settled())) for due in planned if due.told or due.parts]
+    return todo, [(due, made.get(due.stored.id, Settled())) for due in planned if due.to_emit or due.parts]

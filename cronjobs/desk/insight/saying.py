@@ -29,11 +29,11 @@ def safe(value: object, limit: int = CELL_LIMIT) -> str:
     return one_line(masking.hide(text), limit)
 
 
-def key_told(job: Mapping[str, Any], limit: int = CELL_LIMIT) -> str:
+def key_text(job: Mapping[str, Any], limit: int = CELL_LIMIT) -> str:
     """Format a job's idempotency key, or the key that its cancel freed."""
     if job["released_key"] is None:
         return safe(job["idempotency_key"], limit)
-    return f"{safe(job['released_key'], limit)} (given back: it was cancelled before it began)"
+    return f"{safe(job['released_key'], limit)} (released: it was cancelled before it began)"
 
 
 def status_word(status: str) -> str:

@@ -114,9 +114,9 @@ def defined(name: str, written: Any, act: AuditEntry | None) -> DefinitionPeriod
     except ValueError:
         return DefinitionPeriod("unreadable", since, None, act=act)
     schedule = timed.schedule
-    told = schedule.cron if schedule.every is None else f"every {duration_text(schedule.every)}"
+    timing = schedule.cron if schedule.every is None else f"every {duration_text(schedule.every)}"
     facts = DefinitionFacts(
-        timing=str(told),
+        timing=str(timing),
         timezone=schedule.timezone,
         catch_up=schedule.catch_up,
         catch_up_within=schedule.catch_up_within,

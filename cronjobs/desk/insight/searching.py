@@ -92,7 +92,7 @@ def search(text: str) -> Search:
         if name == "id":
             ids |= dict.fromkeys(_ids(value))
         elif name in given:
-            raise SearchError(f"{name}: comes twice")
+            raise SearchError(f"{name}: is given twice")
         elif not value.strip():
             raise SearchError(f"{name}: has no value")
         else:
@@ -125,7 +125,7 @@ def _words(text: str) -> Iterator[tuple[str, str]]:
                 raise SearchError('a " is not closed')
             value, place = _ESCAPED.sub(r"\1", quoted[1]), quoted.end()
             if text[place : place + 1].strip():
-                raise SearchError('after the " that closes a value comes a space; write \\" for a " in it')
+                raise SearchError('a space must follow the " that closes a value; write \\" for a " in it')
             yield name or "type", value
             continue
         bare = _BARE.match(text, place)

@@ -101,7 +101,9 @@ def database_url() -> str:
     except ImportError:
         raise FieldError("Django is not installed here: pip install 'cronjobs[django]'") from None
     if not conf.settings.configured and not os.environ.get(MODULE):
-        raise FieldError(f"which settings? Write env: {{{MODULE}: shop.settings}} in this file")
+        raise FieldError(
+            f"it is not known which Django settings to use: write env: {{{MODULE}: shop.settings}} in this file"
+        )
     try:
         databases = importlib.import_module("django.db").connections
         name = alias(conf.settings)

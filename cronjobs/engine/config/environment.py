@@ -10,23 +10,27 @@ from typing import Final
 READ: Final = {
     "CRONJOBS_CONFIG": "The configuration, if --config is not given. Default: ./cronjobs.yaml.",
     "CRONJOBS_DATABASE_URL": "The jobs database, if --database-url is not given; overrides database: in the file.",
-    "CRONJOBS_TOKEN_URL": "On a cluster's worker: the database URL of a role that may only take and confirm tokens.",
-    "CRONJOBS_SCHEDULES": "off: this process runs jobs but fires no schedules; on or empty: it does both.",
+    "CRONJOBS_TOKEN_URL": "On a cluster's worker: the database URL, with a role that may only take and confirm tokens.",
+    "CRONJOBS_SCHEDULES": "off: this process runs jobs but fires no schedules. on or empty: it does both.",
     "CRONJOBS_HOST": "This host's name in leases, logs and status; set a stable one in containers.",
-    "CRONJOBS_TRUST_FILES": "Users (deploy,ci) whose files root's tick runs, its cronjobs.yaml too; 1: everybody's.",
+    "CRONJOBS_TRUST_FILES": (
+        "Users (deploy,ci) whose files root's tick may run, including its cronjobs.yaml. 1: all users."
+    ),
     "XDG_STATE_HOME": "Parent of the state folder. Default: ~/.local/state.",
     "NO_COLOR": "Any value: no colours on a terminal.",
     "COLUMNS": "Width of tables when stdout is not a terminal. Default: unlimited.",
 }
 GIVEN: Final = {
     "CRONJOBS_JOB_ID": "The job's id.",
-    "CRONJOBS_JOB_TYPE": "Its job type.",
+    "CRONJOBS_JOB_TYPE": "The job's type.",
     "CRONJOBS_ATTEMPT": "The number of this attempt, from 1.",
-    "CRONJOBS_SCHEDULE": "The schedule that made it, if one did.",
-    "CRONJOBS_SCHEDULED_FOR": "Its occurrence, ISO 8601 in the schedule's time zone; use its date for today.",
-    "CRONJOBS_STANDS_FOR": "The number of occurrences it stands for.",
-    "CRONJOBS_IDEMPOTENCY_KEY": "Its idempotency key, the same in every attempt.",
-    "CRONJOBS_DEADLINE": "Its deadline, ISO 8601 in UTC.",
+    "CRONJOBS_SCHEDULE": "The schedule that created the job, if there is one.",
+    "CRONJOBS_SCHEDULED_FOR": (
+        "The job's occurrence, ISO 8601 in the schedule's time zone; use its date as today's date."
+    ),
+    "CRONJOBS_STANDS_FOR": "The number of occurrences that the job stands for.",
+    "CRONJOBS_IDEMPOTENCY_KEY": "The job's idempotency key, the same in every attempt.",
+    "CRONJOBS_DEADLINE": "The attempt's deadline, ISO 8601 in UTC.",
 }
 # Passed between our own processes.
 INTERNAL: Final = frozenset(

@@ -219,7 +219,7 @@ def path_beside_file(reading: Reading, node: Node, path: str) -> Path:
 def folder(reading: Reading, node: Node, path: str) -> Path:
     found: Path = path_beside_file(reading, node, path)
     if not found.is_dir():
-        raise FieldError(f"{shown(node)} is no folder beside {Path(reading.file).name}")
+        raise FieldError(f"{shown(node)} is not a folder beside {Path(reading.file).name}")
     return found
 
 

@@ -110,7 +110,7 @@ RUN: Final[Keys] = {
     "long_jobs": ConfigKey(
         fields.integer(0, 1000),
         "2",
-        "How many long jobs a host runs at once; 0: none, so the budget limits every job.",
+        "How many long jobs a host runs at once. With 0 there are no long jobs, so the budget limits every job.",
     ),
     "max_losses": ConfigKey(fields.integer(1, 1000), "3", "How often a job may lose its runner before it is dead."),
 }
@@ -230,13 +230,14 @@ FILE: Final[Keys] = {
     "project": ConfigKey(
         fields.title,
         "shop",
-        "The project that owns the jobs; stored in the database, so that another app's ticks claim nothing there.",
+        "The project that owns the jobs. It is stored in the database, so that another app's ticks "
+        "claim nothing there.",
         "none",
     ),
     "environment": ConfigKey(
         fields.title,
         "production",
-        "Stored likewise, so that a copy of the database restored elsewhere runs nothing there.",
+        "Also stored in the database, so that a copy restored elsewhere runs nothing there.",
         "none",
     ),
     "env_file": ConfigKey(
@@ -248,7 +249,7 @@ FILE: Final[Keys] = {
     "database": ConfigKey(
         Reader(fields.later, "database URL", schema_parts.DATABASE),
         "sqlite:///cronjobs.db",
-        "The database that jobs are kept in, by its URL, or django: the one in Django's settings; "
+        "The URL of the jobs database, or django for the database in Django's settings; "
         "--database-url and $CRONJOBS_DATABASE_URL override it.",
         "must be given somewhere",
     ),
@@ -295,7 +296,7 @@ FILE: Final[Keys] = {
     "run": ConfigKey(_run, "{workers: 8}", "How ticks work.", AS_BELOW),
     "defaults": ConfigKey(_defaults, "{retry: {max_attempts: 5}}", "Defaults for every entry.", AS_BELOW),
     "retention": ConfigKey(
-        _retention, "{succeeded: 30d}", "How long ticks keep rows before they delete them in spare time.", AS_BELOW
+        _retention, "{succeeded: 30d}", "How long rows are kept before ticks delete them in their spare time.", AS_BELOW
     ),
     "limits": ConfigKey(
         limits,
@@ -312,7 +313,7 @@ FILE: Final[Keys] = {
     "queues": ConfigKey(
         _named("mapping: queue → its settings", queue),
         "{mail: {max_waiting: 10000}}",
-        "Queues that hold a limited number of jobs; others need no entry.",
+        "Queues with a limited number of waiting jobs; other queues need no entry.",
         "none",
     ),
     "job_types": ConfigKey(
@@ -324,7 +325,7 @@ FILE: Final[Keys] = {
     "schedules": ConfigKey(
         _named("mapping: schedule → its settings", schedule),
         "{nightly: {every: 1h, job: hello}}",
-        "What recurs.",
+        "Jobs that run at recurring times.",
         "none",
     ),
 }

@@ -20,7 +20,7 @@ _ATTEMPTS: Final = fields.integer(1, 10_000)
 
 RETRY: Final[Keys] = {
     "max_attempts": ConfigKey(
-        _ATTEMPTS, "5", "How many failures make a job dead; losses and interruptions do not count."
+        _ATTEMPTS, "5", "After how many failures a job is dead; lost runners and interruptions do not count."
     ),
     "base": ConfigKey(fields.span("10ms", "30d"), "30s", "The delay after the first failure."),
     "factor": ConfigKey(fields.number(1, 100), "3", "The factor by which each delay grows; 1 keeps it constant."),
@@ -53,7 +53,7 @@ def retry(reading: Reading, node: Node, path: str) -> RetryChanges:
     if bad:
         raise ReportedError
     if "delays" in given and (clash := sorted(given.keys() & {"base", "factor", "cap"})):
-        raise FieldError(f"delays replaces {', '.join(clash)}: write one or the other")
+        raise FieldError(f"delays cannot be combined with {', '.join(clash)}: write one or the other")
     try:
         policy = RetryPolicy(**given)
         if isinstance(policy, WrongPolicy):  # while a module is being imported, a wrong policy does not raise
@@ -93,13 +93,13 @@ JOB_TYPE: Final[Keys] = {
     "inherit_env": ConfigKey(
         fields.list_of(fields.variable),
         "[PATH, HOME]",
-        "The only variables of cron and the file that the command inherits.",
+        "The only variables that the command inherits from cron and the file.",
         "all",
     ),
     "isolation": ConfigKey(
         fields.choice("thread", "process"),
         "process",
-        "Where a handler runs; a process of its own can be killed, and its crash harms no other job.",
+        "Where a handler runs. A process of its own can be killed, and a crash of it harms no other job.",
         "from @job, else thread",
     ),
     "max_memory": ConfigKey(
@@ -143,7 +143,7 @@ JOB_TYPE: Final[Keys] = {
     "retry_exit_codes": ConfigKey(
         fields.list_of(_EXIT_CODE),
         "[65]",
-        "Exit codes to retry; lists 65 or 78, which are otherwise final.",
+        "Exit codes that are retried; use it for 65 and 78, which would otherwise be final.",
         "[]",
     ),
     "hide": ConfigKey(
@@ -155,7 +155,7 @@ JOB_TYPE: Final[Keys] = {
     "stdin": ConfigKey(
         fields.standard_input,
         "none",
-        "Text for the command's standard input; none: empty input.",
+        "Text for the command's standard input; none means empty input.",
         "the payload as JSON",
     ),
     "folder": ConfigKey(fields.path_beside_file, "/srv/shop", "Where the command runs.", "the file's folder"),
@@ -206,7 +206,7 @@ _PREFIX: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 @taken_as("whole number, 1–10000", schema_parts.number("integer", 1, 10_000))
 def _at_once(reading: Reading, node: Node, path: str) -> int:
     if reading.text(node) == "0":
-        raise FieldError('0 would let no job begin: to stop jobs for a while, "cronjobs pause --queue NAME"')
+        raise FieldError('0 would let no job start: to stop jobs for a while, run "cronjobs pause --queue NAME"')
     count: int = fields.integer(1, 10_000)(reading, node, path)
     return count
 
@@ -226,7 +226,7 @@ def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
     if bad:
         raise ReportedError
     if not values:
-        raise FieldError("a limit has most: (all together), each: (per key), or both")
+        raise FieldError("a limit needs most: (for all keys together), each: (for each key), or both")
     return values
 
 
@@ -239,7 +239,10 @@ def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
     if isinstance(node, Scalar) and node.is_null:
         return ()
     if not isinstance(node, Mapping):
-        raise FieldError('write it as a mapping: {"smtp:": 4}, the beginning of a concurrency_key and how many at once')
+        raise FieldError(
+            'write a mapping such as {"smtp:": 4}: the beginning of a concurrency_key, and how many '
+            "jobs may run at once"
+        )
 
     def entry(key: Scalar, value: Node, here: str) -> Limit:
         if not _PREFIX.fullmatch(key.text):
@@ -275,32 +278,32 @@ SCHEDULE: Final[Keys] = {
     ),
     "payload": ConfigKey(payload, "{region: us}", "The payload of its jobs: the handler's keyword arguments.", "{}"),
     "queue": ConfigKey(fields.name, "reports", "The queue that its jobs wait in."),
-    "priority": ConfigKey(fields.integer(0, 9), "2", "Which waiting job begins first: 0 before 9."),
+    "priority": ConfigKey(fields.integer(0, 9), "2", "Which waiting jobs start first, from 0 (first) to 9 (last)."),
     "timeout": ConfigKey(_TIMEOUT, "40s", "How long an attempt of its jobs may take.", "the job type's"),
-    "max_attempts": ConfigKey(_ATTEMPTS, "3", "How many failures make one of its jobs dead.", "the job type's"),
+    "max_attempts": ConfigKey(_ATTEMPTS, "3", "After how many failures one of its jobs is dead.", "the job type's"),
     "catch_up": ConfigKey(
         fields.choice("none", "latest", "all"),
         "all",
-        "Which occurrences run when no tick came in time: none, the newest for all of them, or each.",
+        "Which occurrences run later if no tick ran in time: none, the latest (in place of all), or all.",
     ),
     "catch_up_within": ConfigKey(
-        fields.span("0s", "366d"), "6h", "How old an occurrence may be for catch_up; older ones are missed."
+        fields.span("0s", "366d"), "6h", "How old an occurrence may be for catch_up to run it; older ones are missed."
     ),
     "catch_up_limit": ConfigKey(
         fields.integer(1, 10_000),
         "20",
-        "The most occurrences that catch_up: all makes up for; dropping more is a finding.",
+        "How many occurrences catch_up: all runs at most; if more are dropped, that is a finding.",
     ),
     "overlap": ConfigKey(
         fields.choice("skip", "wait", "allow"),
         "wait",
-        "What happens to an occurrence while a job of this schedule is unfinished: skip it, let one wait, or "
+        "What to do with an occurrence while a job of this schedule is unfinished: skip it, let one wait, or "
         "allow both to run.",
     ),
     "spread": ConfigKey(
         fields.span("1s", "1d"),
         "10m",
-        "Delay it by a fixed fraction of this span, so that schedules do not all start together.",
+        "Delay each occurrence by a fixed part of this span, so that not all schedules start at once.",
         "no delay",
     ),
     "retry_until": ConfigKey(
@@ -312,7 +315,7 @@ SCHEDULE: Final[Keys] = {
     "grace": ConfigKey(
         fields.span("1s", "366d"),
         "30m",
-        "How long after an occurrence a run must have succeeded; otherwise it is a critical finding.",
+        "How long after an occurrence its run must have succeeded; otherwise there is a critical finding.",
         "never critical; a finding after an hour if nothing runs or is retried",
     ),
     "warn_after_failures": ConfigKey(
@@ -331,7 +334,10 @@ SCHEDULE: Final[Keys] = {
         "it runs in each",
     ),
     "renamed_from": ConfigKey(
-        fields.name, "old-report", "Its previous name: it keeps that schedule's history and runs nothing twice.", "none"
+        fields.name,
+        "old-report",
+        "The schedule's previous name; it keeps its history, and no occurrence runs twice.",
+        "none",
     ),
 }
 schedule: Final = Reader(

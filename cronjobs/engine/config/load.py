@@ -202,7 +202,7 @@ def _entries(
 def _queue(reading: Reading, key: Scalar, node: Node, path: str) -> Cap:
     values, bad = reading.fields(node, path, QUEUE)
     if "max_waiting" not in values and "max_waiting" not in bad:
-        raise FieldError("how many may wait? max_waiting: 10000")
+        raise FieldError("this entry needs max_waiting: write, for example, max_waiting: 10000")
     if bad:
         raise ReportedError
     return Cap(key.text, **values)
@@ -286,7 +286,15 @@ def _schedule(
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
     good = not bad - {"ping"}  # a bad ping does not stop the job
     good &= "schedules" not in defaults.bad
-    good &= _one_of(reading, key, path, written, "cron", "every", 'when is it due? cron: "15 2 * * *" or every: 10m')
+    good &= _one_of(
+        reading,
+        key,
+        path,
+        written,
+        "cron",
+        "every",
+        'this schedule has no time: write cron: "15 2 * * *" or every: 10m',
+    )
     good &= _one_of(
         reading,
         key,
@@ -294,7 +302,7 @@ def _schedule(
         written,
         "job",
         "command",
-        "what does it run? job: billing.send_invoice or command: [backup, --all]",
+        "this schedule runs nothing: write job: billing.send_invoice or command: [backup, --all]",
     )
     if "every" in values and values["every"] < timedelta(minutes=1) and not lingers:
         message = "cron starts once a minute: write 1m or more, or run: {linger: true} to keep ticks running"
@@ -302,7 +310,9 @@ def _schedule(
         reading.report(node_of, f"{path}.every", message)
         good = False
     if "command" in written and key.text in taken:
-        reading.report(key, path, "job_types has this name too: rename the schedule, or give it job: and no command:")
+        reading.report(
+            key, path, "job_types has an entry of the same name: rename the schedule, or write job: instead of command:"
+        )
         good = False
     timezone = values.pop("timezone", timezone_of_file)
     if timezone is None and "cron" in written:  # already reported at the file's own timezone

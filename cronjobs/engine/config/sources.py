@@ -51,8 +51,8 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
     if problems:
         return None, problems
     if tree is None or (isinstance(tree, Scalar) and tree.is_null):
-        return None, [problem('the file is empty: run "cronjobs init" elsewhere to see what belongs in it')]
-    return None, [problem("the file is a mapping: it begins with a key such as database:", tree.line, tree.column)]
+        return None, [problem('the file is empty: run "cronjobs init" in an empty folder to see what belongs in it')]
+    return None, [problem("the file must be a mapping: begin with a key such as database:", tree.line, tree.column)]
 
 
 def _content(file: Path) -> bytes:
@@ -192,7 +192,7 @@ def checked_url(url: str, folder: Path) -> str:
             "this is not a database URL: write sqlite:///cronjobs.db or postgresql://user:password@host/name"
         )
     if scheme[1] not in {"sqlite", "postgres", "postgresql"}:
-        raise FieldError(f"cronjobs runs on sqlite:// and postgresql:// databases, not on {scheme[1]}://")
+        raise FieldError(f"cronjobs supports sqlite:// and postgresql:// databases, not {scheme[1]}://")
     if scheme[1] != "sqlite":
         return url
     path, question, options = url[scheme.end() :].partition("?")
@@ -200,10 +200,12 @@ def checked_url(url: str, folder: Path) -> str:
         raise FieldError("a SQLite URL has three slashes before the file's name: sqlite:///cronjobs.db")
     name = path[1:]
     if not name or name == ":memory:" or name.startswith("file:"):
-        raise FieldError("a database in memory ends with the tick: name a file, sqlite:///cronjobs.db")
+        raise FieldError(
+            "a database in memory disappears when the tick ends: name a file, such as sqlite:///cronjobs.db"
+        )
     if not name.startswith("/") and _NOT_IN_URLS.search(str(folder)):
         raise FieldError(
-            'the folder\'s path has a "?", a "%" with two digits, or bytes that are no UTF-8, which a URL reads '
-            "otherwise: the file would be elsewhere. Choose another folder"
+            'the folder\'s path has a "?", a "%" with two digits, or bytes that are not UTF-8, which a URL interprets '
+            "differently: the file would be in another place. Choose another folder"
         )
     return f"{scheme[0]}/{folder / name}{question}{options}"

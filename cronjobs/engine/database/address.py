@@ -80,12 +80,12 @@ def parse_url(text: str, schema: str | None = None) -> Address:
         case "sqlite":
             if url.database in (None, "", ":memory:") or str(url.database).startswith("file:"):
                 raise UsageError(
-                    "an in-memory SQLite database ends with the process: name a file, sqlite:///cronjobs.db"
+                    "an in-memory SQLite database disappears when the process ends: name a file, such as sqlite:///cronjobs.db"
                 )
             file = Path(str(url.database)).absolute()
             return Address(URL.create("sqlite+pysqlite", database=str(file)), None)
         case other:
-            raise UsageError(f"cronjobs runs on sqlite:// and postgresql:// databases, not on {other}://")
+            raise UsageError(f"cronjobs supports sqlite:// and postgresql:// databases, not {other}://")
 
 
 def _escaped_userinfo(text: str) -> str:

@@ -91,7 +91,7 @@ class Database(OutOfReach):
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Yield a connection with a snapshot for reading. Anything written in the block is rolled back."""
-        with self._told(), self.engine.connect() as connection:
+        with self._translating_errors(), self.engine.connect() as connection:
             if self.is_sqlite:
                 self._take_snapshot(connection)
             yield connection
@@ -121,7 +121,7 @@ class Database(OutOfReach):
         CommitUnknown is raised. *next_in_line* is for the loop: it goes before other threads, and finds out from its
         own rows whether such a COMMIT succeeded.
         """
-        with self._told():
+        with self._translating_errors():
             if not self.is_sqlite:
                 with self._write_postgresql(settle=not next_in_line) as connection:
                     yield connection
@@ -142,7 +142,7 @@ class Database(OutOfReach):
         The connection is like the user's own: table names do not get our schema (``with_tables`` adds it), and the
         session keeps its time zone. On SQLite the transaction is rolled back after 2 s, with TransactionTooLong.
         """
-        with self._told():
+        with self._translating_errors():
             if not self.is_sqlite:
                 # The user's statements may take as long as the job. After that, the server ends them, in case the
                 # runner is frozen.
@@ -243,7 +243,7 @@ class Database(OutOfReach):
         return patiently(do, clock=self.clock, until=until, errors=DBAPIError, worth=is_locked, pauses=repeat(poll_s))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translating_errors(self) -> Iterator[None]:
         if self.is_copy:
             raise ForkedCopy
         try:
@@ -326,12 +326,12 @@ def _create_private(file: Path, address: Address) -> None:
     SQLite gives its -wal and -shm files the same mode as the database file.
     """
     if not file.parent.is_dir():
-        raise DatabaseError(f"database {address} cannot be made: there is no folder {file.parent}")
+        raise DatabaseError(f"database {address} cannot be created: there is no folder {file.parent}")
     try:
         with suppress(FileExistsError):
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise file_refusal(str(address), f"{file} cannot be made", error) from None
+        raise file_refusal(str(address), f"{file} cannot be created", error) from None
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

@@ -72,7 +72,7 @@ def in_ascii(column: str) -> str:
     return either(postgresql=f"encode(convert_to({column}, getdatabaseencoding()), 'hex')", sqlite=column)
 
 
-def from_ascii(connection: Connection, told: str) -> str:
+def from_ascii(connection: Connection, ascii_text: str) -> str:
     if connection.dialect.name != "postgresql":
-        return told
-    return bytes.fromhex(told).decode(_codec(server_encoding(connection)) or "utf-8", "replace")
+        return ascii_text
+    return bytes.fromhex(ascii_text).decode(_codec(server_encoding(connection)) or "utf-8", "replace")

@@ -28,7 +28,7 @@ from cronjobs.errors import (
 ROOM: Final = 1 << 16  # bytes; with less free space, SQLite's "I/O error" means that the disk is full
 
 _FILE_REMEDY: Final = "let this user write to the file and its folder, and check how the disk is mounted"
-_SERVER_REMEDY: Final = "check whether it is a standby or default_transaction_read_only is set"
+_SERVER_REMEDY: Final = "check whether the server is a standby, and whether default_transaction_read_only is set"
 _RIGHTS_REMEDY: Final = '"cronjobs db grants" prints the rights that each role needs; an upgrade may need more'
 _TABLE_REMEDY: Final = 'dropped ("cronjobs db drop")? "cronjobs db check" lists what is missing'
 _DISK_REMEDY: Final = "check the disk, its quota and the file size limit (ulimit -f)"
@@ -162,7 +162,7 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
         return DatabaseFull(url, reason)
     if sqlstate == _READ_ONLY:
         # Leave out the server's message. It contains the statement, so one cause would be reported once per statement.
-        return DatabaseReadOnly(url, "the server takes none", _SERVER_REMEDY)
+        return DatabaseReadOnly(url, "the server accepts no writes", _SERVER_REMEDY)
     if sqlstate in _DAMAGED:
         return DatabaseDamaged(url, reason)
     if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else it is about one of the user's own tables

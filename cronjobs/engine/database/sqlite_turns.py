@@ -183,5 +183,5 @@ class _Files(OutOfReach):
                 if self._clock.monotonic() >= give_up_at:
                     return False
             except OSError as error:
-                raise file_refusal(self._database, "no lock beside it", error) from None
+                raise file_refusal(self._database, "a lock file beside it cannot be locked", error) from None
             sleep(poll_s)

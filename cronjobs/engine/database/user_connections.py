@@ -119,7 +119,7 @@ class _Psycopg(PlainConnection):
 
         if self._owners.pgconn.pipeline_status:
             raise UsageError(
-                "a psycopg pipeline holds back the answers that enqueueing needs: enqueue before or after the "
+                "a psycopg pipeline delays the results that enqueueing needs: enqueue before or after the "
                 "pipeline block. Nothing was written"
             )
         return Cursor(self._owners, row_factory=tuple_row)

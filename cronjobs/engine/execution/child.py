@@ -38,8 +38,8 @@ from cronjobs.text import one_line
 
 
 def main() -> None:
-    descriptor, told = int(sys.argv[1]), int(sys.argv[2])
-    for each in (descriptor, told):
+    descriptor, progress_file = int(sys.argv[1]), int(sys.argv[2])
+    for each in (descriptor, progress_file):
         os.set_inheritable(each, False)  # processes that the handler starts must not inherit these
     stop = StopSignal()
 
@@ -51,14 +51,14 @@ def main() -> None:
     faulthandler.enable()  # a crash in C prints its stack to the output
     request = Request.decode(sys.stdin.buffer.read())
     _open_streams()
-    write_outcome(descriptor, run(request, stop, told))
+    write_outcome(descriptor, run(request, stop, progress_file))
     _leave()
 
 
-def run(request: Request, stop: StopSignal, told: int) -> Outcome:
+def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
     """Import the user's modules and run the handler. Always returns an Outcome.
 
-    *told* is the descriptor of the file for the handler's progress.
+    *progress_file* is the descriptor of the file for the handler's progress.
     """
     try:
         faults = job_types.import_handlers(request.settings)
@@ -67,11 +67,11 @@ def run(request: Request, stop: StopSignal, told: int) -> Outcome:
     registration = registered().get(request.job.job_type)
     if registration is None:
         why = f": {faults[0].where} {faults[0].what}" if faults else ""
-        said = f"no handler is registered for {request.job.job_type} in a process of its own{why}"
+        said = f"no handler is registered for {request.job.job_type} in the job's own process{why}"
         return Released(one_line(said, 1000), after=MISMATCH_DELAY)
     if request.source not in (None, registration.source):
         said = (
-            f"the source of {request.job.job_type} here differs from that of the runner that claimed the job: a deploy?"
+            f"the source of {request.job.job_type} here differs from the claiming runner's, perhaps because of a deploy"
         )
         return Released(said, after=MISMATCH_DELAY)
     url = request.settings.database  # "": a worker of a cluster may have none
@@ -83,7 +83,7 @@ def run(request: Request, stop: StopSignal, told: int) -> Outcome:
         request.job, job_type, left, in_child_process=False, stop=stop, worker=request.worker, started=now
     )
     numbers = count(1)
-    attempt.reporting.listener = lambda progress: write_progress(told, next(numbers), progress)
+    attempt.reporting.listener = lambda progress: write_progress(progress_file, next(numbers), progress)
     if stop.reason is not None:  # the stop came during the imports, and the runner knows why
         return Interrupted()
     try:

@@ -26,7 +26,7 @@ _OUTCOMES: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Out
 
 
 # The settings that a child gets, under their own names.
-_TOLD: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env", "around", "trusted")
+_SETTINGS_SENT: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env", "around", "trusted")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Request:
     source: str | None = None  # on a cluster: the expected source of the handler, see ``jobs.registry``
 
     def encode(self) -> bytes:
-        facts = {name: getattr(self.settings, name) for name in _TOLD}
+        facts = {name: getattr(self.settings, name) for name in _SETTINGS_SENT}
         facts |= {name: getattr(self, name) for name in ("ends_at", "timeout_s", "worker", "source")}
         facts["job"] = self.job._asdict()
         facts["trust_files"] = self.settings.run.trust_files
@@ -63,11 +63,11 @@ class Request:
             shutdown_grace=timedelta(seconds=facts.pop("grace_s")),
             trust_files=True if trust is True else tuple(trust),
         )
-        told = {name: facts.pop(name) for name in _TOLD}
-        told |= {"folder": Path(told["folder"]), "python_path": tuple(map(Path, told["python_path"]))}
-        told |= {"imports": tuple(told["imports"]), "around": tuple(told["around"])}
-        told |= {"env": tuple(map(tuple, told["env"]))}
-        return cls(job, Settings(file=told["folder"] / "cronjobs.yaml", run=run, **told), **facts)
+        sent = {name: facts.pop(name) for name in _SETTINGS_SENT}
+        sent |= {"folder": Path(sent["folder"]), "python_path": tuple(map(Path, sent["python_path"]))}
+        sent |= {"imports": tuple(sent["imports"]), "around": tuple(sent["around"])}
+        sent |= {"env": tuple(map(tuple, sent["env"]))}
+        return cls(job, Settings(file=sent["folder"] / "cronjobs.yaml", run=run, **sent), **facts)
 
 
 _INSTANTS: Final = frozenset({"run_at", "scheduled_for", "created_at", "started_at", "next_occurrence"})
@@ -93,9 +93,9 @@ def _plain(value: object) -> Any:
 PROGRESS_ROOM: Final = 4096  # bytes; a note is short, even as ASCII
 
 
-def write_progress(descriptor: int, number: int, told: HowFar) -> None:
+def write_progress(descriptor: int, number: int, how_far: HowFar) -> None:
     """Write the handler's *number*-th progress report over the one before."""
-    text = json.dumps([number, *told]).encode()
+    text = json.dumps([number, *how_far]).encode()
     os.pwrite(descriptor, b"%08x%b\n" % (crc32(text), text), 0)
 
 

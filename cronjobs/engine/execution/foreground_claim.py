@@ -136,7 +136,8 @@ def _require_runnable(connection: Connection, job_id: int, known: JobTypes) -> N
             raise CannotRun(f'job {job_id} has succeeded: "cronjobs run {row.job_type}" runs a new one')
         case Status.DEAD | Status.CANCELLED as status:
             raise CannotRun(
-                f'job {job_id} is {status}: "cronjobs jobs retry {job_id}" puts it back, then a tick runs it, or this '
+                f'job {job_id} is {status}: "cronjobs jobs retry {job_id}" queues it again; after '
+                "that a tick runs it, or this "
                 "command"
             )
     if row.job_type not in known.types:

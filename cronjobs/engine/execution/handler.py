@@ -175,12 +175,12 @@ def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callabl
     if not attempt.is_command:
         return around.on_output
 
-    def hear(text: str) -> None:
+    def read_output(text: str) -> None:
         attempt.reporting.read(text, clock.monotonic())
         if around.on_output is not None:
             around.on_output(text)
 
-    return hear
+    return read_output
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
@@ -198,7 +198,10 @@ def _succeeded(result: Any) -> Outcome:
         return Succeeded(None)
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         what = "a generator" if inspect.isgenerator(result) else "an async generator"
-        text = f"the handler returned {what}: its body did not run, so the work is not done; call it and return a value"
+        text = (
+            f"the handler returned {what}: its body did not run, so the work is not done; run it inside "
+            "the handler and return a value"
+        )
         return Failed(text, "UsageError", at_least=MISMATCH_DELAY)
     written, note = result_json(result)
     return Succeeded(None if written is None else json.loads(written), note)

@@ -124,7 +124,7 @@ def run_handler(
     stop: StopRequest,
     *,
     clock: Clock,
-    report: Callable[[HowFar, float], None] = lambda _told, _at: None,
+    report: Callable[[HowFar, float], None] = lambda _how_far, _at: None,
 ) -> tuple[Outcome, str | None]:
     """Run a Python handler in an interpreter of its own, by the rules for commands. Return its outcome and output.
 
@@ -140,14 +140,14 @@ def run_handler(
     try:
         opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
         try:
-            told = tempfile.TemporaryFile()  # noqa: SIM115 likewise
+            progress_file = tempfile.TemporaryFile()  # noqa: SIM115 likewise
         except OSError:
             opened.close()
             raise
     except OSError as error:
-        return Released(sentence(f"cannot start a process for it: {error}")), None
-    with opened as answer, told:
-        descriptors = (answer.fileno(), told.fileno())
+        return Released(sentence(f"cannot start a process for the handler: {error}")), None
+    with opened as answer, progress_file:
+        descriptors = (answer.fileno(), progress_file.fileno())
         command = replace(
             command,
             # -P: do not import from the working folder first, where a user's file may have the name of a library
@@ -160,15 +160,15 @@ def run_handler(
         if stop.reason is not None:
             return outcome_of_stop(command, stop.reason, ProcessEnding()), None
         try:
-            tell, look = partial(write_reason, answer.fileno()), _progress_of(told.fileno(), report, clock)
+            tell, look = partial(write_reason, answer.fileno()), _progress_of(progress_file.fileno(), report, clock)
             end = _attend(command, stop, clock, tell, look)
         except NoRoom as error:
-            return Released(sentence(f"cannot start a process for it: {error}")), None
+            return Released(sentence(f"cannot start a process for the handler: {error}")), None
         except OSError as error:
             return Failed(sentence(f"its process could not be watched: {error}"), "StartError"), None
         if end.ending.failure is not None:
             why = os.strerror(end.ending.failure[1])
-            return Released(sentence(f"cannot start an interpreter for it: {why}")), None
+            return Released(sentence(f"cannot start an interpreter for the handler: {why}")), None
         said = read_outcome(answer.fileno())
     output = end.output.text()
     if isinstance(said, TimedOut):
@@ -176,7 +176,7 @@ def run_handler(
     if isinstance(said, Succeeded) or (said is not None and not end.ending.stopped):
         return said, output
     if end.reason is None and end.ending.status == 0:
-        return Failed(sentence("its process ended before the handler did, with exit status 0"), "exit-0"), output
+        return Failed(sentence("its process ended with exit status 0 before the handler had ended"), "exit-0"), output
     # After a crash the last lines are faulthandler's, and only the output should have them.
     crashed = end.ending.status is not None and end.ending.status < 0
     outcome = outcome_of_process(command, end.ending, end.reason, "" if crashed else last_line_of(output))
@@ -191,10 +191,10 @@ def _progress_of(descriptor: int, report: Callable[[HowFar, float], None], clock
 
     def look() -> None:
         nonlocal seen
-        told = read_progress(descriptor)
-        if told is not None and told != seen:
-            seen = told
-            report(told[1], clock.monotonic())
+        latest = read_progress(descriptor)
+        if latest is not None and latest != seen:
+            seen = latest
+            report(latest[1], clock.monotonic())
 
     return look
 

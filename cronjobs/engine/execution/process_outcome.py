@@ -88,12 +88,12 @@ def outcome_not_started(command: Command, where: str, number: int) -> Failed:
         return Failed(sentence(f"the folder {command.folder} cannot be entered: {why}"), "StartError")
     match number:
         case errno.ENOENT | errno.ENOTDIR if "/" in name:
-            said = f"command not found: {name} (looked up from {command.folder}); if it is there, see its #! line"
+            said = f"command not found: {name} (looked up from {command.folder}); if the file exists, check its #! line"
         case errno.ENOENT | errno.ENOTDIR:
             path = command.env.get("PATH", os.defpath)
             said = f"command not found: {name} is not on PATH={path}; write its full path, or set PATH under env:"
         case errno.EACCES:
-            said = f"command not executable: {name}; chmod +x it, and see its folders' permissions"
+            said = f"command not executable: {name}; use chmod +x, and check the permissions of its folders"
         case errno.ENOEXEC:
             said = f"command not executable: {name} is neither a program nor a script with a #! line"
         case errno.E2BIG:

@@ -25,7 +25,7 @@ class Reporting:
     # Shared defaults of the class: a drain makes thousands of these objects, and few ever report anything.
     output: CappedText | None = None
     listener: Callable[[HowFar], None] | None = None
-    told: HowFar | None = None  # what the tick last showed to a person who watches
+    shown: HowFar | None = None  # what the tick last showed to a person who watches
     _said: tuple[HowFar, float, float, float] | None = None  # replaced as a whole, so no lock is needed
     _unended = ""  # the unfinished last line of a command's output
     _taken = 0  # bytes of the output that the loop has read
@@ -39,24 +39,24 @@ class Reporting:
     def progress(self) -> HowFar | None:
         return None if self._said is None else self._said[0]
 
-    def say(self, told: HowFar, at: float) -> None:
+    def say(self, how_far: HowFar, at: float) -> None:
         """Store a handler's progress report, made at the monotonic instant *at*."""
-        first, first_at = told.done or 0, at
+        first, first_at = how_far.done or 0, at
         if self._said is not None:
             before, _, *since = self._said
-            if told.of == before.of and (told.done or 0) >= (before.done or 0):
+            if how_far.of == before.of and (how_far.done or 0) >= (before.done or 0):
                 first, first_at = since
-        self._said = (told, at, first, first_at)
+        self._said = (how_far, at, first, first_at)
         if self.listener is not None:
-            self.listener(told)
+            self.listener(how_far)
 
     def read(self, text: str, at: float) -> None:
         """Read a command's new output. Only the last progress line in it counts."""
         *lines, rest = (self._unended + text).split("\n")
         self._unended = rest[:LONGEST_LINE]
-        told = next((told for line in reversed(lines) if (told := progress_line(line[:LONGEST_LINE]))), None)
-        if told is not None:
-            self.say(told, at)
+        how_far = next((how_far for line in reversed(lines) if (how_far := progress_line(line[:LONGEST_LINE]))), None)
+        if how_far is not None:
+            self.say(how_far, at)
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -72,10 +72,10 @@ class Reporting:
             self._read_output(self.output, secrets)
         reported = Reported(output_end=self._end)
         if said is not None:
-            told, at, first, first_at = said
-            if told.note is not None:
-                told = told._replace(note=mask(told.note, secrets))
-            reported = Reported(told, max(0.0, at - claimed), first, max(0.0, first_at - claimed), self._end)
+            how_far, at, first, first_at = said
+            if how_far.note is not None:
+                how_far = how_far._replace(note=mask(how_far.note, secrets))
+            reported = Reported(how_far, max(0.0, at - claimed), first, max(0.0, first_at - claimed), self._end)
         if reported == (self._written or Reported()):
             return None
         old_output = self._written is not None and self._written.output_end == self._end

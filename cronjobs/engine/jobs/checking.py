@@ -193,7 +193,7 @@ def _key_part(part: object, what: str) -> str:
     written = str(part)
     fault = "is empty" if not written else text_fault(written)
     if isinstance(part, set | frozenset) or (not isinstance(part, str) and _ADDRESS.search(written)):
-        fault = "would differ in each process: use its id, or sorted values"
+        fault = "would be different in each process: use the object's id, or sorted values"
     if len(written) > KEY_LIMIT:
         fault = f"is longer than {KEY_LIMIT} characters"
     if fault:
@@ -215,5 +215,5 @@ def name_fault(name: object) -> str | None:
     if not name or len(name) > NAME_LIMIT:
         return f"must have 1 to {NAME_LIMIT} characters"
     if not name.isprintable() or name != name.strip():
-        return "has characters that cannot be printed, or spaces around it"
+        return "contains unprintable characters, or has spaces around it"
     return text_fault(name)

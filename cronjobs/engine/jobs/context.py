@@ -167,9 +167,9 @@ class Context:
         lease). "cronjobs jobs tail", "jobs show" and "explain" show it until the attempt ends. Leave *of* out if the
         total is unknown. *note* is a line of text for people. Raises UsageError if a value is negative or not a number.
         """
-        told = progress(done, of, note)
+        how_far = progress(done, of, note)
         if self._report is not None:
-            self._report(told, self._clock.monotonic())
+            self._report(how_far, self._clock.monotonic())
 
     def effect(
         self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again", *, single_call: bool = False
@@ -262,7 +262,7 @@ def result_of(ctx: Context, returned: Any) -> Any:
 
 
 _NO_DATABASE: Final = (
-    "{what} in the jobs database, and this context has none: run the handler through a tick or "
-    '"cronjobs run", or give it one, Context(job, timeout=…, database=…), with a job that is claimed; '
+    "{what} in the jobs database, but this context has no database: run the handler through a tick or "
+    '"cronjobs run", or pass a database and a claimed job, Context(job, timeout=…, database=…); '
     "a worker of a cluster needs CRONJOBS_DATABASE_URL or a cronjobs.yaml for that"
 )

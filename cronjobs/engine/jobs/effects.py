@@ -127,7 +127,7 @@ class Ledger:
         """Reserve *key* for one block of this attempt. The ledger could not tell two open blocks with one key apart."""
         with self._lock:
             if key in self._open:
-                raise UsageError(f"the effect {key} is open already in this attempt: give each effect a key of its own")
+                raise UsageError(f"the effect {key} is already open in this attempt: give each effect its own key")
             self._open.add(key)
 
     def close(self, key: str) -> None:
@@ -143,7 +143,7 @@ class Ledger:
 
         def write(connection: Connection) -> Entry:
             if not hold(connection, self.lease):
-                raise LeaseLost(f"{self._whose()} no longer holds its lease: the effect {key} is not begun")
+                raise LeaseLost(f"{self._whose()} no longer holds its lease: the effect {key} was not begun")
             while True:
                 found = store.find(connection, key)
                 if found is not None and found.is_by(self.lease) and decided and isinstance(decided[-1], Begin):
@@ -200,14 +200,14 @@ class Ledger:
         if not ours:
             raise LeaseLost(f"{self._whose()} lost its lease, and another attempt has begun the effect {key}")
         if not held:
-            raise LeaseLost(f"{self._whose()} lost its lease; that the effect {key} was done is recorded")
+            raise LeaseLost(f"{self._whose()} lost its lease, but it is recorded that the effect {key} was done")
 
     def withdraw(self, key: str) -> None:
         """Delete the beginning. If the database fails, the effect stays unknown, which is safe."""
         try:
             self._persist(lambda connection: store.withdraw(connection, key, self.lease), LEAST_PATIENCE_S)
         except DatabaseError as error:
-            self.log.warning("effect %s did nothing, but stays unknown: %s", key, error)
+            self.log.warning("effect %s did nothing, but is still recorded as unknown: %s", key, error)
 
     def _is_worth_waiting(self, error: DatabaseError) -> bool:
         reason = self.stopped()
@@ -319,7 +319,7 @@ def effect_key(key: str | tuple[object, ...]) -> str:
     if len(text) > KEY_LIMIT:
         raise UsageError(f'effect key "{one_line(text, 40)}" is longer than {KEY_LIMIT} characters')
     if _STEP.match(text):
-        raise UsageError(f'effect key "{one_line(text, 40)}" is kept for ctx.step(): choose another')
+        raise UsageError(f'effect key "{one_line(text, 40)}" is reserved for ctx.step(): choose another')
     return text
 
 

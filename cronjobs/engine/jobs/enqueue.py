@@ -284,7 +284,7 @@ def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, A
 
 def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str, Any]]:
     if "idempotency_key" in options:
-        raise UsageError("one idempotency_key cannot serve all rows: give each its own, (payload, {…})")
+        raise UsageError("all rows cannot have the same idempotency_key: give each row its own, as (payload, {…})")
     template = row_of(new_job(job_type, {}, **options))
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise UsageError(f"rows is {type(rows).__name__}: pass a list of payloads, or of (payload, {{…}})")
@@ -293,7 +293,7 @@ def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str
 
 def _row(template: dict[str, Any], row: Row, common: Options) -> dict[str, Any]:
     if isinstance(row, tuple) and (len(row) != 2 or not isinstance(row[1], Mapping)):
-        raise UsageError("one of the rows is a tuple, and not (payload, {…}) with the options of its job")
+        raise UsageError("one of the rows is a tuple but not a pair (payload, {…}) of a payload and the job's options")
     payload, own = row if isinstance(row, tuple) else (row, Options())
     if not own.keys() <= _OF_JOBS:
         raise no_such_argument("enqueue_many", own, _OF_JOBS)
@@ -393,7 +393,9 @@ def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]
 def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
     if not in_own_transaction:
         if wait is not None:
-            raise UsageError("wait= is for an Engine: your transaction would stay open and keep its locks meanwhile")
+            raise UsageError(
+                "wait= needs an Engine: your own transaction would stay open, and keep its locks, while the call waits"
+            )
         return _NO_PATIENCE
     try:
         limit = WAIT if wait is None else duration(wait)

@@ -200,7 +200,7 @@ class _Waiting:
         if left_s <= 0:
             assert job is not None
             due = f", due at {job.next_try.isoformat(timespec='seconds')}" if job.next_try else ""
-            raise TimeoutError(f"{self._name} is {job.status} after {duration_text(self._limit)}{due}: it goes on")
+            raise TimeoutError(f"{self._name} is {job.status} after {duration_text(self._limit)}{due}: the job goes on")
         pause = min(self._pause_s, left_s)
         self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 1.5)
         return pause
@@ -242,8 +242,8 @@ def require_ready(connection: Connection) -> Readiness:
 def found_job(connection: Connection, name: JobName) -> FoundJob | None:
     if not require_ready(connection).may_read:
         raise DatabaseError(
-            "this role of the database may enqueue and not read jobs: let its owner run what "
-            '"cronjobs db grants --find" prints, or look with another role'
+            "this database role may enqueue jobs but not read them: ask the database's owner to run what "
+            '"cronjobs db grants --find" prints, or use another role'
         )
     row = find_row(connection, name)
     return None if row is None else _job(row)

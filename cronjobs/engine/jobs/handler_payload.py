@@ -66,7 +66,7 @@ class HandlerPayload:
         if not self.needs_pydantic or _has_pydantic():
             return None
         names = ", ".join(self.needs_pydantic)
-        return f"what its handler annotates needs pydantic 2.7 or newer ({names}): pip install 'cronjobs[types]'"
+        return f"the annotations of its handler need pydantic 2.7 or newer ({names}): pip install 'cronjobs[types]'"
 
     def takes_names(self, names: Set[str]) -> bool:
         """Whether a payload with these *names* certainly fits by name. If False, ask the signature."""

@@ -197,7 +197,7 @@ def _read_bytes(value: Any, path: Path, misfits: Misfits) -> Any:
     return misfits.add(path, f"cannot be {NO_BYTES}")
 
 
-NO_BYTES: Final = "bytes, which JSON lacks: annotate it str, and pass base64"
+NO_BYTES: Final = "bytes, which JSON lacks: annotate it as str, and pass base64"
 _NULL: Final = _exact(type(None), "null")
 _FLOAT: Final = Check("a float", _read_float, frozenset({float}))
 _SIMPLE: Final[dict[Any, Check]] = {

@@ -24,8 +24,8 @@ class Versions(NamedTuple):
 def difference(claimed: Versions, here: Versions) -> str | None:
     """Say how the worker's versions differ from the claiming host's, or return None if they agree."""
     pairs = zip(("cronjobs", "Python"), claimed, here, strict=True)
-    found = [f"{what} {there} and not {wanted}" for what, wanted, there in pairs if there != wanted]
-    return f"it has {' and '.join(found)} as the host that claims the jobs" if found else None
+    found = [f"{what} {there} (the claiming host has {wanted})" for what, wanted, there in pairs if there != wanted]
+    return f"it has {' and '.join(found)}" if found else None
 
 
 def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
@@ -51,7 +51,7 @@ def of_difference(why: str, since_s: float) -> Outcome:
 def of_waiting(executor: str, waited: timedelta) -> Released:
     """Return the outcome of an attempt that no worker took in time."""
     return Released(
-        f"no worker of executor {executor} was free for it, or had the resources it needs, for {rough(waited)}"
+        f"for {rough(waited)} no worker of executor {executor} was free for the job, or had the resources it needs"
     )
 
 

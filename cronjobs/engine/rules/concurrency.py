@@ -33,7 +33,7 @@ class Limit:
         if self.most == 0:
             return f'limit "{self.prefix}"{_IS_BAD}'
         parts = [f"{self.most} at once"] if self.most is not None else []
-        parts += [f"{self.each} at once of each key"] if self.each is not None else []
+        parts += [f"{self.each} at once for each key"] if self.each is not None else []
         return f'limit "{self.prefix}" is reached ({", ".join(parts)})'
 
 

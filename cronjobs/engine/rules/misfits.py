@@ -40,7 +40,10 @@ class Refusals:
             return OUTLIVED
         if now - self.since >= LEAST and self.ticked <= self.refused:
             lately = f"{LATELY // timedelta(minutes=1)} minutes"
-            return f"given up: it has not fitted for {lately}, and all code that ticked within {lately} has refused it"
+            return (
+                f"given up: its payload has not fitted for {lately}, and all code that ticked in that "
+                "time has refused it"
+            )
         return None
 
 

@@ -45,7 +45,9 @@ def read_json(value: str | bytes) -> Any:
     if text == f'"{TOO_LARGE}"':
         return BadJson(f"larger than {MOST_FETCHED:,} bytes")
     if text == f'"{ODD_NUMBER}"':
-        return BadJson(f"unreadable: it has a number beyond ±1e{LIMIT_DIGITS}, or of over {LIMIT_DIGITS} decimals")
+        return BadJson(
+            f"unreadable: it has a number beyond ±1e{LIMIT_DIGITS}, or one with over {LIMIT_DIGITS} decimals"
+        )
     try:
         value = _DECODER.decode(text)
         return BadJson("nested too deeply") if too_deep(text, value) else value
@@ -201,7 +203,7 @@ def _fault(value: Any, where: str, depth: int, room: _Room | None = None) -> str
             fault = text_fault(value)
             return f"{where} {fault}" if fault else None
         case int():
-            return f"{where} is a number beyond ±1e{LIMIT_DIGITS}: pass it as a text" if abs(value) > LARGEST else None
+            return f"{where} is a number beyond ±1e{LIMIT_DIGITS}: pass it as text" if abs(value) > LARGEST else None
         case float():
             return None if math.isfinite(value) else f"{where} is {value}, which is not JSON"
         case dict():

@@ -227,7 +227,7 @@ def _one_of(members: Sequence[Any], flags: Callable[[int], Any] | None = None) -
     return _leaf(one_of([value for _, value in known]) if known else _NO_VALUES, read)
 
 
-_NO_VALUES: Final = "a member, of which none has a value that JSON has: give it a text or a number"
+_NO_VALUES: Final = "a member: no member has a value that JSON can hold, so give the members texts or numbers"
 _LEAVES: Final[dict[str, Callable[[Schema], Any]]] = {
     "date": partial(_leaf, 'a date like "2026-11-23"', _matching(_DATE, date.fromisoformat)),
     "datetime": partial(

@@ -82,10 +82,10 @@ class Reported(NamedTuple):
 
 def row_value(reported: Reported) -> str:
     """Return *reported* as JSON for the row."""
-    told = reported.progress
+    how_far = reported.progress
     facts: dict[str, Any] = {}
-    if told.done is not None:
-        facts |= {name: value for name, value in told._asdict().items() if value is not None}
+    if how_far.done is not None:
+        facts |= {name: value for name, value in how_far._asdict().items() if value is not None}
         facts |= {"ran_s": round(reported.ran_s, 3), "first": reported.first, "first_s": round(reported.first_s, 3)}
     if reported.output_end:
         facts |= {"output_end": reported.output_end}
@@ -118,20 +118,20 @@ def _readable(value: Any) -> float | None:
 # --- what people read -------------------------------------------------------------------------------------------------
 
 
-def in_words(told: HowFar) -> str:
+def in_words(how_far: HowFar) -> str:
     """Return "37 of 120 (30 %): Berlin" or "1,200 done", say, or "" if nothing was reported.
 
     A note may contain anything, so show the text safely.
     """
-    if told.done is None:
+    if how_far.done is None:
         return ""
-    done = _written(told.done)
-    if told.of is None:
+    done = _written(how_far.done)
+    if how_far.of is None:
         words = f"{done} done"
     else:
         # Rounded down, so that "100 %" means complete.
-        words = f"{done} of {_written(told.of)} ({min(999, math.floor(100 * told.done / told.of))} %)"
-    return f"{words}: {told.note}" if told.note else words
+        words = f"{done} of {_written(how_far.of)} ({min(999, math.floor(100 * how_far.done / how_far.of))} %)"
+    return f"{words}: {how_far.note}" if how_far.note else words
 
 
 def _written(number: float) -> str:
@@ -152,14 +152,14 @@ def time_left(reported: Reported, started_at: datetime, now: datetime, quiet: ti
     attempt that continues another has its own pace. The last report must not be older than both *quiet* and a quarter
     of the time so far.
     """
-    told = reported.progress
-    if told.done is None or told.of is None or told.done >= told.of:
+    how_far = reported.progress
+    if how_far.done is None or how_far.of is None or how_far.done >= how_far.of:
         return None
-    came, took_s = told.done - reported.first, reported.ran_s - reported.first_s
-    if came < LEAST_SHARE * told.of or took_s < LEAST_S:
+    came, took_s = how_far.done - reported.first, reported.ran_s - reported.first_s
+    if came < LEAST_SHARE * how_far.of or took_s < LEAST_S:
         return None
     silent_s = (now - started_at).total_seconds() - reported.ran_s
     if silent_s < -quiet.total_seconds() or silent_s > max(quiet.total_seconds(), took_s / 4):
         return None
-    left_s = (told.of - told.done) * took_s / came - max(0.0, silent_s)
+    left_s = (how_far.of - how_far.done) * took_s / came - max(0.0, silent_s)
     return timedelta(seconds=max(0.0, left_s))

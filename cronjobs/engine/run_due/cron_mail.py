@@ -28,7 +28,7 @@ PATIENCE_S: Final = 0.5  # how long to wait for the reader at the end
 MOST_KEPT: Final = 1000  # events at level INFO, for --json
 OF_DATABASE: Final = "database.trouble"
 OF_CODE: Final = ("config.fault", "jobs.unknown_type")
-DEATHS_TOLD: Final = 10  # lines in one mail; the others are only counted
+DEATHS_LISTED: Final = 10  # lines in one mail; the others are only counted
 
 
 class Outlet:
@@ -56,7 +56,7 @@ class Outlet:
     def end(self) -> None:
         """Print what is left, and give the reader a last chance to read it."""
         if self._left_out:
-            self._waiting += f"({self._left_out} more lines were dropped: nothing read the output)\n".encode()
+            self._waiting += f"({self._left_out} more lines were dropped because nobody read the output)\n".encode()
             self._left_out = 0
         self._write(PATIENCE_S)
 
@@ -76,7 +76,7 @@ class Reporter:
         self.log = log
         self.talk = talk
         self.outlet = Outlet()
-        self.told: list[events.Event] = []
+        self.kept: list[events.Event] = []
         self._succeeded: set[str] = set()
 
     def note(self, event: events.Event) -> None:
@@ -87,12 +87,12 @@ class Reporter:
         self.log.write(event)
         if event.name == "job.succeeded":
             self._succeeded.add(event.facts["job_type"])
-        keep = event.level != events.INFO or len(self.told) < MOST_KEPT
-        if not event.told or not (keep or self.talk):  # nobody would read it, and a busy tick has thousands
+        keep = event.level != events.INFO or len(self.kept) < MOST_KEPT
+        if not event.printed or not (keep or self.talk):  # nobody would read it, and a busy tick has thousands
             return
         event = event._replace(facts=masking.hide_in(event.facts))
         if keep:
-            self.told.append(event)
+            self.kept.append(event)
         if self.talk:
             self._print(event)
 
@@ -159,8 +159,8 @@ class CronMail:
 
     def tell(self, reporter: Reporter) -> None:
         self._well = reporter.well
-        self._tell_deaths([event for event in reporter.told if event.name == "job.dead"])
-        for event in reporter.told:
+        self._tell_deaths([event for event in reporter.kept if event.name == "job.dead"])
+        for event in reporter.kept:
             if event.level == events.ERROR and event.name != "job.dead":
                 self.trouble(line := events.line(event), event.cause)
                 if event.name in OF_CODE:
@@ -178,22 +178,22 @@ class CronMail:
         causes: dict[str, list[events.Event]] = {}
         for event in dead:
             causes.setdefault(events.death_cause(event), []).append(event)
-        told, lines = 0, []
+        number, lines = 0, []
         alarm, now = Alarm(self.config), SYSTEM.now()
         for cause, died in causes.items():
             job_type = died[0].facts["job_type"]
             if self.throttle and not alarm.worth_telling(cause, now, job_type=job_type, times=len(died)):
                 continue
-            told += len(died)
+            number += len(died)
             lines += [f"  {events.death_line(event, self.config)}" for event in died]
             if self.throttle and (untold := alarm.untold(cause)):
-                lines.append(f"  and {untold} more with this cause since the last report")
-        if told:
-            jobs = "1 job is dead" if told == 1 else f"{told} jobs are dead"
+                lines.append(f"  and {untold} more with the same cause since the last report")
+        if number:
+            jobs = "1 job is dead" if number == 1 else f"{number} jobs are dead"
             self._lines.append(f"cronjobs: {jobs} ({self.config})")
-            self._lines += lines[:DEATHS_TOLD]
-            if len(lines) > DEATHS_TOLD:
-                self._lines.append(f"  … and {len(lines) - DEATHS_TOLD} more")
+            self._lines += lines[:DEATHS_LISTED]
+            if len(lines) > DEATHS_LISTED:
+                self._lines.append(f"  … and {len(lines) - DEATHS_LISTED} more")
             self._lines.append(f"  all: {absolute('cronjobs jobs list --status dead', self.config)}")
 
     def code_at_fault(self) -> bool:
@@ -236,7 +236,7 @@ def as_object(
         "pruned": result.pruned,
         "trouble": result.trouble,
         "problems": [str(problem) for problem in settings.problems],
-        "events": [{"event": event.name} | event.facts for event in reporter.told],
+        "events": [{"event": event.name} | event.facts for event in reporter.kept],
     }
 
 

@@ -41,5 +41,5 @@ def fires_schedules() -> bool:
     """Whether this process should fire schedules. An unknown value raises UsageError, rather than firing them."""
     said = os.environ.get("CRONJOBS_SCHEDULES", "").lower()
     if said not in ("", "on", "off"):
-        raise UsageError("CRONJOBS_SCHEDULES is neither on nor off: write off to run jobs without firing schedules")
+        raise UsageError("CRONJOBS_SCHEDULES is neither on nor off: set it to off to run jobs without firing schedules")
     return said != "off"

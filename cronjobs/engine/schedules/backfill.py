@@ -38,21 +38,23 @@ class UnknownSchedule(CronjobsError):
 
     def __init__(self, name: str, near: Sequence[str]) -> None:
         hint = f"; do you mean {' or '.join(near)}?" if near else ': see "cronjobs schedules list"'
-        super().__init__(f'there is no schedule "{name}" in force{hint}')
+        super().__init__(f'there is no active schedule "{name}"{hint}')
 
 
 class NotYetInForce(CronjobsError):
     """The schedule is in the file, but no sync has applied it to the database yet."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f'"{name}" is in the file, but not in force yet: "cronjobs sync" applies it, as a tick does')
+        super().__init__(
+            f'"{name}" is in the file but has not been applied yet: run "cronjobs sync", or wait for a tick'
+        )
 
 
 class ScheduleBusy(CronjobsError):
     """The schedule has an unfinished job, and its ``overlap`` allows no second one."""
 
     def __init__(self, name: str, job_id: int) -> None:
-        super().__init__(f'job {job_id} of "{name}" is not finished; with --force a second one runs alongside it')
+        super().__init__(f'job {job_id} of "{name}" is not finished: use --force to run a second job alongside it')
 
 
 def find(connection: Connection, name: str) -> StoredSchedule:
@@ -177,7 +179,7 @@ def backfill(
     stored = find(connection, name)
     now = database_now(connection)
     if first > last:
-        raise UsageError("--from lies after --to")
+        raise UsageError("--from must be before --to")
     if first < now - retention:
         raise UsageError(
             f"the ledger reaches back {duration_text(retention)} (retention.occurrences): what ran before "
@@ -186,10 +188,10 @@ def backfill(
     if last > stored.seen_until:
         raise UsageError(
             f"ticks have settled {name} up to {stored.seen_until.isoformat(timespec='seconds')}: "
-            "ticks will run what comes after"
+            "ticks will run all later occurrences"
         )
     if any(piece.start < last and first <= piece.end for piece in owed_by(stored).pieces):
-        raise UsageError('a pause holds back part of that range: "cronjobs resume" lets ticks run it')
+        raise UsageError('a pause is holding back part of that range: run "cronjobs resume" to let ticks run it')
     if not dry_run and stored.id not in store.lock_schedules(connection, [stored]):
         raise CronjobsError(f'a tick is settling "{name}" right now: try again')
     schedule = schedule_from_definition(name, stored.definition)

@@ -23,8 +23,8 @@ from cronjobs.masking import as_meta
 class Due:
     """A schedule's plan, made outside any transaction from the row that was read. Its parts are oldest first.
 
-    ``told``: events to emit. ``unreadable``: nothing can be planned, so nothing is written. ``ahead``: the watermark is
-    in the future, so later occurrences in the ledger are wrong. ``pieces``: what earlier definitions will still owe.
+    ``to_emit``: events to emit. ``unreadable``: nothing can be planned, so nothing is written. ``ahead``: the watermark
+    is in the future, so later occurrences in the ledger are wrong. ``pieces``: what earlier definitions will still owe.
     ``held``: occurrences that a pause, now over, held back. All planned occurrences are later than ``since``.
     """
 
@@ -33,7 +33,7 @@ class Due:
     seen_until: datetime
     next_at: datetime | None
     since: datetime
-    told: tuple[events.Event, ...] = ()
+    to_emit: tuple[events.Event, ...] = ()
     unreadable: bool = False
     ahead: bool = False
     pieces: tuple[Piece, ...] | None = None  # None: unchanged
@@ -67,7 +67,7 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
         plan.seen_until,
         stored.next_at if plan.seen_until == stored.seen_until else plan.next_at,
         min([stored.seen_until, *(piece.start for piece in owed.pieces)]),
-        told=tuple(broken),
+        to_emit=tuple(broken),
         unreadable=bool(faults) and not plan.parts and plan.seen_until == stored.seen_until,
         pieces=None if unread else plan.pieces,
         held=plan.held,
@@ -81,9 +81,9 @@ def _ahead(stored: StoredSchedule, now: datetime) -> Due:
         pieces = cut(owed_by(stored).pieces, now)
     except ValueError as error:
         broken = events.schedule_broken(stored.name, f"its stored definition cannot be read: {error}")
-        return Due(stored, (), stored.seen_until, stored.next_at, now, told=(broken,), unreadable=True)
+        return Due(stored, (), stored.seen_until, stored.next_at, now, to_emit=(broken,), unreadable=True)
     reset = events.watermark_reset(stored.name, stored.seen_until)
-    return Due(stored, (), now, stored.next_at, now, told=(reset,), ahead=True, pieces=pieces)
+    return Due(stored, (), now, stored.next_at, now, to_emit=(reset,), ahead=True, pieces=pieces)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str
                 waiting[part.schedule.queue] = waiting.get(part.schedule.queue, 0) + 1
     rows: list[tuple[LedgerRow, int | None]] = []
     for part in due.parts:
-        for outcome, span, reason, put in _told(part, puts, known.ledger):
+        for outcome, span, reason, put in _outcomes(part, puts, known.ledger):
             for new in _unknown(part.schedule, span, known.ledger):
                 row = LedgerRow(due.stored.id, new.first, new.last, new.count, outcome, reason, put.placed.job_id)
                 rows.append((row, put.made))
@@ -159,7 +159,7 @@ def decide_all(
     return settled
 
 
-def _told(
+def _outcomes(
     part: Part, puts: Mapping[datetime, _Put], ledger: Sequence[LedgerRow]
 ) -> Iterator[tuple[str, Range, str | None, _Put]]:
     """Yield the outcome of each span of *part*, with the reason and the decision that the outcome comes from."""

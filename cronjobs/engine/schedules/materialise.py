@@ -95,7 +95,7 @@ def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> No
         if planned and not settling.go_on():
             settling.done.left = True
             break
-        for event in [event for found in planned for event in found.told]:
+        for event in [event for found in planned for event in found.to_emit]:
             settling.emit(event)
         settling.settle([found for found in planned if not found.unreadable], now)
         if put_aside is not None:
@@ -164,7 +164,7 @@ def tell(written: SettledChunk, emit: Callable[[events.Event], None], done: Mate
         emit(
             events.occurrence_recorded(name, row.outcome, row.count, row.last_for, reason=row.reason, job_id=row.job_id)
         )
-    for event in written.told:
+    for event in written.to_emit:
         emit(event)
 
 
@@ -182,7 +182,7 @@ class SettledChunk:
     rows: tuple[tuple[str, LedgerRow], ...]
     busy: tuple[str, ...]
     held: tuple[Due, ...]
-    told: tuple[events.Event, ...] = ()
+    to_emit: tuple[events.Event, ...] = ()
     set_right: bool = False  # watermarks in the future were corrected, so look again for what is due
 
 
@@ -218,10 +218,10 @@ def write(
         held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
         settled = [due for due in mine if due not in held]
         rows = _write(connection, [due for due in settled if not due.ahead], known, room, now, tick)
-        told = [_held_back(due) for due in settled if due.held]
+        to_emit = [_held_back(due) for due in settled if due.held]
         ahead = [due for due in settled if due.ahead]
-        told += _set_right(connection, ahead, now) if ahead else []
-    return SettledChunk(rows, busy, (*taken, *held), tuple(told), set_right=bool(ahead))
+        to_emit += _set_right(connection, ahead, now) if ahead else []
+    return SettledChunk(rows, busy, (*taken, *held), tuple(to_emit), set_right=bool(ahead))
 
 
 def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, Known]:
@@ -292,7 +292,7 @@ def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> l
     from cronjobs.engine.crontime.timing import next_after
 
     timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}
-    seen_until, told = undo(connection, timed, now)
+    seen_until, to_emit = undo(connection, timed, now)
     moved = [
         Watermark(
             due.stored.id, seen_until[due.stored.id], next_after(timed[due.stored.id].when, seen_until[due.stored.id])
@@ -303,4 +303,4 @@ def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> l
     ]
     store.move_watermarks(connection, moved)
     _put_pieces(connection, ahead)
-    return told
+    return to_emit

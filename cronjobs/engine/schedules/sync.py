@@ -189,7 +189,7 @@ class Applying:
         )
         tell(written, self.emit, self.done)
         for edit in done:
-            for event in edit.due.told if edit.due is not None else ():
+            for event in edit.due.to_emit if edit.due is not None else ():
                 self.emit(event)
 
     def _is_ours(self, connection: Connection) -> bool:

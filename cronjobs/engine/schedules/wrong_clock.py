@@ -106,8 +106,8 @@ def undo(
     left = [row for undo in found.values() for row in (*undo.left, *undo.early)]
     store.forget_occurrences(connection, [row for undo in found.values() for row in (*undo.gone, *undo.early)])
     store.record_occurrences(connection, left, now)
-    told = [events.jobs_taken_back(len(taken_back))] if taken_back else []
-    told += [
+    to_emit = [events.jobs_taken_back(len(taken_back))] if taken_back else []
+    to_emit += [
         events.ran_early(
             ahead[schedule_id].schedule.name,
             [row.last_for for row in undo.early],
@@ -116,7 +116,7 @@ def undo(
         for schedule_id, undo in found.items()
         if undo.early
     ]
-    return {schedule_id: undo.seen_until for schedule_id, undo in found.items()}, told
+    return {schedule_id: undo.seen_until for schedule_id, undo in found.items()}, to_emit
 
 
 def _decided_ahead(row: LedgerRow, now: datetime) -> bool:

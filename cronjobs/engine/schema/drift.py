@@ -121,7 +121,7 @@ def _function_wrong(connection: Connection, schema: int, name: str) -> list[str]
     if row is None:
         return [f"function {name} is missing"]
     if row.settings != row.wanted:
-        return [f"function {name} has «{row.settings}» and should have «{row.wanted}»: was the schema renamed?"]
+        return [f"function {name} has «{row.settings}» and should have «{row.wanted}»: perhaps the schema was renamed"]
     return []
 
 

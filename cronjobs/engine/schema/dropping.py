@@ -110,18 +110,18 @@ def _made(database: Database) -> set[tuple[Kind, str]]:
 
 
 def _require_quiet(connection: Connection, ticks: Sequence[Row[Any]], quiet: timedelta) -> None:
-    force = "--force drops the tables all the same. Nothing was dropped"
+    force = "use --force to drop the tables anyway. Nothing was dropped"
     if leased := store.live_leases(connection, SHOWN + 1):
         said = ", ".join(
             f"job {row.id} ({one_line(row.job_type, 60)}) by {one_line(row.locked_by, 60)}" for row in leased[:SHOWN]
         )
         more = " and others" if len(leased) > SHOWN else ""
         raise InUse(
-            f'jobs run: {said}{more}. Wait for them ("cronjobs pause --all --wait 5m"), or cancel them; {force}'
+            f'jobs are running: {said}{more}. Wait for them ("cronjobs pause --all --wait 5m"), or cancel them; {force}'
         )
     if ticking := store.hosts_that_tick(ticks, database_now(connection), quiet):
         raise InUse(
-            f"ticks still come: {_listed(ticking)}. Take away what starts them on each of these hosts "
+            f"hosts are still ticking: {_listed(ticking)}. Remove what starts the ticks on each of these hosts "
             f'("cronjobs crontab remove"; a systemd timer; a container), and wait {duration_text(quiet)}; {force}'
         )
 

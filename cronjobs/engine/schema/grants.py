@@ -97,7 +97,10 @@ def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False,
     """
     schema = quoted(schema)
     lines = [
-        "-- The least rights of cronjobs' roles. Run it again after an upgrade: new tables come without rights.",
+        (
+            "-- The least rights that cronjobs' roles need. Run this again after an upgrade: new tables "
+            "have no rights yet."
+        ),
         "BEGIN;",
     ]
     for role, name in names.items():
@@ -117,9 +120,9 @@ def quoted(name: str) -> str:
 _FOR: Final[Mapping[Role, str]] = {
     Role.MIGRATE: 'owns the tables, for "cronjobs db upgrade" and "cronjobs db copy"',
     Role.RUN: 'for "cronjobs run-due" and the commands of operators',
-    Role.ENQUEUE: "for apps: enqueue(), cancel() and reschedule(); they see keys and states, no payload",
-    Role.READ: "for people and dashboards; payloads too",
-    Role.TOKEN: "for the workers of a cluster: two functions, and no table",
+    Role.ENQUEUE: "for apps: enqueue(), cancel() and reschedule(); it can see keys and statuses, but no payloads",
+    Role.READ: "for people and dashboards; it can also see payloads",
+    Role.TOKEN: "for a cluster's workers: it can call two functions, and see no tables",
 }
 
 

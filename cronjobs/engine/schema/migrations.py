@@ -67,7 +67,7 @@ def head() -> str:
     """Return the newest revision that this installation contains."""
     newest = ScriptDirectory.from_config(_config()).get_current_head()
     if newest is None:
-        raise CronjobsError(f"{script_location()} holds no migrations: the installation is not complete")
+        raise CronjobsError(f"{script_location()} contains no migrations: the installation is incomplete")
     return newest
 
 
@@ -193,10 +193,10 @@ def transaction(database: Database) -> Iterator[Connection]:
                     raise _nowhere(database.address)
                 yield connection
     except DBAPIError as error:
-        told = tell(database.address, error)
+        translated = tell(database.address, error)
         if getattr(error.orig, "sqlstate", None) == _NO_RIGHT:
-            told = DatabaseError(f'{told}: migrate as the role that "cronjobs db grants" calls migrate')
-        raise told from error
+            translated = DatabaseError(f'{translated}: migrate as the role that "cronjobs db grants" calls migrate')
+        raise translated from error
 
 
 def run_online(connection: Connection) -> None:
@@ -311,7 +311,7 @@ def _home(schema: str | None) -> str:
 
 def _nowhere(address: Address) -> DatabaseError:
     return DatabaseError(
-        f"database {address} has no schema to make tables in: its search_path names none that exists. Name one in the "
+        f"database {address} has no schema to create tables in: no schema in its search_path exists. Name one in the "
         'configuration, "schema: jobs"'
     )
 

@@ -33,10 +33,10 @@ class InForce(CronjobsError):
         said = ", ".join(f"{one_line(each.host, 60)} {rough(each.ago)} ago" for each in ticking[:SHOWN])
         more = f" and {len(ticking) - SHOWN} more hosts" if len(ticking) > SHOWN else ""
         super().__init__(
-            f"ticks still come for {owners}, which have this database: {said}{more}. They would be shut out. "
+            f"hosts still tick for {owners}, which own this database: {said}{more}. Adopting it would shut them out. "
             f"If {ours} is a mistake in {settings.file}, correct it there. If the database is to change hands, first "
-            f"stop what starts ticks on each of these hosts, and wait {duration_text(quiet)}. --force adopts it all "
-            "the same, as may be right for a copy made a moment ago. Nothing was changed"
+            f"stop whatever starts ticks on each of these hosts, then wait {duration_text(quiet)}. --force adopts it "
+            "anyway, which may be right for a fresh copy. Nothing was changed"
         )
 
 

@@ -220,13 +220,13 @@ def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: date
         connection,
         f"""
         UPDATE {ALERTS} SET sent = sent + 1, sent_at = :now, first_at = coalesce(first_at, :now), severity = :severity,
-          rows = CAST(:told AS {JSON_TYPE}), failed_at = NULL, failures = 0, error = NULL, locked_by = NULL,
+          rows = CAST(:reported_rows AS {JSON_TYPE}), failed_at = NULL, failures = 0, error = NULL, locked_by = NULL,
           locked_until = NULL, due_at = CASE WHEN over = :over THEN CAST(:next_at AS {INSTANT_TYPE}) ELSE :now END
         WHERE finding_id = :finding_id AND channel = :channel AND locked_by = :locked_by RETURNING finding_id""",
         now=now,
         next_at=next_at,
         severity=alert.episode.severity,
-        told=list(alert.episode.rows),
+        reported_rows=list(alert.episode.rows),
         over=int(alert.state.over),
         **_whose(alert, locked_by),
     )

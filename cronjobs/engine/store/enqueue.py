@@ -54,9 +54,9 @@ _NOT_THERE: Final = either(
 )
 _DUE_AT: Final = f"coalesce(r.run_at, {after_now('coalesce(r.delay_s, 0)')})"
 # Read these as ASCII: reading would fail if the encoding of the caller's connection lacks a character.
-_KEY_TOLD: Final = in_ascii("idempotency_key")
-_ROW_KEY_TOLD: Final = in_ascii("j.idempotency_key")
-_QUEUE_TOLD: Final = in_ascii("j.queue")
+_KEY_IN_ASCII: Final = in_ascii("idempotency_key")
+_ROW_KEY_IN_ASCII: Final = in_ascii("j.idempotency_key")
+_QUEUE_IN_ASCII: Final = in_ascii("j.queue")
 # Unchanged since it was enqueued: no runner has had it, and nobody has cancelled or retried it.
 _NOT_STARTED: Final = "j.status = 'queued' AND j.attempts = 0"
 
@@ -81,7 +81,7 @@ _REPLACED: Final = f"""
 REPLACE_SQLITE: Final = f"""
   UPDATE {JOBS} AS j SET {_REPLACED} FROM {_REPLACING_ROWS} r
   WHERE j.idempotency_key = r.idempotency_key AND {_NOT_STARTED} AND {_HAS_ROOM}
-  RETURNING {_KEY_TOLD} AS idempotency_key"""
+  RETURNING {_KEY_IN_ASCII} AS idempotency_key"""
 
 # Skip rows that another session has locked. Usually that is a runner claiming the row, but it may be a transaction that
 # never ends.
@@ -92,10 +92,10 @@ REPLACE_POSTGRESQL: Final = f"""
   )
   UPDATE {JOBS} j SET {_REPLACED} FROM there, {_REPLACING_ROWS} r
   WHERE j.id = there.id AND j.idempotency_key = r.idempotency_key AND {_HAS_ROOM}
-  RETURNING {_ROW_KEY_TOLD} AS idempotency_key"""
+  RETURNING {_ROW_KEY_IN_ASCII} AS idempotency_key"""
 
 LOOK: Final = f"""
-  SELECT j.id, j.status, {_QUEUE_TOLD} AS queue, {_ROW_KEY_TOLD} AS idempotency_key,
+  SELECT j.id, j.status, {_QUEUE_IN_ASCII} AS queue, {_ROW_KEY_IN_ASCII} AS idempotency_key,
     CASE WHEN {_NOT_STARTED} THEN 1 ELSE 0 END AS not_started
   FROM {JOBS} j WHERE j.idempotency_key {AMONG_KEYS}"""
 
@@ -182,7 +182,7 @@ def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], 
     statement += f" AND {_NOT_THERE}" if keyed else ""
     statement += " ORDER BY r.n" if varying else ""
     statement += " ON CONFLICT (idempotency_key) DO NOTHING" if keyed else ""
-    return statement + " RETURNING id" + (f", {_KEY_TOLD} AS idempotency_key" if keyed and varying else "")
+    return statement + " RETURNING id" + (f", {_KEY_IN_ASCII} AS idempotency_key" if keyed and varying else "")
 
 
 def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Existing]:

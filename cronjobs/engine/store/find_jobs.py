@@ -56,14 +56,16 @@ def _micros(column: str) -> str:
     )
 
 
-_TOLD: Final = (
+_READ: Final = (
     {name: f"j.{name}" for name in _NUMBERS}
     | {name: _text(f"j.{name}") for name in _TEXTS}
     | {name: _micros(f"j.{name}") for name in _INSTANTS}
     | {name: _json(f"j.{name}") for name in _JSON}
 )
-_COLUMNS: Final = tuple(_TOLD)
-_SELECT: Final = f"SELECT {', '.join(f'{told} AS told_{name}' for name, told in _TOLD.items())} FROM {JOBS} j WHERE "
+_COLUMNS: Final = tuple(_READ)
+_SELECT: Final = (
+    f"SELECT {', '.join(f'{expression} AS read_{name}' for name, expression in _READ.items())} FROM {JOBS} j WHERE "
+)
 _BY_ID: Final = "j.id = CAST(:id AS bigint)"
 # The job that has the key, or else the newest job that released it. Without "+ 0", PostgreSQL might walk back through
 # all ids to find the largest.

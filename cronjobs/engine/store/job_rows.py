@@ -95,7 +95,7 @@ def _fault(name: str, value: Any) -> BadJson | None:
     if isinstance(value, BrokenText):
         return BadJson(NOT_UTF8, name)
     if value == UNREAD:
-        return BadJson("such that the row cannot be fetched", name)
+        return BadJson("unreadable: the row cannot be fetched", name)
     if isinstance(value, BadJson) and name == "meta" and not value.reason.startswith("not JSON"):
         return replace(value, what="meta")
     return None

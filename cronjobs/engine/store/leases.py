@@ -182,11 +182,11 @@ _TEXTS: Final = frozenset({"error_type", "error", "traceback", "output"})
 def _report_row(connection: Connection, each: Lease | Report) -> tuple[Any, ...]:
     if isinstance(each, Lease):
         return (*each, None, None)
-    told = each.reported.progress
+    how_far = each.reported.progress
     # In JSON, a character that the server lacks would be an escape, which the server refuses.
-    if told.note is not None and server_encoding(connection) != UTF8:
-        told = told._replace(note=told.note.encode("ascii", "backslashreplace").decode())
-    progress = row_value(each.reported._replace(progress=told))
+    if how_far.note is not None and server_encoding(connection) != UTF8:
+        how_far = how_far._replace(note=how_far.note.encode("ascii", "backslashreplace").decode())
+    progress = row_value(each.reported._replace(progress=how_far))
     return (*each.lease, progress, None if each.live_output is None else fitted(connection, each.live_output))
 
 

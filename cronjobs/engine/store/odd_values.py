@@ -27,7 +27,7 @@ def odd_value(database: Database) -> DatabaseError | None:
                     row, column, kind = found
                     return DatabaseError(
                         f"database {database.address}: {table.name}.{column} of the row with rowid {row} holds "
-                        f"{_WORDS.get(kind, kind)}, which no command writes there: correct it with SQL"
+                        f"{_WORDS.get(kind, kind)}, which no cronjobs command writes there: correct it with SQL"
                     )
     except DatabaseError as error:
         return error

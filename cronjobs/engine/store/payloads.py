@@ -87,4 +87,4 @@ def _one_by_one(connection: Connection, where: dict[str, int]) -> Iterator[Store
             if is_lost(error):
                 raise
             row = run(connection, _UNREAD_ONE, id=job_id).one()
-            yield StoredPayload._make([*row, BadJson("such that the row cannot be fetched")])
+            yield StoredPayload._make([*row, BadJson("unreadable: the row cannot be fetched")])

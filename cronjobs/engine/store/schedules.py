@@ -97,11 +97,11 @@ def stored_schedules(connection: Connection, rows: Sequence[Row[Any]]) -> list[S
     if not rows:
         return []
     of_everything: list[Row[Any]] = []
-    of_one: dict[str, list[Row[Any]]] = {}
+    by_name: dict[str, list[Row[Any]]] = {}
     for pause in pauses_of_schedules(connection):
-        (of_everything if pause.scope == "all" else of_one.setdefault(pause.name, [])).append(pause)
+        (of_everything if pause.scope == "all" else by_name.setdefault(pause.name, [])).append(pause)
     # Pass the columns by position: by name it takes twice as long, and there may be ten thousand schedules.
-    return [_schedule(*row, pauses=[*of_everything, *of_one.get(row.name, ())]) for row in rows]
+    return [_schedule(*row, pauses=[*of_everything, *by_name.get(row.name, ())]) for row in rows]
 
 
 _schedule: Any = StoredSchedule  # mypy does not know how many columns a row has

@@ -207,7 +207,7 @@ def _encoder(instant: Callable[[datetime], object]) -> json.JSONEncoder:
     def encode(value: Any) -> Any:
         if isinstance(value, datetime):
             return instant(value)
-        raise TypeError(f"{type(value).__name__} does not travel in a group of rows")
+        raise TypeError(f"{type(value).__name__} cannot be sent in a group of rows")
 
     return json.JSONEncoder(default=encode, separators=(",", ":"), allow_nan=False)
 
@@ -250,13 +250,13 @@ def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool)
     filled = statement_text(statement, postgresql=postgresql, schema=schema and schema.replace(":", "\\:"))
     if stands:
         filled = filled.replace(POSTGRESQL_NOW, STANDING_NOW)
-    return text(filled).columns(**_types_told(filled)), ":now_" in filled
+    return text(filled).columns(**_returned_types(filled)), ":now_" in filled
 
 
-def _types_told(statement: str) -> dict[str, TypeEngine[Any]]:
+def _returned_types(statement: str) -> dict[str, TypeEngine[Any]]:
     """Return the ``_TYPES`` that *statement* may return, because SQLAlchemy compares each with every result."""
-    told = statement.rpartition("RETURNING")[2]
-    words = None if _EVERY_COLUMN.search(told) else set(_WORD.findall(told))
+    returned = statement.rpartition("RETURNING")[2]
+    words = None if _EVERY_COLUMN.search(returned) else set(_WORD.findall(returned))
     return {name: kind for name, kind in _TYPES.items() if words is None or name in words}
 
 

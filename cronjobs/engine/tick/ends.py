@@ -35,7 +35,7 @@ from cronjobs.errors import BadValue, DatabaseError
 from cronjobs.model import Finished, Released, RetryPolicy, Succeeded
 
 NOT_BEGUN: Final = Released()
-STILL_HERE: Final = Released("an earlier attempt of it lost its lease, and its code still runs here")
+STILL_HERE: Final = Released("an earlier attempt of this job lost its lease, and that attempt's code still runs here")
 BRIEF_S: Final = 0.0005  # jobs this short are written together: waiting for the next one is quicker than a commit
 
 
@@ -60,7 +60,7 @@ class Ends:
     database_now: datetime
     now_read_at: float
     tells_each: bool = True  # see ``TickContext``; if False, report only each type's first success
-    told_types: set[str] = field(default_factory=set)
+    named_types: set[str] = field(default_factory=set)
     last: Decided | None = None
     progress_at: float = -math.inf  # when progress was last reported
 
@@ -163,9 +163,9 @@ class Ends:
         self.progress_at = now
         for attempt in self.in_flight.busy():
             reporting = attempt.reporting
-            if reporting.progress is not None and reporting.progress is not reporting.told:
-                reporting.told = reporting.progress
-                self.emit(events.job_progress(attempt.job, attempt.worker, in_words(reporting.told)))
+            if reporting.progress is not None and reporting.progress is not reporting.shown:
+                reporting.shown = reporting.progress
+                self.emit(events.job_progress(attempt.job, attempt.worker, in_words(reporting.shown)))
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
@@ -263,9 +263,9 @@ class Ends:
         self.last, outcome = decided, decided.finished.outcome
         self.counts.count(decided, attempt.recorded)
         if not self.tells_each and isinstance(outcome, Succeeded) and outcome.note is None:
-            if attempt.job.job_type in self.told_types:
+            if attempt.job.job_type in self.named_types:
                 return
-            self.told_types.add(attempt.job.job_type)
+            self.named_types.add(attempt.job.job_type)
         if not isinstance(outcome, Released):
             policy = self.planner.retry_policy(attempt)
             folder = self.workers.around.settings.folder
@@ -295,6 +295,6 @@ def _plain(ended: Ended, error: Exception) -> Ended:
     return ended._replace(finished=plain_end(ended.finished, type(error).__name__))
 
 
-def without_a_row(connection: Connection) -> None:
+def write_no_row(connection: Connection) -> None:
     """Last write of a loop without a tick row: mark that findings may have changed."""
     look_soon(connection)

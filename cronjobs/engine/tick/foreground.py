@@ -82,15 +82,15 @@ class _MainThread(Workers):
         return True
 
 
-class _HeardStop(StopSignal):
-    """A stop signal that calls *hear* before the handler sees the stop."""
+class _ReportedStop(StopSignal):
+    """A stop signal that calls *on_request* before the handler sees the stop."""
 
-    def __init__(self, hear: Callable[[str], None]) -> None:
+    def __init__(self, on_request: Callable[[str], None]) -> None:
         super().__init__()
-        self._hear = hear
+        self._on_request = on_request
 
     def set(self, reason: str) -> None:
-        self._hear(reason)
+        self._on_request(reason)
         super().set(reason)
 
 
@@ -147,7 +147,7 @@ class Foreground:
             job_type,
             timeout_of(job, job_type) if job_type.command is not None else NO_LIMIT,
             in_child_process=False,
-            stop=_HeardStop(self._hear),
+            stop=_ReportedStop(self._on_request),
             worker=WORKER,
             claimed=claimed,
             started=self._clock.monotonic(),
@@ -160,7 +160,7 @@ class Foreground:
         self._lost = False
         self._ended = False  # whether the loop was given the end
         # Without a watchdog: a person may suspend this process (Ctrl-Z), and a handler may set alarms of its own.
-        self._loop = Loop.of_one(
+        self._loop = Loop.for_one_job(
             self._attempt,
             database,
             _MainThread(1, self._around, self._clock),
@@ -190,7 +190,7 @@ class Foreground:
                 self._wait_for(beside)
         decided = self._loop.ends.last
         if decided is None and not self._lost:
-            self._streams.say(f"the job ended, but this could not be recorded: {in_words(finished.outcome)}")
+            self._streams.say(f"the job ended, but its outcome could not be recorded: {in_words(finished.outcome)}")
             raise self._loop.outage.error or TransientTrouble(f"the outcome could not be recorded: {LOCKED}")
         return RunResult(self._job, decided, self._signal if self._was_stopped else None)
 
@@ -249,7 +249,7 @@ class Foreground:
             why = "Ctrl-C or the debugger's q" if number == signal.SIGINT else number.name
             outcome = Interrupted(f"interrupted by hand ({why})", by_hand=True)
         if isinstance(outcome, Released):
-            outcome = Released(outcome.error or "it could not be begun")
+            outcome = Released(outcome.error or "it could not be started")
         if self._by_hand and isinstance(outcome, Failed) and is_misfit(outcome):
             return dataclasses.replace(outcome, permanent=True)
         if self._by_hand and isinstance(outcome, Interrupted | Released):
@@ -271,9 +271,9 @@ class Foreground:
 
     def _tell(self, event: events.Event) -> None:
         if event.name == "job.progress":
-            told = self._attempt.reporting.progress
-            if self._on_progress is not None and told is not None:
-                self._on_progress(told)
+            how_far = self._attempt.reporting.progress
+            if self._on_progress is not None and how_far is not None:
+                self._on_progress(how_far)
             return
         if event.name == "database.trouble" and not self._ended:
             self._streams.say(f"the lease cannot be renewed yet: {event.facts['error']}")
@@ -282,13 +282,13 @@ class Foreground:
             self._lost = True
         self._emit(event)
 
-    def _hear(self, reason: str) -> None:
+    def _on_request(self, reason: str) -> None:
         if reason == "cancelled" and self._attempt.stop.reason is None:
             self._streams.say("cancel was requested: stopping the job")
         elif reason == "lease lost":
             trouble = self._loop.outage.error
-            why = f"ran out: {trouble}" if trouble else "was taken over or ran out"
-            self._streams.say(f"stopping; this attempt will record nothing: the lease {why}")
+            why = f"expired: {trouble}" if trouble else "was taken over or expired"
+            self._streams.say(f"stopping the job; this attempt will record nothing, because the lease {why}")
             self._lost = True
             signal.pthread_kill(self._main, signal.SIGINT)  # ends a sleep or a read only in that thread
 

@@ -54,7 +54,7 @@ class Log:
             self._descriptor = None
 
 
-def told_of_starts(write: Callable[[events.Event], None], extras: Extras | None = None) -> Callable[[Attempt], None]:
+def start_reporter(write: Callable[[events.Event], None], extras: Extras | None = None) -> Callable[[Attempt], None]:
     """Return the function to call when the code of an attempt begins.
 
     It is called in the worker's thread, so *write* must be safe in any thread.

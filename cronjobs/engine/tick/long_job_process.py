@@ -26,7 +26,7 @@ from cronjobs.engine.execution.attempt import PROCESS_SLACK, Attempt, WorkerCont
 from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.tick import mail_throttle
 from cronjobs.engine.tick.extras import Over, beside_jobs
-from cronjobs.engine.tick.log import Log, told_of_starts
+from cronjobs.engine.tick.log import Log, start_reporter
 from cronjobs.engine.tick.long_jobs import ADOPTED, FULL, STOPPED, Adopted, Handover, adopt
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
@@ -108,8 +108,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         # The next tick prints it: this process has no output, and cron mails what a tick prints.
         mail_throttle.leave_death(settings.file, "a long job", event)
 
-    around = replace(around, on_start=told_of_starts(log, extras), on_end=extras.ended)
-    loop = Loop.of_one(
+    around = replace(around, on_start=start_reporter(log, extras), on_end=extras.ended)
+    loop = Loop.for_one_job(
         attempt,
         database,
         Workers(1, around, SYSTEM),

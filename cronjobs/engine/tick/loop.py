@@ -23,7 +23,7 @@ from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.lease import lease_margin_s, next_renewal
 from cronjobs.engine.store.ticks import NO_SIGNS, Signs
-from cronjobs.engine.tick.ends import STILL_HERE, Ends, without_a_row
+from cronjobs.engine.tick.ends import STILL_HERE, Ends, write_no_row
 from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.long_jobs import Handovers
 from cronjobs.engine.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
@@ -115,7 +115,7 @@ class Loop:
         self.handovers = Handovers(self.settings, self.clock, self.workers.ended)
         self.stopping: str | None = None
         self.stop_by = math.inf
-        self.stop_told = False
+        self.stop_reported = False
         self.hurry = False  # a second signal: end now
         self.renewed_at = -math.inf
         self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
@@ -124,7 +124,7 @@ class Loop:
         self.finishing = False  # once ``finish`` has begun, no job starts here
 
     @classmethod
-    def of_one(
+    def for_one_job(
         cls,
         attempt: Attempt,
         database: Database,
@@ -207,11 +207,11 @@ class Loop:
 
     def _report_stopping(self) -> None:
         # Not in stop(): a signal handler may interrupt the very line that writes to the log.
-        if self.stopping is not None and not self.stop_told:
-            self.stop_told = True
+        if self.stopping is not None and not self.stop_reported:
+            self.stop_reported = True
             self.emit(events.signalled(self.stopping))
 
-    def finish(self, last_write: Callable[[Connection], None] = without_a_row) -> bool:
+    def finish(self, last_write: Callable[[Connection], None] = write_no_row) -> bool:
         """Run the last transaction. Return whether a thread still runs.
 
         The transaction writes the outcomes, and the history rows of attempts that still run. It cuts the leases of

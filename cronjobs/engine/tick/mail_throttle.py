@@ -104,7 +104,7 @@ class Alarm:
         (*well*) since the last death. Without a success, it is forgotten a day after that hour, and not reported.
         """
         known = self._load()
-        told, changed = [], False
+        lines, changed = [], False
         for cause, entry in list(known.items()):
             if cause in still or entry.get("about") in unknown:
                 continue
@@ -119,10 +119,10 @@ class Alarm:
             lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
             # A cause seen only once was reported and fixed at once, so its end is not news.
             if entry["seen"] > 1 and ("job_type" not in entry or entry.get("well")):
-                told.append(f"over after {rough(lasted)}: {entry.get('said', cause)}")
+                lines.append(f"over after {rough(lasted)}: {entry.get('said', cause)}")
         if changed:
             self._store(known)
-        return told
+        return lines
 
     def _load(self) -> dict[str, Any]:
         try:

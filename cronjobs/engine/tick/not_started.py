@@ -37,7 +37,7 @@ WHY: Final = {
     LIMITED: "{limit}",
     NO_PLACE: "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
     "--limit": "the tick had started its limit of jobs (--limit)",
-    "stopped": "the tick was told to stop",
+    "stopped": "the tick was asked to stop",
     OUT_OF_TIME: "its timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
     TOO_SHORT: "its timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
     NO_WORKER: "all workers of the tick were busy until it ended",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cronjobs.engine.tick.recovery import Recovery
     from cronjobs.engine.tick.work import Work
 
-ALL_PAUSED: Final = "all that is due is paused"
+ALL_PAUSED: Final = "everything that is due is paused"
 SKEW: Final = timedelta(seconds=CLOCK_SKEW_S)
 
 
@@ -187,7 +187,7 @@ class Tick(TickContext):
             loop.stop(self.stop_requested)
         loop.handovers.begin_supervisors(self, self.work.types())
         self.result.ended = loop.run()
-        if loop.outage.told and loop.outage.error is not None:
+        if loop.outage.reported and loop.outage.error is not None:
             self.result.trouble = str(loop.outage.error)  # even if the last write succeeds, since work was left undone
 
     def _record(self) -> None:

@@ -75,21 +75,21 @@ BUSY_IS_TROUBLE_S: Final = 3.0  # waiting for the write lock is normal; report i
 class Outage:
     """The loop's present database error, and when to try again.
 
-    ``error`` is None if the last try succeeded. ``told`` says whether the error was reported. ``pause_s`` is how long
-    to wait before the next try.
+    ``error`` is None if the last try succeeded. ``reported`` says whether the error was reported. ``pause_s`` is how
+    long to wait before the next try.
     """
 
     clock: Clock
     emit: Callable[[events.Event], None]
     error: DatabaseError | None = None
-    told: bool = False
+    reported: bool = False
     pause_s: float = SHORTEST_PAUSE_S
     since: float = 0.0  # monotonic
 
     def note(self, error: DatabaseError) -> None:
         now = self.clock.monotonic()
         if self.error is None:
-            self.since, self.told = now, False
+            self.since, self.reported = now, False
         self.error = error
         if not (isinstance(error, DatabaseBusy) and now - self.since < BUSY_IS_TROUBLE_S):
             self.tell()
@@ -99,9 +99,9 @@ class Outage:
 
     def tell(self) -> None:
         """Report the error, unless there is none or it was reported before."""
-        if self.error is not None and not self.told:
+        if self.error is not None and not self.reported:
             self.emit(events.database_trouble(str(self.error), self.error.cause))
-            self.told = True
+            self.reported = True
 
     def over(self) -> None:
         self.error, self.pause_s = None, SHORTEST_PAUSE_S

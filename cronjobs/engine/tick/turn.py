@@ -359,7 +359,7 @@ class Writer:
         try:
             return self._read_leased(self._write(order))
         except MemoryError:
-            raise TransientTrouble("there was not enough memory for what was claimed") from None
+            raise TransientTrouble("there was not enough memory for the claimed jobs") from None
 
     def _write(self, order: Batch) -> BatchResult:
         renewal: Renewal | None = None
@@ -423,7 +423,11 @@ class Writer:
             try:
                 job = self._read_one(job_id)
             except (DatabaseError, MemoryError) as error:
-                why = f"its row could not be read: {error}" if str(error) else "its row needs more memory than there is"
+                why = (
+                    f"its row could not be read: {error}"
+                    if str(error)
+                    else "its row needs more memory than is available"
+                )
                 turn = replace(turn, refused={**turn.refused, job_id: why})
             else:
                 turn = replace(turn, claimed=[*turn.claimed, *([job] if job is not None else [])])

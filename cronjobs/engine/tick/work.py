@@ -32,7 +32,7 @@ from cronjobs.engine.store.job_types import (
 from cronjobs.engine.store.not_started import lanes_due
 from cronjobs.engine.store.ticks import Signs, overran_lately, signs_of_death
 from cronjobs.engine.tick.context import TickContext
-from cronjobs.engine.tick.log import told_of_starts
+from cronjobs.engine.tick.log import start_reporter
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.not_started import OUT_OF_TIME, TickState, counted, record, unknown_type
 from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
@@ -77,10 +77,10 @@ class Work:
         around = WorkerContext(tick.settings, tick.database)
         emit, extras = tick.emit, tick.extras
         if extras is not None and extras.hear_of_attempts:
-            around = replace(around, on_start=told_of_starts(tick.emit, extras), on_end=extras.ended)
+            around = replace(around, on_start=start_reporter(tick.emit, extras), on_end=extras.ended)
             emit = extras.listening(tick.emit)
         elif tick.tells_each:
-            around = replace(around, on_start=told_of_starts(tick.emit))
+            around = replace(around, on_start=start_reporter(tick.emit))
         tells_each = tick.tells_each or emit is not tick.emit
         seen, signs = self._look()
         self.loop = Loop(

@@ -203,7 +203,7 @@ def test_without_a_scheduler_what_has_not_begun_goes_back_and_what_runs_stays(de
 def test_the_end_of_an_attempt_that_the_cluster_has_lost_is_read_from_its_token(desk: Desk) -> None:
     desk.hand()
     desk.begin()
-    desk.say(why="the cluster has lost it")
+    desk.say(why="the cluster has lost the task")
     desk.round(2)
     assert desk.ended() == []
     desk.confirm(GuardReport("ended", outcome=Succeeded(7)))

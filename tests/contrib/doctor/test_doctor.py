@@ -345,7 +345,7 @@ def test_without_tables_it_says_so_and_makes_none(
         assert "there is no database" in found["database"]["text"]
         assert not (tmp_path / "empty.db").exists()
     else:
-        assert found["schema revision"]["text"] == "the database has no tables of cronjobs"
+        assert found["schema revision"]["text"] == "the database has no cronjobs tables"
         assert found["ticks"]["status"] == "not applicable"
 
 

@@ -97,7 +97,7 @@ def test_an_entry_has_the_settings_above_it_and_the_comments_right_above_it() ->
     assert [(each.number, each.why) for each in bad if isinstance(each, NoEntry)] == [
         (15, "it has no command"),
         (16, 'its command begins with "*", so it has a field too many'),
-        (17, "it has neither five fields nor the form of a setting"),
+        (17, "it is neither a setting nor a line with five fields"),
     ]
 
 

@@ -94,12 +94,12 @@ def test_cron_tz_counts_for_cronie_only() -> None:
 @pytest.mark.parametrize(
     ("line", "why", "cron"),
     [
-        ("@reboot up", "only cron's daemon sees the machine start (@reboot)", "debian"),
+        ("@reboot up", "only the cron daemon notices that the machine starts (@reboot)", "debian"),
         ("61 * * * * x", 'cron cannot read it: minute "61": 61 is not in 0-59', "debian"),
         ("0 0 30 2 * x", "cronjobs has no expression for it: day 30 never comes in feb", "debian"),
         ("0 0 * * fri-sun x", "cronjobs has no expression for it: a range in it runs backwards", "debian"),
         ("*/7,3 * * * * x", 'cronjobs has no expression for it: a field with "*" and more in a list', "debian"),
-        ("~ * * * * x", 'cron cannot read it: minute "~": a time that cronie chooses at random', "cronie"),
+        ("~ * * * * x", 'cron cannot read it: minute "~": cronie chooses the time at random', "cronie"),
         ("CRON_TZ=Mars/Base\n0 1 * * * x", 'its CRON_TZ, "Mars/Base", is not a time zone', "cronie"),
         ("HOME=here\n0 1 * * * x", 'its HOME, "here", is not an absolute path', "debian"),
         ("SHELL=bash\n0 1 * * * x", 'its SHELL, "bash", is not an absolute path', "debian"),
@@ -161,7 +161,7 @@ def test_an_address_of_mailto_becomes_a_channel_once() -> None:
     text = "MAILTO=ops@example.com, ada\n1 1 * * * a\nMAILTO=ops@example.com\n2 2 * * * b\nMAILTO=$X\n3 3 * * * c\n"
     found = take_over(text + "MAILTO=nobody@example.com\n")
     assert found.mail_to == ("ops@example.com", "ada@localhost")
-    assert found.notes == ('MAILTO names "$X", which is not a mail address: it is left out of alerts:',)
+    assert found.notes == ('MAILTO names "$X", which is not a mail address, so alerts: does not contain it',)
 
 
 @settings(max_examples=25, deadline=None)
@@ -401,8 +401,13 @@ def test_compare_lists_what_cron_does_otherwise_in_the_skipped_hour(cron_host: H
 @pytest.mark.parametrize(
     ("old", "new", "reason", "count"),
     [
-        ('cron: "0 5 * * *"', 'cron: "0 6 * * *"', "they are not due at the same instants", 6),
-        ('cron: "0 5 * * *"', 'cron: "0 5 * * *"\n    spread: 1h', "they are not due at the same instants", 6),
+        ('cron: "0 5 * * *"', 'cron: "0 6 * * *"', "cron and the schedule are not due at the same times", 6),
+        (
+            'cron: "0 5 * * *"',
+            'cron: "0 5 * * *"\n    spread: 1h',
+            "cron and the schedule are not due at the same times",
+            6,
+        ),
         ('"-c", a]', '"-c", b]', "the schedule runs something else", 0),
         ("stdin: none", 'stdin: "x"', "the schedule runs something else", 0),
         ("\n  a:   # line 1\n", "\n  z:\n    environments: [staging]\n", "no schedule of the file runs", 0),
@@ -477,7 +482,7 @@ def test_swap_replaces_the_imported_lines_in_one_write_and_restore_puts_them_bac
     assert cron_host.crontab == lines + cron_host.block
     assert f"+{begin}@hourly tidy" in dry.stdout.splitlines()
     way_back = f"cronjobs crontab restore --config {cron_host.config}"
-    assert f"cronjobs now runs 2 of the crontab's lines; back again: {way_back}" in result.stdout
+    assert f"cronjobs now runs 2 of the crontab's lines; to go back: {way_back}" in result.stdout
     assert "line 4 stays with cron, only cron's daemon sees the machine start" in result.stderr
     assert [file.read_text() for file in (cron_host.state / "cronjobs").iterdir()] == [old]
     cron_host.has((cron_host.crontab or "") + "7 7 * * * since\n")

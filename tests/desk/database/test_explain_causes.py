@@ -62,7 +62,7 @@ def test_a_file_that_has_a_retired_schedule_is_not_in_force(world: World) -> Non
     world.go(utc("2026-03-03T02:05:00"))
     told = world.ask("s", "--at", "02:03")
     assert told.verdict == "retired"
-    assert "The file here has it, and no tick applied that file since: it is not in force." in told
+    assert "The file here has it, but no tick has applied that file since, so it is not in force." in told
 
 
 def test_a_pause_that_ended_without_a_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +414,7 @@ def test_the_tick_that_ran_an_attempt_did_not_start_the_job_again(world: World, 
         of = {"job_id": job_id, "attempt": 1, "outcome": "interrupted", "runner": "alpha:boot:1:1:1:x"}
         connection.execute(tables.job_runs.insert().values(of | times))
         connection.execute(update(tables.jobs).values(attempts=1, interruptions=1, started_at=at))
-    assert f"on alpha did not start it{again}: the tick was told to stop." in world.ask(str(job_id))
+    assert f"on alpha did not start it{again}: the tick was asked to stop." in world.ask(str(job_id))
 
 
 def test_a_pause_that_is_over_is_why_a_job_began_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

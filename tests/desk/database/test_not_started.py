@@ -145,10 +145,14 @@ def test_a_tick_that_finds_only_paused_work_does_not_say_that_nothing_is_due(dat
     pause(database, "queue", "mail")
     host.tick()
     row = last_tick(database)
-    assert (row.ended, row.not_started, row.job_types) == ("all that is due is paused", [{"why": "paused"}], None)
+    assert (row.ended, row.not_started, row.job_types) == (
+        "everything that is due is paused",
+        [{"why": "paused"}],
+        None,
+    )
     pause(database, "all", "")
     host.tick()
-    assert last_tick(database).ended == "all that is due is paused"
+    assert last_tick(database).ended == "everything that is due is paused"
 
 
 def test_a_pause_without_due_work_and_a_pause_of_a_schedule_change_nothing(database: Database, host: Host) -> None:

@@ -177,7 +177,7 @@ def test_hosts_that_carry_different_files_are_told_apart_without_an_alarm(yard: 
     ticked(yard, "alpha", 1, timedelta(0))
     ticked(yard, "beta", 1, timedelta(0), "ccccccccdddddddd")
     [found] = noticed(yard, "files")
-    assert found.text == "hosts carry different files: aaaaaaaa on alpha; cccccccc on beta"
+    assert found.text == "hosts have different files: aaaaaaaa on alpha; cccccccc on beta"
     assert not found.alarm
 
 

@@ -616,7 +616,7 @@ def test_two_hosts_with_two_times_for_one_schedule(world: World) -> None:
         world.file(s=other)
         world.tick(utc(f"2026-03-03T01:{minute}:30"), host="beta")
     said = found(world)["files"]
-    assert said.startswith("hosts carry different files for more than 15 minutes: ")
+    assert said.startswith("hosts have different files for more than 15 minutes: ")
     assert alarm(world) == 1
     for minute in range(31):
         world.file(s=one)
@@ -640,8 +640,8 @@ def test_a_file_that_another_host_has_replaced(world: World) -> None:
     world.go(utc("2026-03-03T02:00:30"))
     told = world.ask("s", "--at", "02:00")
     assert told.verdict == "retired"
-    assert "The file here has it, and no tick applied that file since: it is not in force." in told
-    assert found(world)["files"].startswith("hosts carry different files: ")
+    assert "The file here has it, but no tick has applied that file since, so it is not in force." in told
+    assert found(world)["files"].startswith("hosts have different files: ")
     assert alarm(world) == 0
 
 

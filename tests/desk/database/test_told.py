@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 from cronjobs.desk import doors
 from cronjobs.desk.insight.finding import Finding
 from cronjobs.desk.insight.findings import judge
-from cronjobs.desk.insight.findings_of_extras import Told
+from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
@@ -42,14 +42,14 @@ def told(database: Database, settings: Settings) -> tuple[dict[str, str], dateti
         health = look(connection, settings, JobTypes())
         assert connection.execute(text("SELECT 1")).scalar_one() == 1, "an extra ended the caller's transaction"
     found = {each.key: each.text for each in judge(health, settings) if each.kind in ("extra", "acme")}
-    return found, health.told.again_at
+    return found, health.of_extras.again_at
 
 
 def test_an_extra_adds_its_finding_and_says_when_to_ask_again(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def found(_connection: Connection, _settings: Settings, now: datetime) -> Told:
-        return Told([Finding("acme", "the printer is out of paper")], now + timedelta(minutes=3))
+    def found(_connection: Connection, _settings: Settings, now: datetime) -> Findings:
+        return Findings([Finding("acme", "the printer is out of paper")], now + timedelta(minutes=3))
 
     put(monkeypatch, "acme_printer", found)
     findings, again = told(database, settings)
@@ -61,19 +61,19 @@ def test_an_extra_adds_its_finding_and_says_when_to_ask_again(
 def test_an_extra_that_fails_is_a_finding_and_the_others_are_heard(
     how: str, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def found(connection: Connection, *_: Any) -> Told:
+    def found(connection: Connection, *_: Any) -> Findings:
         if how == "raises":
             raise ZeroDivisionError("no paper at all")
         if how == "exits":
             sys.exit("no paper at all")
         connection.execute(text("SELECT nothing FROM nowhere"))
-        return Told()
+        return Findings()
 
     if how == "is not there":
         settings = replace(settings, extras=("acme_broken",))
     else:
         put(monkeypatch, "acme_broken", found)
-    put(monkeypatch, "acme_printer", lambda *_: Told([Finding("acme", "the printer is out of paper")]))
+    put(monkeypatch, "acme_printer", lambda *_: Findings([Finding("acme", "the printer is out of paper")]))
     findings, _ = told(database, settings)
     assert findings.keys() == {"acme", "extra:acme_broken"}
     assert findings["extra:acme_broken"].startswith("acme_broken cannot report its findings: ")

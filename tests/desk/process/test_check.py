@@ -305,7 +305,7 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
 
     tick = "begins with the next tick, so up to 1m later; run: {linger: true} polls every second"
     either = 'and also when the weekday is 1: cron joins these two fields by "or", unless one of them begins with "*"'
-    shell = 'since no shell reads a command: if one is to, write [sh, -c, "/bin/echo app > /b.sql"]'
+    shell = 'since commands run without a shell: to use one, write [sh, -c, "/bin/echo app > /b.sql"]'
     assert noted() == [
         f'7:16: schedules.both.cron: "0 9 1 * 1" is due when the day of the month is 1, {either}',
         f'4:19: job_types.dump.command: ">" is passed to /bin/echo as an argument, {shell}',

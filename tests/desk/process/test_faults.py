@@ -132,6 +132,6 @@ def test_lines_that_nobody_read_are_counted_and_the_others_arrive_whole() -> Non
     os.close(write)
     *arrived, last = got.decode().splitlines()
     assert arrived == lines[: len(arrived)]
-    assert last == f"({len(lines) - len(arrived)} more lines were dropped: nothing read the output)"
+    assert last == f"({len(lines) - len(arrived)} more lines were dropped because nobody read the output)"
     os.close(read)
     outlet.say("a reader that left is no error")

@@ -174,12 +174,12 @@ def test_what_one_insert_does_not_write_costs_no_second_one(database: Database) 
 
 
 def test_a_statement_declares_the_columns_that_it_may_return() -> None:
-    told = sql._types_told("UPDATE j SET run_at = 1 WHERE payload = '' RETURNING id, created_at")
+    told = sql._returned_types("UPDATE j SET run_at = 1 WHERE payload = '' RETURNING id, created_at")
     assert told.keys() == {"created_at"}
-    assert "run_at" in sql._types_told("WITH a AS (UPDATE j SET n = 1 RETURNING id) SELECT run_at FROM a")
-    assert sql._types_told("UPDATE j SET n = 1 RETURNING *").keys() == sql._TYPES.keys()
-    assert sql._types_told("SELECT j.* FROM j").keys() == sql._TYPES.keys()
-    assert sql._types_told("SELECT count(*) AS n, 2 * max(run_at) AS read_at FROM j WHERE x").keys() == {
+    assert "run_at" in sql._returned_types("WITH a AS (UPDATE j SET n = 1 RETURNING id) SELECT run_at FROM a")
+    assert sql._returned_types("UPDATE j SET n = 1 RETURNING *").keys() == sql._TYPES.keys()
+    assert sql._returned_types("SELECT j.* FROM j").keys() == sql._TYPES.keys()
+    assert sql._returned_types("SELECT count(*) AS n, 2 * max(run_at) AS read_at FROM j WHERE x").keys() == {
         "run_at",
         "read_at",
     }

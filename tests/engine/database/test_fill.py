@@ -141,8 +141,8 @@ def test_a_dry_run_changes_nothing(yard: Yard) -> None:
     ("first", "last", "says"),
     [
         (START - timedelta(days=91), at(0), "the ledger reaches back 90d"),
-        (at(0), START + timedelta(hours=1), "ticks will run what comes after"),
-        (at(0), at(0) - MINUTE, "--from lies after --to"),
+        (at(0), START + timedelta(hours=1), "ticks will run all later occurrences"),
+        (at(0), at(0) - MINUTE, "--from must be before --to"),
         (START - timedelta(days=80), START - timedelta(days=1), "backfill it in parts"),
     ],
 )

@@ -163,7 +163,7 @@ class World:
         return (
             result is not None
             and (result.ended, result.did(), result.exit_code()) == (NOTHING_DUE, {}, 0)
-            and not [event for event in self.host.events if event.told]
+            and not [event for event in self.host.events if event.printed]
             and (row["job_types"], row["not_started"]) == (None, None)
             and self.contents() == before
         )

@@ -455,5 +455,5 @@ def test_the_start_of_each_attempt_is_told_with_its_worker_before_its_end(databa
         start, end = told[1:]
         assert start.facts == {"job_id": job_id, "job_type": "t.say", "worker": end.facts["worker"], "attempt": 1}
         assert start.facts["worker"] in ("1", "2")
-        assert not start.told  # thousands in a drain: for the log, not for a terminal
+        assert not start.printed  # thousands in a drain: for the log, not for a terminal
     assert unfit not in [event.facts["job_id"] for event in host.said("job.started")]

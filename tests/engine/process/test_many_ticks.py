@@ -271,7 +271,7 @@ def test_a_thousand_idle_ticks_say_nothing_and_leave_a_row_each(
 ) -> None:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        told = [tick_here().told for _ in range(1000)]
+        told = [tick_here().kept for _ in range(1000)]
     assert (out.getvalue(), err.getvalue()) == ("", "")
     assert told == [[]] * 1000
     assert Project(tmp_path, database_url).value("SELECT count(*) FROM cronjobs_ticks") == 1000

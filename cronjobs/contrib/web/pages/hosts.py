@@ -45,7 +45,7 @@ def _tick(row: Any, view: View) -> dict[str, Any]:
     tick = dict(row._mapping)
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     if tick["finished_at"] is None:
-        ended = "at work" if view.times.now - tick["started_at"] < AT_WORK else "did not end: killed?"
+        ended = "at work" if view.times.now - tick["started_at"] < AT_WORK else "did not end; was it killed?"
     else:
         ended = safe(tick["ended"])
     quiet = view.times.now - (tick["finished_at"] or tick["started_at"]) > quiet_after(view.settings.run.every)

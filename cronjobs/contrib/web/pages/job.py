@@ -28,11 +28,11 @@ LONGEST_JSON: Final = 20_000  # characters
 
 
 def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str:
-    told = explain_id(connection, job_id, view.settings, lambda: types)
+    explanation = explain_id(connection, job_id, view.settings, lambda: types)
     row = listing.one_job(connection, job_id)
-    if told is None and row is None:
+    if explanation is None and row is None:
         raise NotFound(missing_job(connection, job_id, view.settings.retention))
-    about: dict[str, Any] = {"job_id": job_id, "sentences": told.sentences if told else (), "job": row}
+    about: dict[str, Any] = {"job_id": job_id, "sentences": explanation.sentences if explanation else (), "job": row}
     if row is None:
         return view.page("job.html", **about)
     count, runs = listing.attempts_of(connection, job_id, ATTEMPTS)

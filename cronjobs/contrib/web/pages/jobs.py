@@ -120,7 +120,7 @@ def _place(text: str, sort: str) -> Place | None:
         if place.job_id >= 2**63 or (place.at is not None and place.at.tzinfo is None):
             raise ValueError
     except ValueError:
-        raise BadRequest("from which job is this to go on?") from None
+        raise BadRequest("the address has an invalid place to continue from") from None
     return place
 
 
@@ -152,8 +152,8 @@ def _note(row: Any, view: View) -> str:
         case _:
             parts = [failed, lost, queue]
             error = safe(beside(row.last_error), LONGEST_NOTE)
-    told = ", ".join(part for part in parts if part)
-    return ": ".join(part for part in (told, error or _payload(row, view)) if part)
+    summary = ", ".join(part for part in parts if part)
+    return ": ".join(part for part in (summary, error or _payload(row, view)) if part)
 
 
 def _payload(row: Any, view: View) -> str:

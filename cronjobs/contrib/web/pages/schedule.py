@@ -39,9 +39,9 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
     end = _instant(view.query.get("to")) or now
     begin = _instant(view.query.get("from")) or end - timedelta(hours=24)
     if not begin <= end <= begin + LONGEST:
-        raise BadRequest("from is before to, by at most 31 days")
+        raise BadRequest("from must be before to, by at most 31 days")
     found, left_out = evidence.between(begin, end, SHOWN)
-    told = [explain_occurrence(each) for each in found]
+    explanations = [explain_occurrence(each) for each in found]
     letters = strips(connection, [stored.id], first_quarter(now), QUARTERS)[stored.id]
     return view.page(
         "schedule.html",
@@ -52,23 +52,23 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
         definition=_definition(stored, view),
         begin=begin,
         end=end,
-        summary=summary(counts_of(told), left_out),
+        summary=summary(counts_of(explanations), left_out),
         earlier={"from": iso(begin - (end - begin)), "to": iso(begin)},
         week={"from": iso(now - timedelta(days=7))},
-        told=_alike(told),
+        explanations=_alike(explanations),
         badge=badge,
         in_lines=lambda each, line: in_lines(line, errors_of(each.facts)),
     )
 
 
-def badge(told: Explanation) -> tuple[str, str]:
+def badge(explanation: Explanation) -> tuple[str, str]:
     """Return the outcome of an occurrence and the name of its colour.
 
     If the occurrence made a job, the outcome is the job's present status, or "…, and pruned" if the job is gone.
     """
-    job, facts = told.facts.get("job"), told.facts
-    if told.verdict != "enqueued":
-        return told.verdict, told.verdict
+    job, facts = explanation.facts.get("job"), explanation.facts
+    if explanation.verdict != "enqueued":
+        return explanation.verdict, explanation.verdict
     ledger = facts.get("ledger") or {}
     status, attempts = (job["status"], job.get("attempt")) if isinstance(job, Mapping) else (None, None)
     if only_ran_early(ledger.get("reason"), status, attempts):
@@ -90,7 +90,7 @@ def _instant(text: str | None) -> datetime | None:
             raise ValueError
         return read.replace(tzinfo=read.tzinfo or UTC).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise BadRequest("from and to are instants: 2026-11-20T02:15:00Z") from None
+        raise BadRequest("from and to must be instants such as 2026-11-20T02:15:00Z") from None
 
 
 def _definition(stored: Any, view: View) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _in_words(key: str, value: Any) -> tuple[str, str]:
     return key, safe(hidden_json(value) if isinstance(value, dict | list) else value, 500)
 
 
-def _alike(told: Sequence[Explanation]) -> list[tuple[bool, list[Explanation]]]:
+def _alike(explanations: Sequence[Explanation]) -> list[tuple[bool, list[Explanation]]]:
     """Group the occurrences, newest first. A group with True has many usual ones, and is shown as one line."""
-    groups = [(usual, [*several]) for usual, several in groupby(reversed(told), key=lambda each: each.usual)]
+    groups = [(usual, [*several]) for usual, several in groupby(reversed(explanations), key=lambda each: each.usual)]
     return [(usual and len(several) > FOLDED, several) for usual, several in groups]

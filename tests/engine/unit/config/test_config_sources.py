@@ -81,7 +81,7 @@ database: mysql://h/db
 database: sqlite://x.db
     1:11: database: a SQLite URL has three slashes before the file's name: sqlite:///cronjobs.db
 database: 'sqlite:///:memory:'
-    1:11: database: a database in memory ends with the tick: name a file, sqlite:///cronjobs.db
+    1:11: database: a database in memory disappears when the tick ends: name a file, such as sqlite:///cronjobs.db
 database: [a]
     1:11: database: write one value, not a list
 project: x

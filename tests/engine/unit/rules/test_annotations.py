@@ -306,7 +306,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Level, True, "payload.p is not one of 1, 2"),
     (Right, 8, "payload.p is not one of 1, 2"),
     (Literal["a"], "b", 'payload.p is not one of "a"'),
-    (bytes, "x", "payload.p cannot be bytes, which JSON lacks: annotate it str, and pass base64"),
+    (bytes, "x", "payload.p cannot be bytes, which JSON lacks: annotate it as str, and pass base64"),
     (list[int], "x", "payload.p is not a list"),
     (list[int], [1, "x", 2], "payload.p[1] is not an int"),
     (set[list[int]], [[1]], UNHASHABLE),

@@ -124,13 +124,13 @@ def test_the_forms_of_a_limit() -> None:
     ("line", "said"),
     cases("""
 "smtp:": 0
-    2:19: limits."smtp:": 0 would let no job begin: to stop jobs for a while, "cronjobs pause --queue NAME"
+    2:19: limits."smtp:": 0 would let no job start: to stop jobs for a while, run "cronjobs pause --queue NAME"
 "smtp:": four
     2:19: limits."smtp:": "four" is not a whole number: write one in 1–10000
 "smtp:": {each: 0}
-    2:26: limits."smtp:".each: 0 would let no job begin: to stop jobs for a while, "cronjobs pause --queue NAME"
+    2:26: limits."smtp:".each: 0 would let no job start: to stop jobs for a while, run "cronjobs pause --queue NAME"
 "smtp:": {}
-    2:19: limits."smtp:": a limit has most: (all together), each: (per key), or both
+    2:19: limits."smtp:": a limit needs most: (for all keys together), each: (for each key), or both
 "smtp:": {mots: 4}
     2:20: limits."smtp:".mots: unknown key, did you mean "most"?
 "smtp:": [4]
