@@ -136,8 +136,8 @@ MUTANTS = (
     Mutant(
         "a job that is moved in once the cap is unlocked",
         "cronjobs/engine/jobs/insertion.py",
-        "            self._replace_found(connection)  # while",
-        "            # while",
+        "            self._replace_found(connection)  # before the lock",
+        "            # before the lock",
         (f"{CAP_RACES}::test_a_cap_is_locked_until_a_job_is_moved_in_where_each_statement_is_a_transaction",),
     ),
     Mutant(
@@ -261,7 +261,7 @@ MUTANTS = (
     Mutant(
         "a hook makes a success of a failure",
         "cronjobs/engine/jobs/around.py",
-        "        raise failure  # a manager swallowed it",
+        "        raise failure  # a manager suppressed it",
         "        return None",
         (f"{AROUND_ATTEMPTS}::test_no_hook_makes_a_success_of_a_failure",),
     ),
@@ -1958,8 +1958,8 @@ MUTANTS = (
     Mutant(
         "an unexpected error of one type stops all",
         "cronjobs/engine/jobs/job_types.py",
-        "except Exception as error:  # one type's fault",
-        "except SystemError as error:  # one type's fault",
+        "except Exception as error:  # a fault in one type",
+        "except SystemError as error:  # a fault in one type",
         ("tests/engine/database/test_wrong_arguments.py",),
     ),
     Mutant(
