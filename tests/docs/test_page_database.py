@@ -220,7 +220,7 @@ def test_a_project_moves_to_postgresql_and_ticks_on(sqlite_project: Project, pos
     type_in(PAGE.block("console", "--to"), project.folder, NEW_URL=new)
     closed = project.tick()
     assert closed.process.returncode == 3
-    assert f"was taken to {parse_url(new)}" in closed.stderr
+    assert f"has moved this database to {parse_url(new)}" in closed.stderr
     late = project.add("t.quick", idempotency_key="late")
 
     project.url = new

@@ -97,7 +97,7 @@ def test_a_copy_under_another_name_claims_nothing_until_it_is_adopted(busy_shop:
     file.write_text(file.read_text().replace("project: shop", "project: staging"))
     assert "cronjobs db adopt" in busy_shop.does("run-due", code=3).err
     assert {job["status"] for job in busy_shop.jobs()} == {"queued"}
-    assert "ticks still come" in busy_shop.does("db", "adopt", code=1).err
+    assert "hosts still tick for" in busy_shop.does("db", "adopt", code=1).err
     with sqlite3.connect(busy_shop.folder / "cronjobs.db") as connection:
         connection.execute("UPDATE cronjobs_ticks SET started_at = 1600000000000000, finished_at = NULL")
     connection.close()

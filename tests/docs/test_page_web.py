@@ -143,7 +143,7 @@ def test_without_a_password_the_examples_do_not_start(
     monkeypatch.delenv("JOBS_PASSWORD", raising=False)
     if given is not None:
         monkeypatch.setenv("JOBS_PASSWORD", given)
-    with pytest.raises(UsageError, match="has no password"):
+    with pytest.raises(UsageError, match="got no password"):
         example(shop, says)
 
 

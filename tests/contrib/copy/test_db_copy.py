@@ -393,7 +393,7 @@ def test_a_source_of_another_project_is_refused(move: Move) -> None:
 def test_a_source_that_was_taken_to_another_database_is_refused(move: Move, new_postgres_url: Any) -> None:
     move.copy()
     with opened(as_role(new_postgres_url("migrated"), OWNER)) as elsewhere:
-        refused(Move(move.old, elsewhere), "was taken to", MovedDatabase)
+        refused(Move(move.old, elsewhere), "has moved this database to", MovedDatabase)
 
 
 def test_a_copy_of_another_file_is_not_written_over(move: Move, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_a_database_that_it_cannot_look_at(
     with database.write() as connection:
         connection.execute(update(meta).values(project="shop", environment="another"))
     assert project.call("check", "--against", database_url).code == 0
-    for owner, says in (("crm", 'belongs to project "crm"'), ("shop", "was taken to postgresql://new")):
+    for owner, says in (("crm", 'belongs to project "crm"'), ("shop", "has moved this database to postgresql://new")):
         with database.write() as connection:
             moved = "moved to postgresql://new" if owner == "shop" else ""
             connection.execute(update(meta).values(project=owner, environment=moved))

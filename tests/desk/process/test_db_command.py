@@ -125,10 +125,10 @@ def test_adopt_refuses_while_hosts_tick_for_those_who_have_it(migrated: Folder) 
     out, err = migrated.run("db", "adopt", code=1)
     assert out == ""
     file = migrated.path / "cronjobs.yaml"
-    assert 'ticks still come for project "shop", environment "production", which have this database: web1 1m' in err
+    assert 'hosts still tick for project "shop", environment "production", which own this database: web1 1m' in err
     assert "web2" not in err
     assert f'If environment: "staging" is a mistake in {file}, correct it there' in err
-    assert "first stop what starts ticks on each of these hosts, and wait 3m. --force" in err
+    assert "first stop whatever starts ticks on each of these hosts, then wait 3m. --force" in err
     assert migrated.meta() == before
     assert migrated.run("db", "adopt", "--force")[0].endswith('→ project "shop", environment "staging"\n')
 

@@ -147,7 +147,7 @@ def test_it_refuses_while_ticks_come_and_says_whose(on_sqlite: Project) -> None:
     tick(on_sqlite, SYSTEM.now() - timedelta(seconds=40))
     refused = on_sqlite.call("db", "drop", "--yes")
     assert refused.code == 1
-    assert "ticks still come: web1 4" in refused.err
+    assert "hosts are still ticking: web1 4" in refused.err
     assert "and wait 1m30s" in refused.err
     assert on_sqlite.call("db", "drop", "--yes", "--force").code == 0
 
