@@ -306,7 +306,8 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
             | {"changes": {verb: each for verb, each in changes.items() if each}}
         )
     # Read beyond the range, since a pause may end after it.
-    for pause in pauses_over_time(listing.acts(connection, ["pause", "resume"], None, READ_AT_MOST)):
+    trail = listing.acts(connection, ["pause", "resume"], None, READ_AT_MOST)
+    for pause in pauses_over_time(trail, renames=schedules.renames(connection)):
         ended = ends_at(pause)
         is_about = asked.names is None or pause.scope != "schedule" or pause.name in asked.names
         if is_about and (ended is None or ended >= asked.begin) and (asked.end is None or pause.since < asked.end):

@@ -22,6 +22,7 @@ from cronjobs.desk.insight.saying import died_lost as died_lost
 from cronjobs.desk.insight.saying import host_of as host_of
 from cronjobs.desk.insight.saying import key_text as key_text
 from cronjobs.desk.insight.saying import ordinal as ordinal
+from cronjobs.desk.insight.saying import pause_text as pause_text
 from cronjobs.desk.insight.saying import ran_for as ran_for
 from cronjobs.desk.insight.saying import safe as safe
 from cronjobs.desk.insight.saying import status_word as status_word

@@ -16,6 +16,7 @@ from cronjobs.desk.cli.output import (
     host_of,
     is_cut,
     labelled,
+    pause_text,
     safe,
     sentence,
     status_word,
@@ -35,7 +36,6 @@ from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules import pausing
 from cronjobs.engine.tick.result import did_in_words
 from cronjobs.model import rough
 
@@ -156,7 +156,7 @@ def work_lines(health: Health, settings: Settings, types: JobTypes, times: Times
     lines += labelled("waiting", _waiting_lines(health, times, room))
     lines += labelled("queues", _queue_lines(health, times, trends, room))
     lines += labelled("dead", [_dead_text(health)])
-    pauses = first([_pause_text(pause, times) for pause in health.pauses], 4)
+    pauses = first([pause_text(pause, times) for pause in health.pauses], 4)
     lines += labelled("paused", [line for pause in pauses for line in wrapped(pause, room, "  ")], "yellow")
     lines += labelled("ticks", _tick_lines(health, times, room) or ["none yet"])
     return lines
@@ -276,11 +276,3 @@ def _queue_lines(health: Health, times: Times, trends: QueueTrends, room: int) -
     lines = table(rows, ["queue", ">due", ">oldest", "trend"], room=room, at_most={0: 24 if room >= 69 else 10, 1: 11})
     lines += [f"… and {len(due) - 5:,} more with due jobs: --json"] if len(due) > 5 else []
     return lines + ([f"… and {health.more_queues:,} smaller queues"] if health.more_queues else [])
-
-
-def _pause_text(pause: Mapping[str, Any], times: Times) -> str:
-    until = f"until {times.clock(pause['until'])}" if pause["until"] else "until someone resumes it"
-    by = f", by {pause['by']}" if pause["by"] else ""
-    skips = ", skips what comes due" if pause["skip"] else ""
-    why = f": {pause['why']}" if pause["why"] else ""
-    return safe(f"{pausing.what(pause['scope'], pause['name'])} {until}{skips}{by}{why}")

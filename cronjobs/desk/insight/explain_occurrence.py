@@ -175,7 +175,7 @@ def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: d
         return f", by its definition ({timing}; when it was applied is not recorded)"
     applied = _applied(definition, times)
     if due is not None and definition.applied.at > due:
-        return f", by the definition dated {applied} by a clock that was ahead ({timing})"
+        return f", by the definition applied on {applied}, whose clock was ahead ({timing})"
     return f", by the definition applied on {applied} ({timing})"
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronjobs import masking
+from cronjobs.engine.rules.pausing import what
 from cronjobs.model import Status, in_zone, rough
 from cronjobs.text import one_line
 
@@ -39,6 +40,15 @@ def key_text(job: Mapping[str, Any], limit: int = CELL_LIMIT) -> str:
 def status_word(status: str) -> str:
     """Return a status or outcome in words for people. For example, "failed" means that the job will be retried."""
     return {"failed": "retrying", "early": "ran early"}.get(status, status)
+
+
+def pause_text(pause: Mapping[str, Any], times: LocalTimes) -> str:
+    """Say what a pause stops, until when, who made it and why."""
+    until = f"until {times.clock(pause['until'])}" if pause["until"] else "until someone resumes it"
+    by = f", by {pause['by']}" if pause["by"] else ""
+    skips = ", skips what comes due" if pause["skip"] else ""
+    why = f": {pause['why']}" if pause["why"] else ""
+    return safe(f"{what(pause['scope'], pause['name'])} {until}{skips}{by}{why}")
 
 
 @dataclass(frozen=True)

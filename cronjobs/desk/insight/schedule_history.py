@@ -176,10 +176,13 @@ def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
 # --- pauses -----------------------------------------------------------------------------------------------------------
 
 
-def pauses_over_time(trail: Iterable[Any], names: Sequence[Name] = ()) -> list[PauseFacts]:
+def pauses_over_time(
+    trail: Iterable[Any], names: Sequence[Name] = (), renames: Sequence[tuple[datetime, str, str]] = ()
+) -> list[PauseFacts]:
     """Return pauses with their ends, from the audit trail. A pause that was changed counts once, as last changed.
 
     *names*: all of the schedule's names, so that a pause under one name is matched with its end under another.
+    *renames*: every renaming, oldest first, for a trail of many schedules: each pause gets its schedule's present name.
     """
     found: list[PauseFacts] = []
     on: dict[str, PauseFacts] = {}
@@ -189,6 +192,8 @@ def pauses_over_time(trail: Iterable[Any], names: Sequence[Name] = ()) -> list[P
             if not any(each.holds(name, row.at) for each in names):
                 continue  # another schedule had that name then
             name = names[0].name
+        elif scope == "schedule":
+            name = name_now(name, [each for each in renames if each[0] >= row.at])
         subject = f"{scope} {name}"
         pause = on.pop(subject, None)
         if pause is not None and pause.until is not None and pause.until <= row.at:

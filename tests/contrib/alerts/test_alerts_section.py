@@ -19,8 +19,8 @@ def read(folder: Path, text: str) -> Settings:
 
 
 BAD = [
-    ("alerts: {channels: {a: {}}}", "alerts.channels.a: how is it sent?"),
-    ("alerts: {channels: {a: {command: [x], webhook: {url: 'http://x'}}}}", "how is it sent?"),
+    ("alerts: {channels: {a: {}}}", "alerts.channels.a: write how it is sent:"),
+    ("alerts: {channels: {a: {command: [x], webhook: {url: 'http://x'}}}}", "write how it is sent:"),
     ("alerts: {channels: {a: {webhook: {url: 'ftp://x'}}}}", "this is not a web address"),
     ("alerts: {channels: {a: {webhook: {url: '${SECRET}'}}}}", "this is not a web address"),
     ("alerts: {channels: {a: {webhook: {url: 'http://x', format: xml}}}}", '"xml" is not one of json, slack, teams'),

@@ -346,7 +346,7 @@ def test_a_job_that_is_gone_too_early_is_a_difference_and_a_pruned_one_ran(world
     with world.database.write() as connection:
         connection.execute(delete(tables.jobs).where(tables.jobs.c.id == ids[5]))
     [difference] = told(kept(world))
-    assert f"job {ids[5]}, made for it, is missing, though too young to be pruned" in difference
+    assert f"job {ids[5]}, which was made for it, is missing, although it is too young to be pruned" in difference
 
 
 def test_a_job_that_retention_removed_dead_has_failed(world: World) -> None:
@@ -388,7 +388,7 @@ def second(minute: int, seconds: float = 0) -> datetime:
     [
         ({"first_for": second(1), "last_for": second(3, 30), "count": 3}, "more than one ledger row covers it"),
         ({"first_for": second(2, 30), "last_for": second(2, 30)}, "nothing was due by the definition in force then"),
-        ({"first_for": second(2, 30), "last_for": second(2, 30), "outcome": "enqueued"}, "but names none"),
+        ({"first_for": second(2, 30), "last_for": second(2, 30), "outcome": "enqueued"}, "but names no job"),
         ({"first_for": second(2, 30), "last_for": second(2, 30), "reason": "backfill by eve"}, "nothing was due"),
         ({"first_for": second(3, 1), "last_for": second(3, 59), "count": 9}, "nothing was due"),
     ],
@@ -586,7 +586,7 @@ def test_runs_that_a_clock_ahead_made_too_early_are_noted_with_their_command(wor
     for right in ("11:25", "12:30"):
         world.tick(utc(f"2026-03-02T{right}:00"))
     nightly, sync = kept(world)
-    said = "of those that ran were early, because a clock was ahead: cronjobs explain"
+    said = "of the occurrences that ran were early, because a clock was ahead: cronjobs explain"
     at = "2026-03-02T12:15:00+00:00"
     assert nightly.notes == [f"1 {said} nightly --at {at}"]
     span = "--from 2026-03-02T12:00:00+00:00 --to 2026-03-02T12:20:00+00:00"

@@ -407,7 +407,7 @@ def test_two_sides_that_were_both_used_are_refused(move: Move) -> None:
     move.copy()
     move.tick_on_the_new_side()
     move.go_back()
-    refused(move, "both databases have been in use")
+    refused(move, "both databases have been used")
 
 
 def test_only_sqlite_to_postgresql_is_meant(move: Move) -> None:
@@ -459,7 +459,7 @@ def test_on_the_closed_side_status_advises_what_a_tick_advises(
     assert project.call("db", "adopt").code == 0
     assert project.call("db", "copy", "--to", "${NEW_URL}").code == 0
     ticks = project.run("run-due").err.strip()
-    assert "Name that one in the configuration" in ticks
+    assert "Name that database in the configuration" in ticks
     first = project.call("status", "--json").json["findings"][0]
     assert (first["kind"], first["command"]) == ("foreign", None)
     assert first["text"] == ticks

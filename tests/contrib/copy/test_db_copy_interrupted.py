@@ -367,7 +367,7 @@ def test_a_side_that_was_used_during_the_copy_is_not_taken(sides: Sides, monkeyp
             enqueue(connection, "t.here")
 
     monkeypatch.setattr(copying, "_wait_until_quiet", tick_there)
-    with pytest.raises(copying.CopyRefused, match="both databases have been in use"):
+    with pytest.raises(copying.CopyRefused, match="both databases have been used"):
         sides.copy()
     assert sides.old_is_open()
 

@@ -14,7 +14,7 @@ HERE = Versions("1.2.0", "3.12")
 def test_versions_must_be_alike_and_patch_levels_of_python_need_not() -> None:
     assert difference(HERE, HERE) is None
     found = difference(HERE, Versions("1.3.0", "3.11"))
-    assert found == "it has cronjobs 1.3.0 and not 1.2.0 and Python 3.11 and not 3.12 as the host that claims the jobs"
+    assert found == "it has cronjobs 1.3.0 (the claiming host has 1.2.0) and Python 3.11 (the claiming host has 3.12)"
 
 
 def test_a_difference_is_a_deploy_for_ten_minutes() -> None:

@@ -180,7 +180,7 @@ def test_what_waits_too_long_for_a_resource_goes_back_uncharged(far: Far) -> Non
     job_id = far.project.add("far.quick")
     far.project.tick()
     wait_until(lambda: events(far.project.log(), "job.not_begun"), 30)
-    assert "no worker of executor cluster was free for it" in events(far.project.log(), "job.not_begun")[0]
+    assert "no worker of executor cluster was free for the job" in events(far.project.log(), "job.not_begun")[0]
     assert (far.project.job(job_id)["failures"], far.project.outcomes(job_id)) == (0, [])
     far.cluster.start_worker("--resources", "GPU=1")
     far.cluster.wait_for_workers(2)
@@ -237,7 +237,7 @@ def test_a_worker_with_the_role_of_tokens_alone_runs_handlers_and_no_effects(
         far.project.tick()
         far.until("succeeded", quick)
         far.until("failed", effect)
-        assert "CRONJOBS_DATABASE_URL or a cronjobs.yaml" in far.project.job(effect)["last_error"]
+        assert "no CRONJOBS_DATABASE_URL and no cronjobs.yaml" in far.project.job(effect)["last_error"]
         assert "executor cluster" not in cli(far.project, "check", "--live", "--no-import")
     finally:
         end(far)

@@ -124,6 +124,6 @@ def test_what_is_wrong_with_a_cluster_is_said_worker_by_worker() -> None:
     assert found == [
         "no worker has 1 of resource GPU: start some with --resources GPU=1",
         "worker a cannot run cronjobs: ModuleNotFoundError: No module named 'cronjobs'",
-        f"worker b: it has Python 3.1 and not {here.python} as the host that claims the jobs",
+        f"worker b: it has Python 3.1 (the claiming host has {here.python})",
         "worker b: no way",
     ]

@@ -220,7 +220,7 @@ def server_read_only(project: Project) -> Iterator[None]:
     ("how", "said"),
     [
         (disk_full, ["no room left", "No space left on device", "make room"]),
-        (server_read_only, ["cannot be written to", "whether it is a standby"]),
+        (server_read_only, ["cannot be written to", "whether the server is a standby"]),
     ],
 )
 def test_a_server_that_takes_no_writes_is_told_and_nothing_runs(

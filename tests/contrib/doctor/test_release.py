@@ -86,7 +86,7 @@ NIGHTLY = ScheduleSettings("nightly", "mail", cron="0 2 * * *")
         (in_file(alerts=AlertSettings()), "alerts", "to do", "no alerts are sent"),
         (replace(READY, delivered=[]), "alerts", "ask", "ever been delivered by ops"),
         (replace(READY, delivered=None), "alerts", "ask", "ever been delivered by ops"),
-        (in_file(run=RunSettings()), "silence", "ask", "no tick is left"),
+        (in_file(run=RunSettings()), "silence", "ask", "a stopped tick cannot report itself"),
         (in_file(positions={}), "retention", "ask", "succeeded jobs 14d"),
     ],
 )

@@ -75,7 +75,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", host.crontab(replace(LINE, state="broken"), ticks=True), ""),
     ("not applicable", host.crontab(replace(LINE, state="unknown"), ticks=True), ""),
     ("warning", host.crontab(replace(LINE, state="unknown"), ticks=False), ""),
-    ("ok", host.firing(FIRED), "ticks come on web1"),
+    ("ok", host.firing(FIRED), "ticks run on web1"),
     ("problem", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE)), "the last was at 2026-03-02 07:50:00"),
     ("problem", host.firing(replace(FIRED, last_at=None)), "never"),
     ("warning", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE, elsewhere_at=NOW)), "other hosts tick"),
@@ -98,7 +98,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     (
         "warning",
         host.state_folder(replace(STATE, runs=1200, longest=timedelta(hours=3))),
-        "1,200 in /home/ada/.local/state/cronjobs, the first of them began 3h ago",
+        "1,200 in /home/ada/.local/state/cronjobs, the oldest began 3h ago",
     ),
     ("ok", host.disk_space([DISK]), "51,200 MiB free"),
     ("ok", host.disk_space([replace(DISK, free=900 * host.MIB, size=2 * host.GIB)]), ""),  # a small disk, half empty

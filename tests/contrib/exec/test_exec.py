@@ -238,7 +238,7 @@ def test_nowhere_to_record_changes_nothing_but_says_so(box: Box) -> None:
     box.state.write_text("a file where the folder should be")
     code, out, err = box.run("lost", "-c", "echo out; exit 4")
     assert (code, out) == (4, b"out\n")
-    assert b"this run of lost is recorded nowhere: " in err
+    assert b"this run of lost was not recorded: " in err
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def test_absence_and_overlap_are_findings_until_the_next_run(database: Database)
     record(database, a_run("hourly", 3 * HOUR), a_run("other", 3 * HOUR, 2 * HOUR), a_run("other", 2 * HOUR))
     assert found(database, settings) == {
         "absent:hourly": "hourly was due under cron, but exec has recorded no run of it",
-        "overlapped:other": "the last run of other began while the one before still ran",
+        "overlapped:other": "the last run of other began while the previous run was still running",
     }
     # What waited in a spool is written later than what came after it.
     record(database, a_run("hourly", timedelta(0)), a_run("hourly", 2 * HOUR), a_run("other", timedelta(0)))

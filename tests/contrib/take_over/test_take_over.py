@@ -103,11 +103,11 @@ def test_cron_tz_counts_for_cronie_only() -> None:
         ("CRON_TZ=Mars/Base\n0 1 * * * x", 'its CRON_TZ, "Mars/Base", is not a time zone', "cronie"),
         ("HOME=here\n0 1 * * * x", 'its HOME, "here", is not an absolute path', "debian"),
         ("SHELL=bash\n0 1 * * * x", 'its SHELL, "bash", is not an absolute path', "debian"),
-        ("0 1 * * * x \udcff", "it, or a setting above it, has characters that are not UTF-8", "debian"),
+        ("0 1 * * * x \udcff", "the line, or a setting above it, is not valid UTF-8", "debian"),
         ("* * * * * /venv/bin/cronjobs run-due", "it is cronjobs' own tick", "debian"),
         ("* * * * * /venv/bin/python -P -m cronjobs exec a -c b", 'it is wrapped in "cronjobs exec"', "debian"),
         ("* * * * * /venv/bin/cronjobs exec a -- b", 'it is wrapped in "cronjobs exec"', "debian"),
-        ("1 2 3", "cron cannot read it: it has neither five fields", "debian"),
+        ("1 2 3", "cron cannot read it: it is neither a setting nor", "debian"),
     ],
 )
 def test_what_cannot_be_taken_over_is_left_and_named(line: str, why: str, cron: Cron) -> None:
@@ -253,7 +253,7 @@ def test_as_many_lines_may_run_at_once_as_there_are_and_none_reads_a_payload(cro
 def test_import_reads_standard_input_and_writes_standard_output(cron_host: Host) -> None:
     result = cron_host.cli("import", "--file", "-", "--out", "-", stdin=b"@daily a\n@reboot b\n")
     assert result.exit_code == 0
-    assert ("Europe/Berlin is that of $TZ" in result.stderr) is (host_timezone(environ={}) != "Europe/Berlin")
+    assert ("Europe/Berlin comes from $TZ" in result.stderr) is (host_timezone(environ={}) != "Europe/Berlin")
     assert "line 2 stays in the crontab" in result.stderr
     assert not cron_host.config.exists()
     found = read_config(result.stdout)
@@ -315,7 +315,7 @@ def test_import_overwrites_nothing_and_says_what_cron_cannot_read(cron_host: Hos
     result = cron_host.cli("import", "--out", "new.yaml")
     assert result.exit_code == 1
     assert 'line 2 stays in the crontab, cron cannot read it: minute "61"' in result.stderr
-    assert "line 3 stays in the crontab, only cron's daemon sees the machine start" in result.stderr
+    assert "line 3 stays in the crontab (only the cron daemon notices that the machine starts" in result.stderr
     assert "wrote new.yaml: 1 line taken over, 2 left" in result.stdout
     before = Path("new.yaml").read_bytes()
     again = cron_host.cli("import", "--out", "new.yaml")
@@ -483,7 +483,7 @@ def test_swap_replaces_the_imported_lines_in_one_write_and_restore_puts_them_bac
     assert f"+{begin}@hourly tidy" in dry.stdout.splitlines()
     way_back = f"cronjobs crontab restore --config {cron_host.config}"
     assert f"cronjobs now runs 2 of the crontab's lines; to go back: {way_back}" in result.stdout
-    assert "line 4 stays with cron, only cron's daemon sees the machine start" in result.stderr
+    assert "line 4 stays with cron (only the cron daemon notices that the machine starts" in result.stderr
     assert [file.read_text() for file in (cron_host.state / "cronjobs").iterdir()] == [old]
     cron_host.has((cron_host.crontab or "") + "7 7 * * * since\n")
     cron_host.config.unlink()
@@ -521,7 +521,7 @@ def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host:
     assert f"nothing runs them now: cronjobs crontab restore --config {cron_host.config}" in result.stderr
     elsewhere = cron_host.cli("restore", "--config", "other.yaml")
     assert "nothing to restore" in elsewhere.stdout
-    assert "swapped for another configuration: name that with --config" in elsewhere.stderr
+    assert "swapped for another configuration: name that configuration with --config" in elsewhere.stderr
     assert cron_host.cli("restore").exit_code == 0
     assert cron_host.crontab == "@daily a\n"
 

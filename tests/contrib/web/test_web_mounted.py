@@ -267,7 +267,7 @@ def test_who_knows_the_password_looks_and_acts_under_the_name_they_gave(
 
 @pytest.mark.parametrize("password", ["", None])
 def test_an_empty_password_is_refused(password: str | None) -> None:
-    with pytest.raises(UsageError, match="is the variable set that it comes from"):
+    with pytest.raises(UsageError, match="is the environment variable with the password set"):
         basic_auth(password)
 
 

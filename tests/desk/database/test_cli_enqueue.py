@@ -178,7 +178,7 @@ def test_a_payload_that_cannot_be_read_is_refused(lite: Project, given: str, std
         (["--idempotency-key", ""], "--idempotency-key is empty: is the variable set?"),
         (["--idempotency-key", "x" * 501], "is longer than 500 characters"),
         (["--queue", ""], "queue '' must have 1 to 200 characters"),
-        (["--queue", "a\nb"], "cannot be printed"),
+        (["--queue", "a\nb"], "unprintable characters"),
         (["--meta", "trace"], "--meta is written --meta key=value"),
         (["--meta", "a=1", "--meta", "a=2"], "--meta has the key 'a' twice"),
         (["--meta", "a=" + "x" * 9000], "meta has more than 8,192 bytes"),
@@ -320,7 +320,7 @@ def bill(day: int): ...
 def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Project) -> None:
     lite.write('schedules: {s: {cron: "* * * * *", job: t.bill, payload: {day: soon}, overlap: allow}}', TYPED)
     early = lite.call("trigger", "s")
-    assert (early.code, '"s" is in the file, but not in force yet: "cronjobs sync" applies it' in early.err) == (
+    assert (early.code, '"s" is in the file but has not been applied yet: run "cronjobs sync"' in early.err) == (
         1,
         True,
     )

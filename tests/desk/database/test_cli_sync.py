@@ -269,7 +269,7 @@ def written(project: Project, name: str) -> list[dict[str, Any]]:
         (["--all", "--queue", "x"], "give one of"),
         (["aa"], 'there is no schedule "aa", did you mean "a"?'),
         (["--queue", ""], "queue '' must have 1 to 200 characters"),
-        (["a\nb"], "cannot be printed"),
+        (["a\nb"], "unprintable characters"),
         (["--all", "--for", "0s"], "--for must be above zero"),
         (["--all", "--for", "ever"], "is not a duration"),
         (["--all", "--until", "2020-01-01"], "--until has already passed: 2020-01-01 00:00:00 Europe/Berlin"),

@@ -91,7 +91,7 @@ def test_by_the_definition_that_a_clock_which_was_ahead_dates_later(world: World
             world.tick(utc("2026-03-02T09:05:10"))
         told = world.ask("s", "--at", at)
         assert told.verdict == "enqueued"
-        which = f"the definition that a clock which was ahead dated 2026-03-02 {dated} by host alpha ({timing} "
+        which = f"the definition applied on 2026-03-02 {dated} by host alpha, whose clock was ahead ({timing} "
         assert f"s was due at 2026-03-02 {at}:00 UTC, by {which}" in told
     listed = world.say("s", "--from", "2026-03-02T08:00:30Z", "--to", "2026-03-02T09:30Z").out
     assert "08:10:00" in listed
@@ -153,7 +153,7 @@ def test_without_a_time_a_retired_schedule_is_called_so(world: World) -> None:
     begins = "s was not in force from 2026-03-02 10:30:00 to 2026-03-02 11:00:00: a tick on host alpha retired it"
     assert span["sentences"][0].startswith(begins)
     world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
-    assert world.ask("s").steady[-1].startswith("The file here has it, and no tick applied that file since")
+    assert world.ask("s").steady[-1].startswith("The file here has it, but no tick has applied that file since")
 
 
 def test_without_a_time_a_changed_definition_and_a_pause_are_named(

@@ -189,7 +189,7 @@ def test_waiting_has_an_end(database: Database) -> None:
 
 
 def test_nobody_waits_for_a_job_that_does_not_exist(database: Database) -> None:
-    with pytest.raises(NoSuchJob, match=r"^job 17 does not exist \(any more\)$"):
+    with pytest.raises(NoSuchJob, match=r"^job 17 does not exist, or no longer exists$"):
         wait(database.engine, id=17)
     with pytest.raises(NoSuchJob, match='idempotency key "k"'):
         wait(database.engine, idempotency_key="k")

@@ -101,10 +101,10 @@ def test_explain_does_not_blame_ticks_for_what_a_clock_ahead_had_settled(world: 
     told = world.ask("sync", "--at", "01:10")
     assert told.verdict == "coalesced"
     assert "It was settled by a tick whose clock was ahead and showed 02:00:00." in told
-    assert "no row says why" not in told.text
+    assert "the reason is not recorded" not in told.text
     assert "No tick" not in told.text
     listed = world.say("sync", "--from", "01:00", "--to", "01:20").out
-    assert "no row says why" not in listed
+    assert "the reason is not recorded" not in listed
     job = world.ask("4")
     assert "ran early at 01:31:00 or before, wrong clock, when it showed 02:20:00." in job
 

@@ -291,7 +291,7 @@ def test_json_is_one_object_that_counts_and_names_what_was_left(cronjobs: Cronjo
         "asked_to_stop": 0,
         "unchanged": [
             {"id": queued, "why": "is already waiting, nothing to do"},
-            {"id": 999, "why": "is not there"},
+            {"id": 999, "why": "does not exist"},
         ],
         "stopped_early": False,
     }
@@ -434,7 +434,7 @@ def test_only_what_is_dead_can_be_dismissed(cronjobs: Cronjobs, rows: Rows) -> N
         job_id = rows.job(status=status)
         answer = cronjobs("jobs", "dismiss", str(job_id))
         assert (answer.code, answer.err) == (1, f"job {job_id} is {status_word(status)}: nothing to dismiss\n")
-    assert cronjobs("jobs", "dismiss", "99").err == "job 99 is not there\n"
+    assert cronjobs("jobs", "dismiss", "99").err == "job 99 does not exist\n"
 
 
 def test_what_a_person_is_asked_about_is_a_table_in_colours_and_nothing_in_it_acts(

@@ -427,7 +427,7 @@ def test_a_lease_that_was_taken_over_stops_it_and_nothing_is_recorded(project: P
     [before] = project.jobs()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "this attempt will record nothing: the lease was taken over" in err
+    assert "this attempt will record nothing, because the lease was taken over" in err
     assert project.jobs() == [before]
     assert not (project.folder / "gate").exists()
 
@@ -440,7 +440,7 @@ def test_a_lease_that_cannot_be_renewed_in_time_stops_it_and_nothing_is_recorded
         _, err = process.communicate(timeout=30)
         other.execute("ROLLBACK")
     assert process.returncode == 1
-    assert "this attempt will record nothing: the lease ran out" in err
+    assert "this attempt will record nothing, because the lease expired" in err
     assert lite.jobs()[0]["status"] == "running"  # until a tick finds it
 
 

@@ -169,6 +169,6 @@ def test_what_has_ended_or_is_not_there_is_left_alone_and_said(project: Ticking)
     before = project.job(job_id)
     assert f"job {job_id} is succeeded: nothing to cancel" in cli(project, "jobs", "cancel", str(job_id), code=1)
     assert f"job {job_id} is succeeded: nothing to retry" in cli(project, "jobs", "retry", str(job_id), code=1)
-    assert "job 999 is not there" in cli(project, "jobs", "cancel", "999", code=1)
+    assert "job 999 does not exist" in cli(project, "jobs", "cancel", "999", code=1)
     assert project.job(job_id) == before
     assert audit(project) == []

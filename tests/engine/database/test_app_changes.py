@@ -270,7 +270,9 @@ def test_a_job_that_another_transaction_holds_is_not_waited_for(postgres_migrate
         other.execute("SELECT FROM cronjobs_jobs FOR NO KEY UPDATE")
         patience = "SET lock_timeout = '5s'"
         user.target.execute(text(patience) if kind == "connection" else patience)
-        with pytest.raises(JobHeld, match=rf"^job {made.id}: nothing was written, another transaction holds it"):
+        with pytest.raises(
+            JobHeld, match=rf"^job {made.id}: nothing was written, because another transaction has locked it"
+        ):
             cancel(user.target, id=made.id)
         with pytest.raises(JobHeld, match=r'^idempotency key "k": nothing was written'):
             reschedule(user.target, idempotency_key="k", delay="5m")

@@ -202,7 +202,7 @@ def test_in_the_callers_transaction_nobody_waits_and_is_told_why(database: Datab
         enqueue(connection, "t.say", queue="mail")
         with pytest.raises(QueueFull, match="enqueue waits for room only in a transaction of its own: pass an Engine"):
             enqueue(connection, "t.say", queue="mail")
-        with pytest.raises(UsageError, match="wait= is for an Engine"):
+        with pytest.raises(UsageError, match="wait= needs an Engine"):
             enqueue(connection, "t.say", queue="mail", wait="1s")
 
 
@@ -242,7 +242,7 @@ def test_an_open_transaction_in_the_queue_holds_nobody_for_ever(postgres_migrate
         holder.commit()
         enqueue(holder, "t.say", queue="mail")
         enqueue(user, "t.say")  # who meets no cap does not notice
-        with pytest.raises(QueueHeld, match=r'queue "mail": nothing was written, another .* still open: try'):
+        with pytest.raises(QueueHeld, match=r'queue "mail": nothing was written, because another .* still open: try'):
             enqueue(user, "t.say", queue="mail")
         holder.rollback()
         assert enqueue(user, "t.say", queue="mail").new

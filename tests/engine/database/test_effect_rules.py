@@ -212,7 +212,7 @@ TAKEN = [{"attempts": 2}, {"locked_by": "host:2"}, {"status": "failed", "locked_
 def test_whoever_lost_the_lease_begins_nothing(jobs: Jobs, change: dict[str, Any]) -> None:
     job = jobs.claimed()
     jobs.change(job, **change)
-    with pytest.raises(LeaseLost, match="is not begun"), jobs.context(job).effect(KEY):
+    with pytest.raises(LeaseLost, match="was not begun"), jobs.context(job).effect(KEY):
         pytest.fail("the body ran")
     assert jobs.effects() == {}
 
@@ -356,7 +356,7 @@ def test_of_many_jobs_that_enter_at_once_one_does_it(jobs: Jobs) -> None:
         ("x" * 501, "longer than 500"),
         (("x" * 300, "y" * 300), "longer than 500"),
         ("a\0", "NUL"),
-        ("job:1:step:one", "kept for ctx.step"),
+        ("job:1:step:one", "reserved for ctx.step"),
     ],
 )
 def test_a_key_that_cannot_be_meant_is_refused(jobs: Jobs, key: Any, said: str) -> None:
@@ -380,7 +380,7 @@ def test_one_effect_is_not_entered_twice_at_once(jobs: Jobs) -> None:
 def test_a_context_without_a_database_says_what_it_needs() -> None:
     ctx = Context(Job(1, "t", {}), timeout=timedelta(seconds=1))
     for enter in (ctx.effect, ctx.step):
-        with pytest.raises(UsageError, match="this context has none: run the handler through a tick"):
+        with pytest.raises(UsageError, match="this context has no database: run the handler through a tick"):
             enter("k")
 
 

@@ -131,7 +131,9 @@ def test_a_foreign_lock_on_the_row_delays_no_enqueue_of_its_key(postgres_migrate
         user.execute("SET lock_timeout = '1ms'")
         kept = enqueue(user, "t.say", {"n": 2}, idempotency_key="k")
         assert (kept.id, kept.new) == (first.id, False)
-        with pytest.raises(JobHeld, match=f'"k": nothing was written, another transaction holds job {first.id}: try'):
+        with pytest.raises(
+            JobHeld, match=f'"k": nothing was written, because another transaction has locked job {first.id}: try'
+        ):
             enqueue(user, "t.say", {"n": 2}, idempotency_key="k", on_conflict="replace")
         enqueue(user, "t.say", {"n": 3})  # the transaction is none the worse
         user.commit()

@@ -82,6 +82,6 @@ def test_nothing_to_do_is_nothing_done(database: Database) -> None:
 def test_one_bad_row_writes_none(database: Database) -> None:
     with pytest.raises(PayloadError), database.write() as connection:
         enqueue_many(connection, "t.say", [{"n": 1}, {"n": "\0"}])
-    with pytest.raises(UsageError, match="give each its own"), database.write() as connection:
+    with pytest.raises(UsageError, match="give each row its own"), database.write() as connection:
         enqueue_many(connection, "t.say", [{}, {}], idempotency_key="k")
     assert stored(database) == {}

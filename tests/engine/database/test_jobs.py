@@ -179,7 +179,7 @@ def test_run_at_is_kept_to_the_microsecond(database: Database) -> None:
         ({"max_attempts": 0}, "at least 1"),
         ({"delay": "soon"}, "not a duration"),
         ({"timeout": 0}, "above zero"),
-        ({"queue": "a\nb"}, "cannot be printed"),
+        ({"queue": "a\nb"}, "unprintable characters"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(

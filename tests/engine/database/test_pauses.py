@@ -270,7 +270,10 @@ def test_a_backfill_leaves_alone_what_a_pause_holds_back(yard: Yard) -> None:
     yard.clock.set(at(30, hour=9))
     yard.sync(yard.file(hourly(cron="15 * * * *")))
     options: dict[str, Any] = {"retention": timedelta(days=90), "actor": "ada", "host": "alpha", "dry_run": False}
-    with yard.database.write() as connection, pytest.raises(UsageError, match="a pause holds back part of that range"):
+    with (
+        yard.database.write() as connection,
+        pytest.raises(UsageError, match="a pause is holding back part of that range"),
+    ):
         backfill(connection, "s", at(45), at(5, hour=9), **options)
     assert yard.jobs() == []
 

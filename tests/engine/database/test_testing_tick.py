@@ -147,7 +147,7 @@ def test_what_a_tick_would_end_in_is_raised(sqlite_migrated: str, file: Path) ->
     url = f"sqlite:///{sqlite_migrated}"
     with pytest.raises(UsageError, match="module nowhere: cannot be imported"):
         tick(url, imports=["nowhere"])
-    with pytest.raises(UsageError, match="an in-memory SQLite database ends"):
+    with pytest.raises(UsageError, match="an in-memory SQLite database disappears"):
         tick("sqlite://")
     file.write_text(YAML.replace("15 2", "61 2"))
     with pytest.raises(ConfigError, match="minute 61"):

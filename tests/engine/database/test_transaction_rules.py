@@ -148,7 +148,7 @@ def begin(ctx: Context, what: str) -> None:
 
 def test_without_a_database_it_says_what_is_missing() -> None:
     ctx = Context(Job(1, "t", {}), timeout=timedelta(seconds=1))
-    with pytest.raises(UsageError, match=r"ctx\.transaction\(\) writes in the jobs database, and this context has"):
+    with pytest.raises(UsageError, match=r"ctx\.transaction\(\) writes in the jobs database, but this context has"):
         ctx.transaction()
 
 
@@ -261,7 +261,7 @@ def test_at_its_limit_the_next_writer_goes_on_while_the_handler_still_sleeps(sho
         assert other_wrote.wait(60)  # while the block is still open
 
     job = short.claimed()
-    in_transaction(short, job, act, match=r"rolled back after 0\.1s, as it holds the only write lock")
+    in_transaction(short, job, act, match=r"rolled back after 0\.1s, because it holds SQLite's only write lock")
     thread.join()
     assert (worked(short), status(short, job)) == (1, "running")
 

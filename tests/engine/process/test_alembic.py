@@ -131,7 +131,7 @@ def test_plain_alembic_takes_the_database_of_the_configuration_beside_it(clone: 
 def test_plain_alembic_without_a_database_asks_for_one(clone: Path) -> None:
     done = alembic("upgrade", "head", cwd=clone)
     assert done.returncode != 0
-    assert "which database? Set CRONJOBS_DATABASE_URL" in done.stderr
+    assert "which database to use: set CRONJOBS_DATABASE_URL" in done.stderr
 
 
 def test_a_downgrade_is_refused_with_the_reason(postgres_migrated: str) -> None:

@@ -11,11 +11,13 @@ from cronjobs.contrib.web.progress import progress_by_id
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import queue_trends, trend_of
+from cronjobs.desk.insight.saying import pause_text
 from cronjobs.desk.insight.waiting import Queue
 from cronjobs.engine.store import tailing
 
 RUNNING: Final = 5
 QUEUES: Final = 5
+PAUSES: Final = 4
 
 
 class Waits(NamedTuple):
@@ -29,7 +31,8 @@ class Waits(NamedTuple):
 def now_sections(connection: Connection, health: Health, view: View) -> dict[str, Any]:
     """Return the values for "now.html".
 
-    It shows the jobs that have run longest, the queues that have waited longest, and the schedules that are due next.
+    It shows the jobs that have run longest, the queues that have waited longest, the schedules that are due next, and
+    the pauses in force.
     """
     running = [SimpleNamespace(**each) for each in health.running[:RUNNING]]
     reported = tailing.progress_of(connection, [job.id for job in running])
@@ -41,6 +44,8 @@ def now_sections(connection: Connection, health: Health, view: View) -> dict[str
         "waiting": waiting,
         "more_waiting": health.total("due") - sum(each.queue.due for each in waiting),
         "coming": health.next,
+        "pauses": [pause_text(pause, view.times) for pause in health.pauses[:PAUSES]],
+        "more_pauses": len(health.pauses) - PAUSES,
     }
 
 

@@ -134,7 +134,7 @@ def test_of_a_long_expression_the_part_with_the_mistake_is_shown(project: Projec
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["30", "2", "cronjobs.yaml"], 'quotes around it: cronjobs next "30 2 * * *"'),  # a shell's *
+        (["30", "2", "cronjobs.yaml"], 'in quotes: cronjobs next "30 2 * * *"'),  # a shell's *
         (["@dialy"], "is not a name that cron knows"),
         (["every 10x"], "is not a duration"),
         (["every 500ms"], "whole seconds"),

@@ -115,7 +115,7 @@ BEGIN, LINE, END = BLOCK.splitlines(keepends=True)
         (END + BEGIN, 1, "has no begin before it"),
         (BEGIN + BEGIN + LINE + END, 2, "more than once"),
         (BLOCK + BLOCK, 3, "more than once"),
-        (BEGIN + "# cronjobs begin /srv/blog/cronjobs.yaml\n" + LINE + END, 2, "a mark stands inside"),
+        (BEGIN + "# cronjobs begin /srv/blog/cronjobs.yaml\n" + LINE + END, 2, "another mark is inside"),
     ],
 )
 def test_a_block_that_is_not_whole_is_refused_with_its_line_number(text: str, line: int, what: str) -> None:
@@ -364,7 +364,7 @@ def test_a_text_that_crontab_refuses_is_reported_in_its_words(host: Host) -> Non
 
 def test_a_crontab_program_that_stores_something_else_is_noticed(host: Host) -> None:
     host.fails("mangles")
-    with pytest.raises(crontab.CrontabError, match="lists another one"):
+    with pytest.raises(crontab.CrontabError, match="lists a different one"):
         program.replace("", host.block)
 
 
@@ -436,7 +436,7 @@ def test_a_tick_that_does_not_end_is_ended_with_its_children(host: Host) -> None
     environment = cron_host.environment("", host.config)
     tick = cron_host.bare_tick(host.config, host.python, environment, limit=timedelta(seconds=1))
     assert tick.code == 137
-    assert "had not ended after 1s" in tick.said
+    assert "was still running after 1s" in tick.said
     child = int((host.folder / "pid").read_text())
     for _ in range(500):
         if process_started(child) is None:
@@ -473,7 +473,7 @@ def test_install_writes_the_block_and_names_the_database_that_cron_reaches(host:
         "MAILTO=ops@example.com\n0 3 * * * backup\n"
     ]
     again = host.cli("install")
-    assert "has this line already" in again.stdout
+    assert "already has this line" in again.stdout
     assert host.cli("remove").exit_code == 0
     assert host.crontab == "MAILTO=ops@example.com\n0 3 * * * backup\n"
 

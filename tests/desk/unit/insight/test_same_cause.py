@@ -267,7 +267,7 @@ def test_a_module_that_cannot_be_imported_is_why_its_types_are_unknown(here: boo
     more = {"unresolved": {"t.a": 2}, "unknown_schedules": {"t.b": ["nightly"]}, "ticks": [tick("web1", NO_MODULE)]}
     health = facts(**more, faults=(Fault(*NO_MODULE),) if here else ())
     [found] = troubles(health, SETTINGS)
-    why = "for want of t.a, t.b 2 due jobs wait and schedule nightly cannot run"
+    why = "without t.a, t.b, 2 due jobs wait and schedule nightly cannot run"
     there = "" if here else ' ("cronjobs check" there says more)'
     assert found.text.endswith(f"{': '.join(NO_MODULE)}; {why}{there}")
     assert (found.key, found.severity) == ("config:web1", "critical")
@@ -283,7 +283,7 @@ def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
     [found] = troubles(health, SETTINGS)
     assert found.text == (
         f"hosts web1, web2, web3 cannot use all of their file: {': '.join(NO_MODULE)}; "
-        'for want of t.a, t.b 3 due jobs wait ("cronjobs check" there says more)'
+        'without t.a, t.b, 3 due jobs wait ("cronjobs check" there says more)'
     )
     assert found.command is None, "typed here it would look at the file here"
     assert (found.key, found.severity, found.since) == ("config:web2", "critical", NOW - HOUR)

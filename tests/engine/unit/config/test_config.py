@@ -104,7 +104,10 @@ schedules:
         'cronjobs.yaml:3:13: a cron expression must be quoted: cron: "* * * * *"',
         "cronjobs.yaml:5:11: schedules.b.cron: minute 61 is not in 0–59",
         'cronjobs.yaml:6:5: schedules.b.jbo: unknown key, did you mean "job"?',
-        "cronjobs.yaml:7:3: schedules.c: what does it run? job: billing.send_invoice or command: [backup, --all]",
+        (
+            "cronjobs.yaml:7:3: schedules.c: this schedule runs nothing: "
+            "write job: billing.send_invoice or command: [backup, --all]"
+        ),
         'cronjobs.yaml:8:11: a cron expression must be quoted: cron: "@daily"',
         'cronjobs.yaml:9:15: schedules.c.priority: "10" is not in 0–9',
     ]
@@ -174,7 +177,7 @@ imports: [a.b, billing/jobs.py]
     2:16: imports[1]: "billing/jobs.py" is not a module: write it as in an import statement, billing.jobs for
     billing/jobs.py
 python_path: [nowhere]
-    2:15: python_path[0]: "nowhere" is no folder beside cronjobs.yaml
+    2:15: python_path[0]: "nowhere" is not a folder beside cronjobs.yaml
 setup: setup
     2:8: setup: "setup" is not a function in a module: write it like django.setup
 log: ~/cron.log
@@ -259,7 +262,7 @@ job_types: {a: {leftovers: leave}}
 job_types: {a: {command: [ls], leftovers: keep}}
     2:43: job_types.a.leftovers: "keep" is not one of end, leave
 job_types: {a b: {}}
-    2:13: job_types.a b: "a b" is not a name: up to 100 of A–Z a–z 0–9 _ . : -
+    2:13: job_types.a b: "a b" is not a valid name: use up to 100 of the characters A–Z a–z 0–9 _ . : -
 schedules: {a: {every: 30s, job: x}}
     2:24: schedules.a.every: cron starts once a minute: write 1m or more, or run: {linger: true} to keep ticks running
 schedules: {a: {every: 60500ms, job: x}}
@@ -275,9 +278,9 @@ schedules: {a: {cron: "1 \x325 * * *", job: x}}
 schedules: {a: {every: 1m, cron: 1 2 * * *, job: x}}
     2:13: schedules.a: cron and every cannot be combined: delete one
 schedules: {a: {job: x}}
-    2:13: schedules.a: when is it due? cron: "15 2 * * *" or every: 10m
+    2:13: schedules.a: this schedule has no time: write cron: "15 2 * * *" or every: 10m
 schedules: {a: {every: 1m}}
-    2:13: schedules.a: what does it run? job: billing.send_invoice or command: [backup, --all]
+    2:13: schedules.a: this schedule runs nothing: write job: billing.send_invoice or command: [backup, --all]
 schedules: {a: {every: 1m, job: x, command: [y]}}
     2:13: schedules.a: job and command cannot be combined: delete one
 schedules: {a: {every: 1m, job: x, overlap: no}}
@@ -438,8 +441,8 @@ def test_a_payload_is_at_most_256_kib() -> None:
     assert problems(text.format("x" * (256 * 1024 - 9))) == []
     assert problems(text.format("x" * (256 * 1024 - 8))) == [
         (
-            "cronjobs.yaml:2:45: schedules.a.payload: a payload is at most 256 KiB of JSON, this one 256 KiB: "
-            "store it elsewhere and pass its key"
+            "cronjobs.yaml:2:45: schedules.a.payload: a payload is at most 256 KiB of JSON, and this one is 256 KiB: "
+            "store the data elsewhere and pass its key"
         )
     ]
 
@@ -478,8 +481,8 @@ def test_an_inline_command_may_not_take_the_name_of_a_job_type() -> None:
     text = DATABASE + "job_types: {a: {command: [ls]}}\nschedules: {a: {every: 1m, command: [rm]}}"
     assert problems(text) == [
         (
-            "cronjobs.yaml:3:13: schedules.a: job_types has this name too: rename the schedule, "
-            "or give it job: and no command:"
+            "cronjobs.yaml:3:13: schedules.a: job_types has an entry of the same name: rename the schedule, "
+            "or write job: instead of command:"
         )
     ]
     assert read(text).job_types["a"].command == ("ls",)

@@ -54,7 +54,7 @@ def test_a_relative_sqlite_path_is_meant_from_the_files_folder(tmp_path: Path, u
 @pytest.mark.parametrize("name", ["a?b", "a%41b", os.fsdecode(b"m\xff")])
 def test_a_folder_that_a_url_would_read_as_another_is_refused(tmp_path: Path, name: str) -> None:
     """The file was made in the folder above, in that of a neighbour, or ended in a fault of ours."""
-    with pytest.raises(FieldError, match="the file would be elsewhere"):
+    with pytest.raises(FieldError, match="the file would be in another place"):
         checked_url("sqlite:///jobs.db", tmp_path / name)
     assert checked_url("sqlite:////srv/jobs.db", tmp_path / name) == "sqlite:////srv/jobs.db"
     assert checked_url("sqlite:///jobs.db", Path("/srv/100% mine")) == "sqlite:////srv/100% mine/jobs.db"
@@ -77,7 +77,7 @@ database: ${EMPTY}
 database: ${NO_URL}
     1:11: database: this is not a database URL: write sqlite:///cronjobs.db or postgresql://user:password@host/name
 database: mysql://h/db
-    1:11: database: cronjobs runs on sqlite:// and postgresql:// databases, not on mysql://
+    1:11: database: cronjobs supports sqlite:// and postgresql:// databases, not mysql://
 database: sqlite://x.db
     1:11: database: a SQLite URL has three slashes before the file's name: sqlite:///cronjobs.db
 database: 'sqlite:///:memory:'

@@ -46,7 +46,7 @@ def test_an_argument_of_another_type_is_refused_in_words(argument: str, value: A
 @pytest.mark.parametrize("part", [object(), {"a", "b"}, frozenset({1}), (1, object()), lambda: None])
 def test_a_key_that_another_process_would_write_otherwise_is_refused(part: object) -> None:
     """With it, the same event would be done once in each process."""
-    with pytest.raises(UsageError, match="would differ in each process"):
+    with pytest.raises(UsageError, match="would be different in each process"):
         key_text(("invoice", part))
 
 

@@ -161,7 +161,7 @@ def test_without_a_new_pydantic_only_a_handler_that_needs_it_is_at_fault(
 ) -> None:
     monkeypatch.setattr("pydantic.VERSION", version)
     monkeypatch.setattr(handler_payload, "_has_pydantic", handler_payload._has_pydantic.__wrapped__)
-    fault = "what its handler annotates needs pydantic 2.7 or newer (day): pip install 'cronjobs[types]'"
+    fault = "the annotations of its handler need pydantic 2.7 or newer (day): pip install 'cronjobs[types]'"
     assert Registration("t.h", plain).fault == fault
     assert Registration("t.h", plain).encoded({"day": "soon"}) == {"day": "soon"}, "nothing is known of it here"
     assert Registration("t.h", plain, check_types=False).fault is None
