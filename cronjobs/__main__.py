@@ -29,8 +29,9 @@ def _load(arguments: list[str]) -> Callable[[], object]:
     if command == "run-due":
         from cronjobs.engine.probe.fast_path import settle_tick
 
-        # This also starts the kernel timer, before any import or file that could hang (a network file system, a broken
-        # driver). The timer ends this process in time. The full tick moves the timer once it knows the file's budget.
+        # This also starts the kernel timer, before any import or file access that could hang (a network file system, a
+        # broken driver). The timer ends this process in time. The full tick moves the timer once it knows the file's
+        # budget.
         code = settle_tick(arguments)
         if code is not None:
             return lambda: os._exit(code)

@@ -124,7 +124,8 @@ class DatabaseError(CronjobsError):
     """The database cannot be used now. The message never contains a password.
 
     ``kind`` names what stays the same during one outage. It is needed if the message contains the server's own words, a
-    file name, a PID or a waiting time. If ``kind`` is None, the message itself stays the same.
+    file name, a PID or a waiting time. If ``kind`` is None, the message is the same throughout an outage, so compare
+    the message instead.
     """
 
     exit_code = 4

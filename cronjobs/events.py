@@ -282,7 +282,7 @@ def traceback_of_ours() -> Event:
 
 
 def clock_skew(seconds: float) -> Event:
-    why = "this host's clock and the database's differ; the database's decides"
+    why = "this host's clock differs from the database's; the database's clock is used"
     return Event("clock.skew", {"seconds": round(seconds, 1), "error": why}, WARNING)
 
 
@@ -385,7 +385,7 @@ EVENTS: Final = {
     "job.still_running": "A handler did not stop in time; its process ends with the tick.",
     "executor.started": "A supervisor started; it submits the jobs of an executor's types to its cluster.",
     "executor.not_started": "The supervisor of an executor could not be started; its jobs wait.",
-    "executor.ended": "A supervisor ended: it was idle, its file changed, or it was asked to stop.",
+    "executor.ended": "A supervisor exited: it was idle, its configuration file changed, or it was asked to stop.",
     "executor.away": "The scheduler of an executor cannot be reached. No job is claimed for it meanwhile.",
     "executor.back": "The scheduler of an executor can be reached again.",
     "job.handed_over": "A long job started in its own process, which outlives the tick.",
@@ -413,9 +413,7 @@ EVENTS: Final = {
     "queue.dropped": "A full queue dropped jobs; the program that enqueued them logs this.",
     "config.fault": "Something in the file or in your modules cannot be used; everything else runs.",
     "clock.skew": "This host's clock and the database's differ; the database's decides.",
-    "tick.not_started": (
-        "A tick could not start, because of its file, its database, or the project that owns the database."
-    ),
+    "tick.not_started": "A tick could not start: a bad file, an unusable database, or a database of another project.",
     "tick.stopping": "The tick received a signal; it claims no more jobs and ends.",
     "tick.fault": "An internal error in cronjobs; running jobs finish.",
     "tick.traceback": "The traceback of tick.fault.",

@@ -26,7 +26,7 @@ _MARKER_ROOM: Final = 64  # bytes reserved for the line in the middle that says 
 
 
 class BrokenText(str):
-    """A text from a row that is not valid UTF-8. It has replacement characters; ``raw`` has the stored bytes."""
+    """Text from a row whose bytes are not valid UTF-8. It has replacement characters; ``raw`` has the stored bytes."""
 
     raw: bytes
 
@@ -68,9 +68,10 @@ def cap(text: str, limit_bytes: int) -> str:
 
 
 def visible(text: str) -> str:
-    """Escape what could act on a terminal (``\\x1b[2J``, ``\\r``, bidi overrides). Newlines and tabs are kept.
+    """Escape what could act on a terminal (``\x1b[2J``, ``\r``, bidi overrides). Newlines and tabs are kept.
 
-    Backslashes are not doubled. The result is for reading, and is harmless whether or not the text had a backslash.
+    Backslashes are not doubled. Backslashes are not doubled, so the result cannot be decoded again. It is only shown to
+    people.
     """
     return _UNSAFE.sub(_escape, text)
 

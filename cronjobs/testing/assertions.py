@@ -196,8 +196,8 @@ def assert_fires(
     *schedule* is a name in *config* (default: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between*
     and *at* are timezone-aware datetimes, or ISO text. Text without an offset is in the schedule's time zone; for an
     expression, that is *timezone* (default: UTC). ``at``: expect exactly these instants, or none for ``[]``. ``count``:
-    expect this many. Without both, the schedule must fire at least once. The returned instants are in the same time
-    zone. Only the file is used; pauses and catch-up are ignored.
+    expect this many. If neither is given, the schedule must fire at least once. The returned instants are in the same
+    time zone. Only the file is used; pauses and catch-up are ignored.
     """
     __tracebackhide__ = True
     from cronjobs.engine.crontime.timing import timing

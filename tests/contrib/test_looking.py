@@ -421,7 +421,7 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
             'was due 5s ago (14:03:02) and waits: no handler or command "mail.send" is registered here',
         ),
         ({"status": "succeeded"}, {}, "is done"),
-        ({"status": "cancelled"}, {}, "was cancelled for good"),
+        ({"status": "cancelled"}, {}, 'was cancelled; only "cronjobs jobs retry 7" queues it again'),
         ({"status": "dead", "last_error": "no\ndisk"}, {}, r"is dead: no\ndisk; it stays so until someone retries it"),
         (
             {"status": "dead", "last_error": "exit status 1", "job_type": "exec:backup"},

@@ -19,7 +19,7 @@ from cronjobs.engine.config import trust
 from cronjobs.engine.host.identity import Identity
 from cronjobs.errors import UsageError
 
-app = Commands("Alerts: send a test message through their channels.")
+app = Commands("Send a test message through the channels of the alerts.")
 
 
 @app.command("test", epilog="For example: cronjobs alerts test ops")

@@ -195,7 +195,7 @@ def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: b
     All other changes happen in working ticks, which look themselves.
     """
     now = health.now
-    # An app may fill a queue without a tick, and a killed process writes nothing.
+    # These can change without a tick: an app can fill a capped queue, and a tick that was killed never records its end.
     capped = any(queue.max_waiting is not None for queue in health.queues.values())
     unended = any(tick["finished_at"] is None for tick in health.ticks)
     if open_or_waiting or health.pauses or health.running_total or capped or unended:

@@ -73,7 +73,10 @@ def run(text: str) -> str:
 
 
 def stop(job_id: int, attempt: int, reason: str) -> bool:
-    """Stop an attempt if it runs in this process. Return whether it does. The supervisor calls this on the worker."""
+    """Stop an attempt if it is running in this process.
+
+    Return whether it does. The supervisor calls this on the worker.
+    """
     found = _running.get((job_id, attempt))
     if found is not None:
         found.set(reason)

@@ -98,9 +98,8 @@ def _executor(reading: Reading, node: Node, path: str) -> ExecutorSettings:
         raise FieldError("tcp:// is never encrypted, so tls: has no effect: write dask: tls://…")
     if scheme == "tcp" and not values.get("insecure") and not _is_loopback(rest.rpartition(":")[0].strip("[]")):
         raise FieldError(
-            "a scheduler runs what anyone sends it, and tcp:// lets anyone connect: write tls:// and tls: "
-            "{ca, cert, key}, "
-            "or insecure: true where the network is yours alone"
+            "a scheduler runs whatever it is sent, and tcp:// lets anyone connect: write tls:// and tls: "
+            "{ca, cert, key}, or insecure: true if the network is private"
         )
     return ExecutorSettings(path.rpartition(".")[2], **values)
 

@@ -58,7 +58,7 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
         hint = 'CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
         return [Error("CRONJOBS is not a dict", hint=hint, id="cronjobs.E001")]
     found: list[Error | CheckWarning] = [
-        Error(f"CRONJOBS has the unknown key {key!r}", hint=f"Allowed: {', '.join(KEYS)}", id="cronjobs.E002")
+        Error(f"CRONJOBS has an unknown key: {key!r}", hint=f"Allowed: {', '.join(KEYS)}", id="cronjobs.E002")
         for key in given
         if key not in KEYS
     ]
@@ -66,7 +66,7 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
     if name not in connections.settings:
         return [
             *found,
-            Error(f"CRONJOBS names the database {name!r}, which DATABASES does not have", id="cronjobs.E003"),
+            Error(f"CRONJOBS names the database {name!r}, which is not in DATABASES", id="cronjobs.E003"),
         ]
     vendor = connections[name].vendor
     if vendor not in VENDORS:

@@ -255,7 +255,7 @@ def _questions() -> Iterator[ReleaseItem]:
         ),
         "rehearsal": ("Has this release been rehearsed: runners killed, mails counted?", "cronjobs drill"),
         "deploy": (
-            "Does the deploy pause, or give ticks their time to end?",
+            "Does the deploy pause cronjobs first, or leave running ticks enough time to finish?",
             'cronjobs pause --all --wait 60s --why deploy; "cronjobs resume --all" after it',
         ),
         "roll-back": (

@@ -29,5 +29,6 @@ def findings_of(watch: ExecWatch) -> Iterator[Finding]:
         command = f"{typed('cronjobs history --type', f'exec:{name}')} --all"  # both runs may have succeeded
         yield Finding("overlapped", text, since=began, command=command, subject=name, rows=(str(watch.ids[name]),))
     if watch.unwatched:
-        text = f"cronjobs exec has run under more than {exec_runs.MOST_NAMES:,} names; the other names are not watched"
+        most = f"{exec_runs.MOST_NAMES:,}"
+        text = f"cronjobs exec has run under more than {most} names; only the first {most} are watched"
         yield Finding("unwatched", text, command="cronjobs history")

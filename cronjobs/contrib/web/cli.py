@@ -87,6 +87,6 @@ def web(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
         shown = f"https://{names[0]}" if behind_proxy else f"http://{access.hosts[0]}"
-        echo(f"open this link, which works once: {shown}/?once={access.token}")
+        echo(f"open this link (it works only once): {shown}/?once={access.token}")
         server.serve()
     leaving.leave(0, stuck=False)

@@ -52,7 +52,8 @@ class DbGroup(LazyGroup):
         ),
         "adopt": CommandRow("db:adopt", "Assign the database to the configuration's project and environment."),
         "drop": CommandRow(
-            "db_drop:drop", "Drop the tables, with all jobs and their history; list what stays outside the database."
+            "db_drop:drop",
+            "Drop the tables, including all jobs and their history, and list what is left outside the database.",
         ),
     }
 
@@ -73,8 +74,8 @@ def upgrade(
 ) -> None:
     """Create or migrate the tables to this version's revision.
 
-    The upgrade is done completely or not at all, and is safe to repeat. Two upgrades at once wait for each other. Ticks
-    may continue meanwhile: migrations only add to the tables, so the running version also works with the new ones.
+    The upgrade is atomic and safe to repeat. Two upgrades at once wait for each other. Ticks may continue meanwhile:
+    migrations only add to the tables, so the running version also works with the new ones.
     """
     settings = load_settings(source)
     if new:
@@ -206,10 +207,10 @@ def adopt(
 ) -> None:
     """Assign the database to the configuration's project and environment.
 
-    Adopt a copy that was restored elsewhere, the database of a project that changed its name, or a database that "db
-    copy" closed. Until you adopt it, ticks claim nothing there. The command refuses while hosts tick for the
-    database's present project and environment, since then the file here is most likely wrong.
-    Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records the adoption.
+    Use this for a copy that was restored elsewhere, for the database of a project that was renamed, or for a database
+    that "db copy" closed. Until you adopt it, ticks claim nothing there. The command refuses while hosts tick for the
+    database's present project and environment, since then the file here is most likely wrong. Think before you adopt a
+    copy of production: its waiting jobs will run here. The audit trail records the adoption.
     """
     settings = load_settings(source)
     with closing(open_database(settings)) as database, database.write() as connection:

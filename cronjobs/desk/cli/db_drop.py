@@ -35,7 +35,7 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the project's name.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Drop even while jobs or ticks still run.")] = False,
 ) -> None:
-    """Drop the tables, with all jobs and their history; list what stays outside the database.
+    """Drop the tables, including all jobs and their history, and list what is left outside the database.
 
     Tables, views, functions and the version table are dropped in one transaction; your own tables are not touched. The
     command asks for the project's name. It refuses while jobs or ticks still run, and if the database belongs to

@@ -127,7 +127,8 @@ def _tell_asked(operation: Operation, ids: Collection[int]) -> None:
     operation.tell(ids, "is running: it is asked to stop at its runner's next heartbeat")
     left = [job_id for job_id, holding in held.items() if not holding.permitted(now)]
     operation.tell(
-        [job_id for job_id in left if held[job_id].locked_until < now], "has lost its runner: the next tick cancels it"
+        [job_id for job_id in left if held[job_id].locked_until < now],
+        "has an expired lease: the next tick cancels it, unless its runner does before",
     )
     gone = [job_id for job_id in left if operation.named and operation.holders.is_gone(held[job_id].locked_by)]
     operation.tell(gone, "has lost its runner: the next tick on this host cancels it")

@@ -232,7 +232,7 @@ def next_step(
         case Status.SUCCEEDED:
             return "is done"
         case Status.CANCELLED:
-            return "was cancelled for good"
+            return f'was cancelled; only "cronjobs jobs retry {job["id"]}" queues it again'
         case Status.DEAD if unsettled is not None:
             settle = f'"{settling(unsettled)}" (or not-done)'
             return (

@@ -174,7 +174,7 @@ class Root(LazyGroup):
             "For example: cronjobs schema > cronjobs.schema.json",
         ),
         "alerts": CommandRow(
-            "cronjobs.contrib.alerts.cli:app", "Alerts: send a test message through their channels.", SET_UP
+            "cronjobs.contrib.alerts.cli:app", "Send a test message through the channels of the alerts.", SET_UP
         ),
         "db": CommandRow("db:app", "Create, compare, copy or adopt the tables in the jobs database.", SET_UP),
         "crontab": CommandRow(

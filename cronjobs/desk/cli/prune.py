@@ -72,7 +72,7 @@ def prune(
     else:
         complain("nothing is older than its retention")
     if not done:
-        complain("stopped; the next ticks delete the rest")
+        complain("stopped; the next ticks will delete the rest")
         raise typer.Exit(130)
 
 

@@ -42,7 +42,10 @@ def status_object(
     by_cron: Sequence[ScheduleFacts] = (),
     why: Causes = NONE,
 ) -> dict[str, Any]:
-    """Return the whole state. *active*: the schedules' rows. *facts*: facts that are merged into the rows by name."""
+    """Return the whole state.
+
+    *active*: the schedules' rows. *facts* are merged into the schedules' rows, matched by schedule name.
+    """
     shown = {each.name: facts_object(each) for each in facts}
     over_s = round((health.now - trends.since).total_seconds())
     changed = trends.changes

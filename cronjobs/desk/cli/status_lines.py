@@ -36,7 +36,7 @@ from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.tick.result import did_in_words
+from cronjobs.engine.tick.result import NOTHING_DUE, did_in_words
 from cronjobs.model import rough
 
 LABEL_WIDTH: Final = 11
@@ -195,8 +195,8 @@ def _did(tick: Mapping[str, Any], times: Times) -> str:
         ended = "at work" if times.now - tick["started_at"] < timedelta(minutes=2) else "did not end; was it killed?"
     else:
         ended = safe(tick["ended"])
-    if ended == "nothing is due" and done:
-        ended = ""
+    if ended == NOTHING_DUE:  # as far as the tick may tell: it settles no schedule that is off or broken
+        ended = "" if done else "no job was due"
     return "; ".join(part for part in (done, ended) if part)
 
 

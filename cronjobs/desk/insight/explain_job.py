@@ -373,8 +373,9 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     ends = []
     if job.misfit_since is not None:
         turn = "code that accepts its payload"
-        earliest, latest = (times.clock(job.misfit_since + span_) for span_ in (LEAST, MOST))
-        ends = [f"It dies at {earliest} if all code that ticks has refused it, and at {latest} in any case."]
+        earliest, latest = job.misfit_since + LEAST, times.clock(job.misfit_since + MOST)
+        at = "its next try" if earliest <= job.run_at else f"its first try after {times.clock(earliest)}"
+        ends = [f"It dies at {at} if all code that ticks has refused it, and after {latest} in any case."]
     failed = f" (failed {_of(job)})" if job.failures else ""
     waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, times, around))
     if job.run_at > now:

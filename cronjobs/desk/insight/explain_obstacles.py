@@ -83,5 +83,5 @@ def unsettled_effect(connection: Connection, error_type: str | None, error: str 
 
 
 def settling(key: str) -> str:
-    """Return the command that settles an effect as done. The caller adds the other verdict."""
+    """Return the command that settles an effect as done. The caller appends the alternative, "(or not-done)"."""
     return one_line(f"cronjobs effects settle {shlex.quote(key)} done", 600)

@@ -94,7 +94,7 @@ def _no_tick(health: Health, every: timedelta) -> Iterator[Finding]:
     elif abs(health.now - last) <= quiet_after(every):
         return
     elif last > health.now:
-        text = f"the newest tick is dated {rough(last - health.now)} ahead of now: a clock is or was wrong"
+        text = f"the newest tick is dated {rough(last - health.now)} in the future: some clock is or was wrong"
         yield Finding("no_tick", text, Severity.CRITICAL, command=_HISTORY)
     else:
         text = f"no tick has reached this database for {rough(health.now - last)}"

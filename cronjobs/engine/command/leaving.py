@@ -95,7 +95,7 @@ def forget_children() -> None:
 
 def _flush_files() -> None:
     """Flush files that user code left open, as the interpreter would on exit."""
-    if not deadline.user_code_ran():  # finding the files takes some milliseconds
+    if not deadline.user_code_ran():  # finding the files takes a few milliseconds
         return
     for each in gc.get_objects():
         if type(each) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):

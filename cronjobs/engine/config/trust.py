@@ -219,7 +219,7 @@ def _names(said: str) -> Trust:
 def _trusting(itself: bool, names: list[str]) -> str:
     """Return what to write to trust users with these *names*, or everybody if there are none."""
     if itself:
-        return f"set {VARIABLE}={','.join(names) or 1} in the crontab, or where you type this"
+        return f"set {VARIABLE}={','.join(names) or 1} in the crontab, or in your shell if you type this"
     return f"write run: {{trust_files: {'[' + ', '.join(names) + ']' if names else 'true'}}}"
 
 

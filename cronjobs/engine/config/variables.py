@@ -118,7 +118,7 @@ def read_env_file(text: str) -> tuple[dict[str, str], list[tuple[int, str]]]:
     return variables, problems
 
 
-_NOT_CLOSED: Final = "this is not KEY=value: a name has letters, digits and _, and quotes must be closed"
+_NOT_CLOSED: Final = "this is not KEY=value: a name may contain only letters, digits and _, and quotes must be closed"
 _BLANK: Final = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
 _ASSIGNMENT: Final = re.compile(
     r"[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*"

@@ -43,9 +43,9 @@ def fire_times(cron: str | CronExpression, timezone: str, after: datetime) -> It
     """Yield the instants after *after* at which *cron* is due in *timezone*, in UTC, oldest first, up to the year 9999.
 
     Clock changes follow Debian's cron(8). An expression whose minute and hour fields do not start with ``*`` has fixed
-    times. If a fixed time falls into the gap, it runs once, at the first valid instant after the gap. In the doubled
-    hour it runs the first time only. Other expressions run at every real instant. Raises CronError for an invalid
-    expression or zone, and UsageError if *after* is not timezone-aware.
+    times. If a fixed time falls into the gap, it runs once, at the first valid instant after the gap. If the time falls
+    into the doubled hour, it runs only the first time. Other expressions run at every real instant. Raises CronError
+    for an invalid expression or zone, and UsageError if *after* is not timezone-aware.
     """
     return CronTiming(parse(cron) if isinstance(cron, str) else cron, timezone).after(after)
 

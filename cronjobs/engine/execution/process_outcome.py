@@ -47,7 +47,8 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
     if reason is None and not ending.stopped:
         said = "the command was lost: its launcher ended without reporting, killed by hand or because memory ran out"
         return Failed(sentence(said, last_line), "LauncherDied")
-    # We gave no reason, so the launcher's own timer fired first: this process was frozen, or starved.
+    # The command was stopped, but not by us: the launcher's own timer fired before ours, so this process was frozen or
+    # starved.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)
 
 

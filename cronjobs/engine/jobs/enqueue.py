@@ -154,7 +154,7 @@ def enqueue(
         on_conflict: "keep" leaves the job that has the key unchanged. "replace" changes that job as this call says,
             unless a runner has claimed the job or it is cancelled.
         schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
-        wait: with an Engine and a full queue, how long to wait for room (default: 30 s).
+        wait: how long to wait for room if *target* is an Engine and the queue is full (default: 30 s).
 
     Returns:
         The job's id and whether this call created the job. The id is None if a full queue dropped the job.

@@ -77,8 +77,8 @@ class OwnTransaction:
     def _write(self, connection: Connection, result: Any) -> None:
         if not finish_here(connection, self._success(result)):
             raise LeaseLost(
-                f"attempt {self.job.attempt} of job {self.job.id} no longer holds its lease, or this is not "
-                "the jobs database: do not commit its transaction"
+                f"attempt {self.job.attempt} of job {self.job.id} no longer holds its lease, or the "
+                "connection is not to the jobs database: roll this transaction back"
             )
 
     def _success(self, result: Any) -> Finish:
@@ -94,7 +94,9 @@ class OwnTransaction:
                 "before the block, and inside it only what the database can roll back"
             )
         if self.committed or self.given:
-            raise UsageError(f"{what} after the job's success was written: it could no longer be recorded")
+            raise UsageError(
+                f"{what} was called after the job's success had been written, so nothing more can be recorded"
+            )
 
     def not_committed(self) -> Failed | None:
         """Return the outcome of a handler that called ``finish`` and did not commit. None if ``finish`` was not called.

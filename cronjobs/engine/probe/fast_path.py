@@ -107,7 +107,7 @@ class Probe:
         return self._connected().settle(self.facts(**more), self._all_alive)
 
     def look(self, **more: Any) -> str | None:
-        """Return a text that describes what there is to do, and changes when that changes.
+        """Return a fingerprint of the work that there is to do: the text changes whenever that work changes.
 
         None: there is nothing to do.
         """

@@ -43,7 +43,7 @@ class FileSession:
         return True
 
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """Return a text that describes what there is to do, and changes when that changes.
+        """Return a fingerprint of the work that there is to do: the text changes whenever that work changes.
 
         None: there is nothing to do.
         """

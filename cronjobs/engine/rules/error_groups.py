@@ -114,8 +114,8 @@ class ErrorGroup:
 def grouped(rows: Iterable[Any], at_most: int = GROUPS_AT_MOST) -> list[ErrorGroup]:
     """Group *rows* of the store's ``error_groups``, the largest group first.
 
-    Beyond *at_most* groups, all other errors form one group. Jobs whose rows were not read belong to that group, too;
-    each row says how many jobs there are in all.
+    All errors that fit none of the first *at_most* groups form one more group. Jobs whose rows were not read belong to
+    that group, too; each row says how many jobs there are in all.
     """
     groups: dict[tuple[str | None, str], ErrorGroup] = {}
     others = ErrorGroup(None, OTHERS)

@@ -59,10 +59,10 @@ def absolute(command: str, config: Path) -> str:
 
 
 def last_own_line(traceback: str | None, folder: Path) -> str | None:
-    """Return where the user's own code was when it failed, and that line of code, or None if the traceback has none.
+    """Return the location and the source line of the last frame in the user's own code, or None if there is none.
 
-    That is code in *folder*, the configuration file's. If the traceback has no such code, it is code outside the
-    folders of installed packages.
+    The user's own code is in *folder*, the configuration file's. If the traceback has no such code, any code outside
+    the folders of installed packages counts.
     """
     frames = list(_FRAME.finditer(traceback or ""))
     own = [frame for frame in frames if frame[1].startswith(f"{folder}/") and not _NOT_THEIRS.search(frame[1])]

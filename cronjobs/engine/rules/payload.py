@@ -159,7 +159,7 @@ def result_json(result: Any) -> tuple[str | None, str | None]:
     if fault:
         return None, f"the result was not kept: {fault}"
     if len(written.encode()) > LIMIT_BYTES:
-        return None, f"the result was not kept: it has more than {LIMIT_BYTES:,} bytes"
+        return None, f"the result was not kept: it is larger than {LIMIT_BYTES:,} bytes"
     return written, None
 
 

@@ -95,7 +95,7 @@ def upgrade(database: Database) -> tuple[str | None, str]:
 
 
 def current(database: Database) -> str | None:
-    """Return the database's revision, or None if it has no tables of ours."""
+    """Return the database's revision, or None if it has none of our tables."""
     with database.read() as connection:
         return _revision(connection)
 

@@ -41,9 +41,9 @@ TIMED: Final = f"{WAITING} AND j.timeout_s IS NOT NULL"
 _SOME_TIMEOUT_SUITS: Final = f"""
       (EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s <= :remaining)
        OR EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s > :longest))"""
-# A lane is one combination of job type, whether rows have their own timeout, queue and priority. Each lane takes one
-# index step to find, so jobs whose types we cannot run cost nothing. A type is in ``timed`` only if one of its rows'
-# timeouts fits, which takes one more index step to find.
+# A lane is one combination of job type, whether rows have their own timeout, queue and priority. Only lanes of types
+# that we can run are looked for, one index step each, so jobs of other types cost nothing. A type is in ``timed`` only
+# if one of its rows has a timeout that fits. Checking that takes one more index step.
 LANES: Final = f"""
       plain(job_type, queue, priority) AS ({lanes_of("plain", PLAIN, types_in("fitting"))}),
       timed(job_type, queue, priority) AS ({lanes_of("timed", TIMED, types_in("known"), _SOME_TIMEOUT_SUITS)}),

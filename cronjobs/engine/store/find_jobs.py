@@ -106,7 +106,10 @@ def cannot_be_there(connection: Connection, name: JobName) -> bool:
 
 
 class Readiness(NamedTuple):
-    """The facts that decide whether a call can be made. If the database refused the call, the transaction would end."""
+    """The facts to know before our query may run in the app's transaction.
+
+    If the database refused the call, the transaction would end.
+    """
 
     revision: str
     may_read: bool  # whether this connection's role may read whole jobs

@@ -298,8 +298,8 @@ class Foreground:
     def _signals(self) -> Iterator[None]:
         """Let Ctrl-C, a closed terminal and SIGTERM end the job, and record that. A command first gets its grace.
 
-        Signals that were ignored before (nohup, a script's "&") stay ignored. SIGINT also reports a lost lease. While
-        the end is being recorded, a signal stops that after one more try.
+        Signals that were ignored before (nohup, a script's "&") stay ignored. We also send SIGINT to ourselves when the
+        lease is lost. While the end is being recorded, a signal stops that after one more try.
         """
 
         def on_signal(number: int, _frame: FrameType | None) -> None:

@@ -9,8 +9,8 @@ from support.configfile import DATABASE, cases, problems
 
 BAD_VALUES = cases(r"""
 executors: {c: {dask: "tcp://scheduler:8786"}}
-    2:16: executors.c: a scheduler runs what anyone sends it, and tcp:// lets anyone connect: write tls:// and
-    tls: {ca, cert, key}, or insecure: true where the network is yours alone
+    2:16: executors.c: a scheduler runs whatever it is sent, and tcp:// lets anyone connect: write tls:// and
+    tls: {ca, cert, key}, or insecure: true if the network is private
 executors: {c: {dask: "tls://scheduler:8786"}}
     2:16: executors.c: tls:// needs three files: tls: {ca: ca.pem, cert: client.pem, key: client.key}
 executors: {c: {dask: "scheduler:8786"}}

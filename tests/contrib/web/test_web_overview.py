@@ -72,12 +72,13 @@ def test_where_nothing_goes_on_the_page_says_so(rows: Rows, browser: Browser) ->
     assert "Run by cron" not in words
 
 
-def test_a_schedule_that_is_paused_is_active_and_has_no_run_scheduled(rows: Rows, browser: Browser) -> None:
+def test_a_schedule_that_is_paused_is_active_and_the_page_says_who_paused_it(rows: Rows, browser: Browser) -> None:
     rows.schedule("nightly", next_at=NOW + timedelta(hours=1), status="active")
-    rows.pause("schedule", "nightly", paused_at=ago(minutes=5))
+    rows.pause("schedule", "nightly", paused_at=ago(minutes=5), by="ada", why="month end")
     reply = browser.get("/")
     assert "of 1 active schedule" in reply.words
-    assert "no run is scheduled" in reply.words
+    assert "Next paused schedule nightly until someone resumes it, by ada: month end" in reply.words
+    assert "no run is scheduled" not in reply.words
     assert "no schedule is active" not in reply.words
 
 

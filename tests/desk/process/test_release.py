@@ -89,7 +89,7 @@ def test_a_cancel_says_if_there_is_no_runner_that_could_hear_of_it(project: Proj
     project.sql(f"UPDATE cronjobs_jobs SET locked_by = {other} WHERE id = {third}")
     assert "next heartbeat" in cli(project, "jobs", "cancel", str(third))  # for all that this host can see
     project.let_leases_end()
-    said = f"job {third} has lost its runner: the next tick cancels it\n"
+    said = f"job {third} has an expired lease: the next tick cancels it, unless its runner does before\n"
     assert cli(project, "jobs", "cancel", str(third)) == said
     project.tick().wait()
     assert [project.job(each)["status"] for each in (first, second, third)] == ["cancelled"] * 3

@@ -136,7 +136,7 @@ def test_nothing_begins_after_the_success_is_written(jobs: Jobs, what: str) -> N
     job = jobs.claimed()
     ctx = jobs.context(job)
     do_work(ctx)
-    with pytest.raises(UsageError, match="after the job's success was written"):
+    with pytest.raises(UsageError, match="after the job's success had been written"):
         begin(ctx, what)
     assert (worked(jobs), status(jobs, job)) == (1, "succeeded")
 
