@@ -239,10 +239,11 @@ def enqueue_many(
     Returns one result per row, in order.
 
     A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
-    Other *options* apply to all rows. If several rows have the same key, the first one is used, or the last one with
-    ``on_conflict="replace"``. Rows with a key are written in the order of their keys, so two such calls cannot
-    deadlock. If a full queue drops jobs, it accepts the first rows that fit. If it does not drop jobs, it refuses the
-    whole call, and nothing is written.
+    Other *options* apply to all rows. If several rows have the same key, the first one counts. With
+    ``on_conflict="replace"``, the last one counts. New ids ascend in the order of the call. On PostgreSQL rows with a
+    key come first, in the order of their keys, ``call:9`` before ``call:10``, so two such calls cannot deadlock. If a
+    full queue drops jobs, it accepts the first rows that fit. If it does not drop jobs, it refuses the whole call, and
+    nothing is written.
     """
     _require(target, "enqueue_many", job_type, schema)
     return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)

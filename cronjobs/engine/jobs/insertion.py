@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from cronjobs.engine.rules.capacity import admit
 from cronjobs.engine.store.enqueue import Existing, has_jobs, insert_rows, look, replace_rows
 from cronjobs.engine.store.meta import database_name
 from cronjobs.engine.store.queues import count_full, count_held, locked_room
-from cronjobs.engine.store.sql import schema_of
+from cronjobs.engine.store.sql import is_postgresql, schema_of
 from cronjobs.errors import CronjobsError, JobHeld, QueueFull, QueueHeld, SchemaMissing, UsageError
 from cronjobs.model import Status, duration_text
 
@@ -30,6 +31,8 @@ PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner locks the jobs it claims 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02  # between tries to lock a capped queue
 QUEUE_PATIENCE_S: Final = 10.0  # in total; another transaction keeps the lock until it ends
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # between tries to enqueue into a full queue
+
+_NUMBERS: Final = re.compile("([0-9]+)")
 
 Place = str | int  # a job's key, or its index in the call if it has no key
 
@@ -123,7 +126,9 @@ class Writing:
         return [self._found[place] for place in self._places]
 
     def _insert(self, connection: Connection, places: Iterable[Place], *, into_capped: bool) -> None:
-        for batch in _batches(sorted(places, key=_in_order_of_keys)):
+        # On SQLite the only writer waits for no key.
+        ordered = sorted(places, key=_in_order_of_keys) if is_postgresql(connection) else list(places)
+        for batch in _batches(ordered):
             ids = insert_rows(connection, [self._left[place] for place in batch], into_capped=into_capped)
             for place, job_id in zip(batch, ids, strict=True):
                 if job_id is not None:
@@ -231,8 +236,11 @@ def wait_for_room(do: Callable[[], T], patience: Patience) -> T:
             sleep(patience.pause_s(full))
 
 
-def _in_order_of_keys(place: Place) -> tuple[int, str]:
-    return (place, "") if isinstance(place, int) else (-1, place)
+def _in_order_of_keys(place: Place) -> tuple[int, list[str | int], str]:
+    """Any one order prevents deadlocks; with numbers by value, most batches keep the order of their call."""
+    if isinstance(place, int):
+        return place, [], ""
+    return -1, [int(part) if n % 2 else part for n, part in enumerate(_NUMBERS.split(place))], place
 
 
 def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
