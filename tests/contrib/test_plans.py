@@ -308,6 +308,7 @@ def what_status_adds(world: World) -> Counted:
     def add(connection: Connection) -> None:
         schedules_shown(connection, health, world.settings.run.every, 12)
         trends.changes(connection, ["default"], trends.compared_with(connection))
+        trends.succeeded_lately(connection, timedelta(minutes=2))
 
     return world.reading(add)
 

@@ -2156,6 +2156,13 @@ MUTANTS = (
         ("tests/desk/database/test_late.py",),
     ),
     Mutant(
+        "a limit holds no job back between two ticks",
+        "cronjobs/engine/store/concurrency.py",
+        "now.prefixes | held.prefixes",
+        "now.prefixes",
+        ("tests/desk/database/test_late.py",),
+    ),
+    Mutant(
         "a type fails although runs of it succeed",
         "cronjobs/engine/store/failing_types.py",
         "if row.name not in well or at > well[row.name]]",

@@ -22,7 +22,7 @@ from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_typ
 from cronjobs.desk.insight.troubled_types import RUNS_IN_A_LEASE
 from cronjobs.desk.insight.waiting import LateGroup, entries_of
 from cronjobs.desk.insight.watched import late_after, ticking
-from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.settings import RunSettings, Settings
 from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
 from cronjobs.engine.store.failing_types import IN_A_ROW
 from cronjobs.engine.store.given_up import PRUNED
@@ -39,14 +39,14 @@ _WHEN_FULL: Final = {
 }
 _WHY_LATE: Final = {
     NO_PLACE: "all places for long jobs are taken (run.long_jobs)",
-    OUT_OF_TIME: "their timeout was longer than the time left in the last ticks (run.budget, --budget)",
     TOO_SHORT: "their timeout is longer than a whole tick (run.budget, --budget)",
+    OUT_OF_TIME: "their timeout was longer than the time left in the last ticks (run.budget, --budget)",
     NO_WORKER: "the ticks are saturated: all their workers were busy until the end (run.workers)",
 }
 
 
 def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
-    yield from _late(health, settings.run.every, same)
+    yield from _late(health, settings.run, same)
     for job_type in sorted((health.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.more_types:
@@ -88,20 +88,20 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         yield Finding("lease", text, Severity.NOTICE, command="cronjobs check", subject=job_type)
 
 
-def _late(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding]:
+def _late(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding]:
     groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
     late = sum(group.late for group in groups) + health.more_late
-    at_work = ticking(health.ticks, health.now, every)
+    at_work = ticking(health.ticks, health.now, run.every)
     if late and at_work:  # if no tick runs, that is why jobs are late, and it has its own finding
         apart = [each.group for each in health.stranded]
         could = [group for group in groups if group not in apart]
         runnable = sum(group.late for group in could) + health.more_late
         have = "1 job has" if late == 1 else f"{late:,} jobs have"
-        text = f"{have} been due for more than {duration_text(late_after(every))}"
+        text = f"{have} been due for more than {duration_text(late_after(run.every))}"
         why = list(_why_stranded(health))
         if runnable:
             text += " and could run" if runnable == late else f", and {runnable:,} of them could run"
-            why.insert(0, _why_late(could, at_work))
+            why.insert(0, _why_late(could, at_work, run.workers))
         text = f"{text}: {'; '.join(why)}"
         yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")
     for found in health.out_of_reach:
@@ -116,14 +116,26 @@ def _late(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding
         yield Finding("out_of_reach", text, since=found.since, command=command, subject=subject)
 
 
-def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]]) -> str:
-    """Return why the last ticks left these jobs waiting, if the ticks recorded the same reason for all."""
+def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], workers: int) -> str:
+    """Return why the last ticks left these jobs waiting: the reason that all ticks recorded, or a backlog."""
     entries = [each for tick in ticks for each in entries_of(tick)]
     for why, words in _WHY_LATE.items():
+        # Ticks leave a backlog for want of time or workers, but these are not its cause while its jobs succeed.
+        if why == OUT_OF_TIME and late and all(group.a_minute for group in late):
+            return _backlog(late, workers)
         places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}
         if all((group.queue, group.job_type) in places for group in late):
             return words
     return "the ticks do not keep up"
+
+
+def _backlog(late: Sequence[LateGroup], workers: int) -> str:
+    a_minute = sum(group.a_minute for group in late)
+    rate = f"{a_minute:,.0f} a minute" if a_minute >= 1 else f"{60 * a_minute:,.0f} an hour"
+    takes = rough(timedelta(minutes=sum(group.late for group in late) / a_minute))
+    queues = several([f'"{name}"' for name in sorted({group.queue for group in late})])
+    queues = f"queue {queues}" if len({group.queue for group in late}) == 1 else f"queues {queues}"
+    return f"a backlog in {queues} of which {rate} succeed (run.workers: {workers}), so about {takes} more"
 
 
 def _why_stranded(health: Health) -> Iterator[str]:

@@ -46,7 +46,7 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
-from cronjobs.engine.tick.not_started import NO_PLACE, TOO_SHORT, entry_for, in_words
+from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT, entry_for, in_words
 from cronjobs.errors import ForeignDatabase, MovedDatabase
 from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
@@ -184,13 +184,21 @@ def _passed_over(
             if entry is not None and (why := in_words(entry)) is not None:
                 found[row.id] = PassedOver(
                     tick_facts(tick),
-                    why,
+                    why + (_after_others(tick.did) if entry["why"] == OUT_OF_TIME else ""),
                     too_short=entry["why"] == TOO_SHORT,
                     again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
                     no_place=entry["why"] == NO_PLACE,
                 )
                 break
     return found, beyond
+
+
+def _after_others(did: Any) -> str:
+    """Say how many jobs took the time that this one lacked; on SQLite plain SQL may have written anything."""
+    begun = did.get("claimed") if isinstance(did, dict) else None
+    if not isinstance(begun, int) or begun < 1:
+        return ""
+    return f", which had begun {begun:,} {'job' if begun == 1 else 'jobs'}"
 
 
 def _ran_in(tick: Any, attempt: AttemptFacts) -> bool:

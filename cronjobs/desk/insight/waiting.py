@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row
@@ -13,9 +14,9 @@ from cronjobs.desk.insight.judged_types import JudgedTypes
 from cronjobs.desk.insight.out_of_reach import BeyondOptions, out_of_reach
 from cronjobs.desk.insight.watched import late_after
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.rules.concurrency import Limit, held_back
 from cronjobs.engine.rules.pausing import of_queue
-from cronjobs.engine.store import concurrency, listing
+from cronjobs.engine.store import concurrency, listing, trends
 from cronjobs.engine.store.explaining import last_tick_that_knew
 from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.store.status_facts import resumed_lately
@@ -32,6 +33,7 @@ class LateGroup(NamedTuple):
     job_type: str
     run_at: datetime  # the oldest job's
     late: int
+    a_minute: float = 0.0  # how many such jobs have lately succeeded in a minute
 
 
 @dataclass
@@ -118,6 +120,18 @@ def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> b
     )
 
 
+def _a_minute(
+    succeeded: Sequence[trends.SucceededLately], within: timedelta, now: datetime
+) -> dict[tuple[str, str], float]:
+    """Return how many jobs of each queue and type succeed in a minute."""
+    if sum(each.jobs for each in succeeded) >= trends.ENDS_READ:
+        within = max(timedelta(seconds=1), now - min(each.finished_at for each in succeeded))
+    rates: Counter[tuple[str, str]] = Counter()
+    for each in succeeded:
+        rates[each.queue, each.job_type] += each.jobs
+    return {place: jobs / (within / timedelta(minutes=1)) for place, jobs in rates.items()}
+
+
 def _waited_for_others(group: LateGroup, records: Sequence[Sequence[Mapping[str, Any]]]) -> int:
     """Return the fewest jobs of *group* that a host's last tick left because they waited for a limit or another job."""
     return min((sum(_waiting_in(entry, group) for entry in entries) for entries in records), default=0)
@@ -177,10 +191,14 @@ def what_waits(
         if group.late and not its.paused and (not unknown or nobody_knows):
             late.append(LateGroup(group.queue, group.job_type, group.run_at, group.late))
     if late or due.late:
-        behind = concurrency.late_behind_others(connection, settings.limits, limit, judged.ticks)
+        succeeded = trends.succeeded_lately(connection, limit)
+        keys = {each.concurrency_key for each in succeeded if each.concurrency_key is not None}
+        held = held_back(settings.limits, keys, settings.run.workers * len(at_work))
+        behind = concurrency.late_behind_others(connection, settings.limits, limit, judged.ticks, held)
         records = _records(at_work)
         kept = {each: max(behind.get(each[:2], 0), _waited_for_others(each, records)) for each in late}
-        late = [each._replace(late=each.late - kept[each]) for each in late]
+        rates = _a_minute(succeeded, limit, now)
+        late = [each._replace(late=each.late - kept[each], a_minute=rates.get(each[:2], 0.0)) for each in late]
         resumed = resumed_lately(connection, limit)  # jobs in these queues are late only because the queue was paused
         late = [each for each in late if each.late > 0 and not {each.queue, ""} & resumed]
         read = {(each.queue, each.job_type) for each in due.groups}

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,6 +120,19 @@ def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
     prefixes = frozenset(limit.prefix for limit in limits if slots.together_reached(limit))
     keys = (key for key in running if not key.startswith(tuple(prefixes)))
     return Full(prefixes, frozenset(key for key in keys if slots.reached(key)))
+
+
+def held_back(limits: Sequence[Limit], keys: Collection[str], workers: int) -> Full:
+    """The keys and prefixes whose jobs waited for a limit lately: it is no wider than the *workers*.
+
+    *keys*: of jobs that succeeded lately.
+    """
+    tight = [limit for limit in limits if limit.most is not None and limit.most <= workers]
+    each = [limit for limit in limits if limit.each is not None and limit.each <= workers]
+    return Full(
+        frozenset(limit.prefix for limit in tight if any(map(limit.counts, keys))),
+        frozenset(key for key in keys if any(limit.counts(key) for limit in each)),
+    )
 
 
 def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: Mapping[str, int]) -> dict[Limit, int]:

@@ -16,6 +16,7 @@ from cronjobs.engine.store.overlap import IN_TURN, runnable_value
 from cronjobs.engine.store.sql import AMONG_IDS, among, group_value, is_postgresql, run
 
 MOST_GROUPS: Final = 5000  # groups of queue and type to read: anyone may invent queue names
+NOTHING_FULL: Final = Full(frozenset(), frozenset())
 FIRST_PREFIXES: Final = 3  # compared one by one on SQLite: reading the list for each row takes several times as long
 
 
@@ -99,15 +100,21 @@ def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, 
 
 
 def late_behind_others(
-    connection: Connection, limits: Sequence[Limit], late: timedelta, runnable: Collection[str] | None
+    connection: Connection,
+    limits: Sequence[Limit],
+    late: timedelta,
+    runnable: Collection[str] | None,
+    held: Full = NOTHING_FULL,
 ) -> dict[tuple[str, str], int]:
     """Count, by queue and type, the jobs due for longer than *late* that could not run during all that time.
 
     They waited for a limit, or for another job of their schedule, or were created later, for past occurrences.
-    *runnable* is as in ``ClaimFilter``.
+    *runnable* is as in ``ClaimFilter``. *held* has the limits that held jobs back lately. Between two ticks nothing
+    runs, so these limits look free now.
     """
     running = running_by_key(connection) if limits else {}
-    found = full(limits, running)
+    now = full(limits, running)
+    found = Full(now.prefixes | held.prefixes, now.keys | held.keys)
     keys = full_parameters(connection, found) | {"late_s": -late.total_seconds(), "most": MOST_GROUPS}
     behind: Counter[tuple[str, str]] = Counter()
     not_yet = f"(NOT {IN_TURN} OR j.created_at > {after_now(':late_s')})"

@@ -1,10 +1,10 @@
-"""Whether queues grow: how many jobs are due now and were due ten minutes ago, computed from the present rows."""
+"""How queues change: how many jobs are due now and were ten minutes ago, and how many succeed; from today's rows."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -68,6 +68,32 @@ def changes(connection: Connection, queues: Collection[str], since: datetime) ->
         if came <= CAME_READ:
             found[queue] = came - gone.get(queue, 0)
     return found
+
+
+class SucceededLately(NamedTuple):
+    """How many jobs of a queue, type and concurrency key succeeded; the oldest of those read ended ``finished_at``."""
+
+    queue: str
+    job_type: str
+    concurrency_key: str | None
+    jobs: int
+    finished_at: datetime
+
+
+def succeeded_lately(connection: Connection, within: timedelta) -> list[SucceededLately]:
+    """The jobs that succeeded within that time; if more than ENDS_READ, the newest of them."""
+    rows = run(
+        connection,
+        f"""
+        SELECT queue, job_type, concurrency_key, count(*) AS jobs, min(finished_at) AS finished_at FROM (
+          SELECT e.queue, e.job_type, e.concurrency_key, e.finished_at FROM {JOBS} e
+          WHERE e.status = 'succeeded' AND e.finished_at IS NOT NULL AND e.finished_at >= {after_now(":within_s")}
+          ORDER BY e.finished_at DESC LIMIT :most) l
+        GROUP BY queue, job_type, concurrency_key""",
+        within_s=-within.total_seconds(),
+        most=ENDS_READ,
+    )
+    return [SucceededLately._make(row) for row in rows]
 
 
 _PRIORITIES: Final = "(" + " UNION ALL ".join(f"SELECT {priority} AS priority" for priority in range(10)) + ") AS p"

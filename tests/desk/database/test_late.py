@@ -39,6 +39,7 @@ class World:
 
     database: Database
     folder: Path
+    limits: tuple[Limit, ...] = (Limit("smtp", most=1),)
 
     def put(self, table: Any = tables.jobs, **values: Any) -> None:
         now = self.database.clock.now()
@@ -59,7 +60,7 @@ class World:
         self.put(status="running", started_at=self.database.clock.now(), **held, **values)
 
     def all(self) -> dict[str, Finding]:
-        settings = Settings(file=self.folder / "f", folder=self.folder, limits=(Limit("smtp", most=1),))
+        settings = Settings(file=self.folder / "f", folder=self.folder, limits=self.limits)
         with self.database.read() as connection:
             found = troubles(look(connection, settings, JobTypes()), settings)
         return {each.kind: each for each in found}
@@ -244,3 +245,48 @@ def test_until_the_end_of_a_pause_no_job_could_run(
     now = world.database.clock.now()
     world.put(tables.pauses, scope="queue", name="default", until=now - ago, paused_at=now - 30 * MINUTE)
     assert ("late" in world.found()) is late
+
+
+def drains(world: World, jobs: int, **values: Any) -> None:
+    """So many jobs of the type have succeeded within the last minute."""
+    now = world.database.clock.now()
+    for _ in range(jobs):
+        ended = {"started_at": now - MINUTE, "finished_at": now - MINUTE, "attempts": 1}
+        world.put(status="succeeded", **ended, **values)
+
+
+@pytest.mark.parametrize("why", ["budget", "slots", "late"])
+def test_a_batch_that_drains_is_named_a_backlog(database: Database, tmp_path: Path, why: str) -> None:
+    """Its last jobs do not fit into a tick because of those before them."""
+    world = World(database, tmp_path)
+    for _ in range(4):
+        world.put()
+    drains(world, 4)
+    world.tick(not_started=[{"why": why, "job_type": "t.known", "queue": "default", "jobs": 4}])
+    backlog = 'a backlog in queue "default" of which 2 a minute succeed (run.workers: 4), so about 2m more'
+    assert world.found()["late"].endswith(f"4 jobs have been due for more than 2m and could run: {backlog}")
+    world.put(queue="other")
+    assert "a backlog" not in world.found()["late"], "one whose jobs do not succeed has another cause"
+
+
+def test_a_rate_below_one_a_minute_is_by_the_hour(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    world.put()
+    drains(world, 1)
+    world.tick()
+    assert 'in queue "default" of which 30 an hour succeed' in world.found()["late"]
+
+
+@pytest.mark.parametrize(("most", "each"), [(4, None), (None, 4)])
+def test_a_batch_that_its_limit_lets_drain_is_not_late_between_two_ticks(
+    database: Database, tmp_path: Path, most: int | None, each: int | None
+) -> None:
+    """When a tick ends, the limit has room, but no time is left."""
+    world = World(database, tmp_path, limits=(Limit("smtp", most=most, each=each),))
+    world.put(concurrency_key="smtp:1")
+    world.tick(not_started=[{"why": "budget", "job_type": "t.known", "queue": "default", "jobs": 1}])
+    assert "late" in world.found()
+    drains(world, 1, concurrency_key="smtp:1")
+    assert "late" not in world.found()
+    world.limits = (Limit("smtp", most=most and 5, each=each and 5),)
+    assert "late" in world.found(), "a limit above run.workers holds back no job"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 from support.hosts import Host
 
 from cronjobs.desk.insight.explain_job import explain_job
@@ -213,6 +213,23 @@ def test_explain_answers_from_the_record_while_the_job_waits_and_once_it_has_beg
     host.tick()
     told = explained(host, 2)
     assert "did not start it: the tick was only for queue mail." in told
+
+
+def test_explain_says_what_took_the_time_that_a_job_of_a_backlog_lacked(
+    database: Database, host: Host, clock: FakeClock
+) -> None:
+    for _ in range(3):
+        put(database)
+    clock.advance(MINUTE)
+    host.tick(jobs=2)
+    clock.advance(timedelta(seconds=20))
+    left = [{"why": "budget", "job_type": "t.say", "queue": "default", "timeout_s": 5.0, "left_s": 1.0, "jobs": 1}]
+    with database.write() as connection:
+        connection.execute(update(ticks).values(not_started=left))
+    assert "its timeout of 5s did not fit into the 1s left in the tick, which had begun 2 jobs." in explained(host, 3)
+    with database.write() as connection:
+        connection.execute(update(ticks).values(did={"claimed": "2"}))
+    assert "did not fit into the 1s left in the tick." in explained(host, 3)
 
 
 def test_a_timeout_longer_than_a_whole_tick_waits_for_no_next_tick(
