@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from cronjobs import events, masking
@@ -125,6 +126,7 @@ class CronMail:
 
     def __post_init__(self) -> None:
         self._causes: dict[str, str] = {}  # cause -> what was reported about it
+        self._looks: dict[str, str] = {}  # cause -> the command that explains it, which can be typed in any folder
         self._about: dict[str, str] = {}  # cause -> CODE or DATABASE, if only a tick that knows these can see its end
         self._lines: list[str] = []
         self._well: set[str] = set()
@@ -165,10 +167,16 @@ class CronMail:
                 self.trouble(line := events.line(event), event.cause)
                 if event.name in OF_CODE:
                     self._about[event.cause or line] = CODE
+                    self._looks[event.cause or line] = f"; look: {absolute(self._command(event), self.config)}"
                 if event.name == OF_DATABASE:
                     self._about[event.cause or line] = DATABASE
         if reporter.log.fault:
             self.trouble(reporter.log.fault)
+
+    @staticmethod
+    def _command(fault_of_code: events.Event) -> str:
+        job_type = fault_of_code.facts.get("job_type")
+        return "cronjobs check" if job_type is None else f"cronjobs explain {quote(job_type)}"
 
     def _tell_deaths(self, dead: list[events.Event]) -> None:
         """Report deaths whose cause is new, or has not been reported for some time.
@@ -213,7 +221,7 @@ class CronMail:
         alarm = Alarm(self.config)
         for cause, said in self._causes.items():
             if not self.throttle or alarm.worth_telling(cause, now, said=said, about=self._about.get(cause)):
-                complain(said)
+                complain(said + self._looks.get(cause, ""))
         if self.throttle:
             # While a database is unreachable, nobody knows whether, for example, its disk is still full.
             unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})

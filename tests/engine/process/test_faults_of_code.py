@@ -141,7 +141,9 @@ def test_a_fault_seen_in_a_terminal_is_one_for_idle_ticks_too(new_hour: Callable
     hour.write(one=GENERATOR)
     hour.project.add("t.quick")
     hour.tick(1, "--verbose")
-    assert "where=p.one" in hour.tick(2)
+    told = hour.tick(2)
+    assert "where=p.one" in told
+    assert f" --config {hour.project.folder / 'cronjobs.yaml'} check\n" in told
     assert hour.codes == {0: 0, 1: 3, 2: 3}
 
 
@@ -167,7 +169,7 @@ def test_a_handler_renamed_on_its_only_host_is_3_from_the_first_tick_on(new_hour
     hour.tick(0)
     hour.write(one=GOOD.replace("{name}", "other"))
     hour.project.add("p.one")
-    assert "jobs.unknown_type" in hour.tick(1)
+    assert "explain p.one" in hour.tick(1)
     hour.tick(2)
     hour.write(one=GOOD)
     assert "over" in hour.tick(3)

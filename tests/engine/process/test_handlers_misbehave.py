@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -414,6 +415,8 @@ def test_an_unknown_job_type_waits_untouched_and_costs_the_others_nothing(projec
     tick = project.tick()
     assert tick.wait() == 3
     assert tick.stderr.count("jobs.unknown_type") == 1
+    program = Path(sys.executable).with_name("cronjobs")
+    assert f"; look: {program} --config {project.folder / 'cronjobs.yaml'} explain os:system\n" in tick.stderr
     assert project.times_ran() == dict.fromkeys(ids, 1)
     assert tick.took_s < 5
     untouched = "status = 'queued' AND attempts = 0 AND failures = 0 AND last_error IS NULL"
