@@ -27,7 +27,7 @@ from cronjobs.engine.store.schedules import pauses_in_force
 
 FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]
 NoImportOption = Annotated[bool, typer.Option("--no-import", help="Do not import handlers to check the payload.")]
-ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last instant of the range.")]
+ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last instant of the range, or now.")]
 
 
 def trigger(
@@ -81,8 +81,9 @@ def backfill(
 
     An occurrence that ran, or that was coalesced into another run, is not run again. The jobs are due now, oldest
     first, one at a time unless the schedule allows overlap; ctx.scheduled_for is the instant that each is for.
-    Instants without an offset are in the configuration's timezone. At its end, and with --dry-run, handlers are
-    imported, and you get a warning if none here fits the schedule's type or payload.
+    Instants without an offset are in the configuration's timezone. What ticks have not settled yet is left to them, so
+    --to now is all of the past. At its end, and with --dry-run, handlers are imported, and you get a warning if none
+    here fits the schedule's type or payload.
     """
     with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
         now = database.clock.now()
@@ -106,6 +107,9 @@ def backfill(
         echo_json({"schedule": schedule, "dry_run": dry_run, "run": runs, "done_before": filling.done})
     else:
         _tell(filling, settings.timezone, dry_run=dry_run)
+    if filling.settled_until is not None:
+        until = in_full(filling.settled_until, settings.timezone)
+        complain(f"--to is later than {until}, up to which ticks have settled {schedule}: they run what comes after")
     say_paused(paused)
     if by_name:
         complain(f"schedule {schedule} is paused, but these jobs run all the same")

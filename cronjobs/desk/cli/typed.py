@@ -93,11 +93,13 @@ def _integer(digits: str) -> int:
 def instant(given: str, zone: str, option: str, *, past_until: datetime | None = None) -> datetime:
     """Parse an instant option such as ``--at`` into UTC. Without an offset it is in *zone*, and stderr says so.
 
-    With *past_until* (for past events), a time of day means the last time it came by then: see ``of_day``. A time that
-    the zone's clocks skip or show twice is refused, since it names no single instant.
+    With *past_until* (for past events), "now" means that instant, and a time of day means the last time it came by
+    then: see ``of_day``. A time that the zone's clocks skip or show twice is refused, since it names no single instant.
     """
+    if past_until is not None and given.strip().lower() == "now":
+        return past_until
     shown = one_line(given, 60)
-    instead = {"--at": ", or --in 24h", "--until": ", or --for 24h"}.get(option, "")
+    instead = {"--at": ", or --in 24h", "--until": ", or --for 24h", "--to": ", or now"}.get(option, "")
     try:
         wall = None if past_until is None else of_day(given, past_until.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
         read = wall or datetime.fromisoformat(given.strip())

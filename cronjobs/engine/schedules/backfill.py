@@ -12,7 +12,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.config.settings import ScheduleSettings
-from cronjobs.engine.crontime.timing import Timing, count_between, timing
+from cronjobs.engine.crontime.timing import Timing, count_between, next_after, timing
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, overlap
 from cronjobs.engine.schedules.decide import job_for
 from cronjobs.engine.schedules.definition import schedule_from_definition
@@ -108,7 +108,8 @@ class Filling:
     them.
 
     ``gone`` are ledger rows that lose occurrences to the backfill, and ``left`` are new rows for what remains of these.
-    ``was`` maps an occurrence in ``run`` to the row that covered it, if there was one.
+    ``was`` maps an occurrence in ``run`` to the row that covered it, if there was one. ``settled_until`` is set if the
+    range was cut at that instant. Ticks run the later occurrences.
     """
 
     run: tuple[datetime, ...]
@@ -116,6 +117,7 @@ class Filling:
     gone: tuple[LedgerRow, ...]
     left: tuple[LedgerRow, ...]
     was: Mapping[datetime, LedgerRow]
+    settled_until: datetime | None = None
 
 
 def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
@@ -172,9 +174,9 @@ def backfill(
 ) -> Filling:
     """Run the occurrences of a range that did not run. They go through the same ledger, so none runs twice.
 
-    The jobs are due now, oldest first. They run one at a time unless the schedule allows overlap. Raises UsageError if
-    the range ends after the watermark. It also raises UsageError if the range begins before *retention*, because the
-    ledger no longer shows what ran then.
+    The jobs are due now, oldest first. They run one at a time unless the schedule allows overlap. The range is cut at
+    the watermark. Raises UsageError if the range begins after the watermark, or before *retention*, because the ledger
+    no longer shows what ran then.
     """
     stored = find(connection, name)
     now = database_now(connection)
@@ -185,17 +187,21 @@ def backfill(
             f"the ledger reaches back {duration_text(retention)} (retention.occurrences): what ran before "
             f"{(now - retention).isoformat(timespec='minutes')} is no longer known"
         )
-    if last > stored.seen_until:
+    if first > stored.seen_until:
         raise UsageError(
             f"ticks have settled {name} up to {stored.seen_until.isoformat(timespec='seconds')}: "
             "ticks will run all later occurrences"
         )
+    asked, last = last, min(last, stored.seen_until)
     if any(piece.start < last and first <= piece.end for piece in owed_by(stored).pieces):
         raise UsageError('a pause is holding back part of that range: run "cronjobs resume" to let ticks run it')
     if not dry_run and stored.id not in store.lock_schedules(connection, [stored]):
         raise CronjobsError(f'a tick is settling "{name}" right now: try again')
     schedule = schedule_from_definition(name, stored.definition)
     filling = plan_filling(schedule, store.ledger_between(connection, stored.id, first, last), first, last)
+    later = next_after(timing(schedule.cron, schedule.every, schedule.timezone), last)
+    if later is not None and later <= asked:
+        filling = replace(filling, settled_until=last)
     if dry_run or not filling.run:
         return filling
     jobs = [_job(schedule, instant, now, f"backfill {actor}", {}) for instant in filling.run]

@@ -67,6 +67,18 @@ def test_a_tick_that_was_frozen_is_no_clock_that_was_set_back(world: World) -> N
     assert [row for row in found if row["kind"] == "clock"] == []
 
 
+def test_a_backfill_leaves_to_the_ticks_what_they_have_not_settled(world: World) -> None:
+    world.file(hourly='cron: "0 * * * *", catch_up: none')
+    world.ticks(utc("2026-03-03T01:54:00"), utc("2026-03-03T01:55:00"))
+    world.ticks(utc("2026-03-03T03:30:00"), utc("2026-03-03T03:31:00"))
+    till_now = world.cronjobs("backfill", "hourly", "--from", "02:00", "--to", "NOW", "--dry-run")
+    assert "2 jobs would be enqueued" in till_now.out
+    assert "settled" not in till_now.err
+    till_tomorrow = world.cronjobs("backfill", "hourly", "--from", "02:00", "--to", "2026-03-04")
+    assert "2 jobs enqueued" in till_tomorrow.out
+    assert "up to which ticks have settled hourly: they run what comes after" in " ".join(till_tomorrow.err.split())
+
+
 def test_what_was_missed_stays_in_the_history_after_a_backfill(world: World) -> None:
     world.file(hourly='cron: "0 * * * *", catch_up: none')
     world.ticks(utc("2026-03-03T01:54:00"), utc("2026-03-03T01:55:00"))

@@ -137,11 +137,27 @@ def test_a_dry_run_changes_nothing(yard: Yard) -> None:
     assert (yard.ledger(), yard.jobs()) == before
 
 
+def test_a_range_ends_at_the_last_instant_that_ticks_have_settled(yard: Yard) -> None:
+    """Later occurrences are the ticks' own."""
+    yard.sync(yard.file(minutely(catch_up="none")))
+    yard.clock.advance(timedelta(minutes=30))
+    yard.tick()
+    settled = yard.clock.now()
+    assert backfill(yard, at(28), settled, dry_run=True).settled_until is None
+    assert backfill(yard, at(28), settled + timedelta(seconds=1), dry_run=True).settled_until is None, (
+        "nothing is due then"
+    )
+    filling = backfill(yard, at(28), settled + timedelta(days=400))
+    assert filling.run == (at(28),)
+    assert filling.settled_until == settled
+    assert yard.definition().seen_until == settled
+
+
 @pytest.mark.parametrize(
     ("first", "last", "says"),
     [
         (START - timedelta(days=91), at(0), "the ledger reaches back 90d"),
-        (at(0), START + timedelta(hours=1), "ticks will run all later occurrences"),
+        (START + MINUTE, START + timedelta(hours=1), "ticks will run all later occurrences"),
         (at(0), at(0) - MINUTE, "--from must be before --to"),
         (START - timedelta(days=80), START - timedelta(days=1), "backfill it in parts"),
     ],
