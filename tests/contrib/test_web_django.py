@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.core import mail  # type: ignore[import-untyped]
+from django.db import connections, transaction  # type: ignore[import-untyped]
+from django.test import RequestFactory  # type: ignore[import-untyped]
 from django.urls import include, path, re_path  # type: ignore[import-untyped]
 from sqlalchemy import Engine, select
 from support.browsing import Browser
-from support.django_site import site
+from support.django_project import django_project
+from support.django_site import RANKS, site
 from support.lookingrows import rows as rows
+from support.postgres import OWNER
 
 from contrib.web.test_web_mounted import PAGES, statuses
 from contrib.web.test_web_mounted import clock as clock
@@ -108,3 +114,47 @@ def test_an_unexpected_error_is_logged_masked(config: Path, engine: Engine, caps
     written = capsys.readouterr().err
     assert "LookupError: ***" in written
     assert "canary" not in written.replace('LookupError("s3cret-canary")', "")  # the line of code above
+
+
+def users(name: str) -> Any:
+    rank = RANKS[name]
+    ranks = {"is_authenticated": True, "is_active": True, "is_staff": rank > 1, "is_superuser": rank > 2}
+    return SimpleNamespace(**ranks, get_username=lambda: name)
+
+
+@pytest.mark.connects_as(OWNER)
+@pytest.mark.parametrize("enforces", [False, True])
+def test_djangos_test_client_acts_in_the_tests_own_transaction(
+    config: Path, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch, enforces: bool
+) -> None:
+    """As by default: as multipart, without a token, and with any CSRF check only if the client enforces it."""
+    monkeypatch.setattr(mail, "outbox", [], raising=False)
+    with django_project(database_url) as alias:
+        view = pages(config=config)
+
+        def post(name: str, **form: str) -> Any:
+            asked = RequestFactory().post("/jobs/jobs/1/retry", form)
+            asked.user, asked._dont_enforce_csrf_checks = users(name), not enforces
+            return view(asked, "jobs/1/retry").status_code
+
+        with transaction.atomic(using=alias):
+            asked = RequestFactory().get("/jobs/jobs/1")
+            asked.user = users("ada")
+            assert b"dead" in view(asked, "jobs/1").content
+            assert post("bob") == 403
+            assert post("ada") == 403
+            assert post("root") == (403 if enforces else 303)
+            with connections[alias].cursor() as cursor:
+                cursor.execute("SELECT status FROM cronjobs_jobs")
+                assert cursor.fetchall() == [("dead" if enforces else "queued",)]
+            transaction.set_rollback(True, using=alias)
+    assert statuses(database) == ["dead"]
+
+
+def test_outside_of_djangos_tests_nobody_is_exempt(view: Any, config: Path, engine: Engine) -> None:
+    browser = Browser(view, environ={"REMOTE_USER": "root", "cronjobs.csrf_exempt": "1"})
+    assert browser.post("/admin/jobs/jobs/1/retry", {}).status == 403
+    form = "application/x-www-form-urlencoded"
+    asked = RequestFactory().post("/jobs/jobs/1/retry", "csrf=x", content_type=form)
+    asked.user, asked._dont_enforce_csrf_checks = users("root"), True
+    assert pages(engine.connect, config=config)(asked, "jobs/1/retry").status_code == 403

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from django.conf import settings  # type: ignore[import-untyped]
+from django.db import transaction  # type: ignore[import-untyped]
 from django.http import HttpResponse  # type: ignore[import-untyped]
 from django.shortcuts import redirect, resolve_url  # type: ignore[import-untyped]
 from django.urls import (  # type: ignore[import-untyped]
@@ -21,10 +23,12 @@ from django.urls import (  # type: ignore[import-untyped]
 from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
 from sqlalchemy import Connection
 
+from cronjobs.contrib.django.connections import in_tests, jobs_alias, ours
 from cronjobs.engine.config.django_project import config_file
 from cronjobs.installed import needed
 
 REQUEST: Final = "cronjobs.contrib.django.request"
+EXEMPT: Final = "cronjobs.csrf_exempt"  # as in contrib.web.security, which not every project has
 
 Asked = Callable[[Any], bool]
 Connect = Callable[[], AbstractContextManager[Connection]]
@@ -53,7 +57,8 @@ def pages(
     *config* is the path of cronjobs.yaml; if it is None, the path is CRONJOBS["config"] in Django's settings, else
     $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
-    The forms use their own CSRF token and cookie, so the view is exempt from Django's CSRF check.
+    The forms use their own CSRF token and cookie, so the view is exempt from Django's CSRF check. In Django's tests the
+    pages show the test's database, and the test client needs no token unless it enforces CSRF checks.
     """
     made: list[Any] = []
 
@@ -95,12 +100,29 @@ def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: st
         request = environ[REQUEST]
         return str(request.user.get_username()) if may_see(request) else None
 
-    return needed("cronjobs.contrib.web.mounted", "the view").app(
+    made = needed("cronjobs.contrib.web.mounted", "the view").app(
         connect,
         viewer=viewer,
         may_act=lambda environ: may_act(environ[REQUEST]),
         config=config or config_file(settings),
     )
+    if connect is None and in_tests():
+        made.doors = DoorsOfTest()
+    return made
+
+
+class DoorsOfTest:
+    """Django's own connection: no other one sees what a test has written."""
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        with ours() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        with transaction.atomic(using=jobs_alias()), ours() as connection:
+            yield connection
 
 
 def _environ(request: Any, path: str) -> dict[str, Any]:
@@ -117,6 +139,18 @@ def _environ(request: Any, path: str) -> dict[str, Any]:
         "wsgi.url_scheme": request.scheme,
         "wsgi.input": request,  # read lazily: the body is not read before access is granted
         REQUEST: request,
+        **(_form_of_test(request) if in_tests() else {}),
+    }
+
+
+def _form_of_test(request: Any) -> dict[str, Any]:
+    """The form that Django's test client sent, as multipart by default, as a browser would send it."""
+    form = request.POST.urlencode().encode()
+    exempt = {EXEMPT: True} if getattr(request, "_dont_enforce_csrf_checks", False) else {}
+    return exempt | {
+        "CONTENT_TYPE": "application/x-www-form-urlencoded",
+        "CONTENT_LENGTH": str(len(form)),
+        "wsgi.input": BytesIO(form),
     }
 
 

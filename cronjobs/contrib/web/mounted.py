@@ -53,11 +53,15 @@ def _nobody() -> AbstractContextManager[Connection]:
 
 @dataclass
 class Mounted:
-    """The WSGI callable that ``app`` returns. ``close`` closes the database connections that it has opened, if any."""
+    """The WSGI callable that ``app`` returns. ``close`` closes the database connections that it has opened, if any.
+
+    With ``doors``, its pages show that database. Otherwise they show the one that ``connect`` or the file names.
+    """
 
     connect: Connect | None
     access: ByApp
     config: Path | None
+    doors: Doors | None = None
     _made: Application | None = None
     _lock: Lock = field(default_factory=Lock)
 
@@ -76,14 +80,17 @@ class Mounted:
             return Application(Current(nothing), LentDoors(_nobody), self.access, "")
         settings = self._settings()
         doors: Doors
-        if self.connect is None:
+        if self.doors is not None:
+            doors = self.doors
+        elif self.connect is None:
             doors = OwnDoors(Database(parse_url(settings.database, settings.schema), connections=4))
         else:
             doors = LentDoors(self.connect, settings.schema)
         return Application(Current(settings, self._settings), doors, self.access, Identity.here().host)
 
     def _settings(self) -> Settings:
-        settings = load(self.config, environ=os.environ, need_database=self.connect is None, only_database=True)
+        need = self.connect is None and self.doors is None
+        settings = load(self.config, environ=os.environ, need_database=need, only_database=True)
         masking.remember(settings.secrets | named_secrets(os.environ))
         return settings
 
