@@ -15,6 +15,8 @@ from cronjobs.contrib.doctor import database_facts, database_verdicts, host_fact
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, not_applicable, warning
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.judged_types import waiting_without_handler
+from cronjobs.desk.insight.waiting import MOST_TYPES
 from cronjobs.desk.insight.watched import STEADY_TICKS, quiet_after
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.trust import UntrustedFiles
@@ -134,11 +136,13 @@ def _handlers(patient: Patient) -> Diagnosis:
 
 def _job_types(patient: Patient) -> Diagnosis:
     unknown = check_config.wrong_names(patient.config, patient.types, patient.file.name)
-    waiting: list[str] = []
+    waiting: dict[str, int] = {}
+    due: set[str] = set()
     if patient.database is not None and patient.tables:
         with patient.database.read() as connection:
-            waiting = sorted(look(connection, patient.config, patient.types).unresolved)
-    return host_verdicts.job_types([str(each) for each in unknown], waiting)
+            due = set(look(connection, patient.config, patient.types).unresolved)
+            waiting = waiting_without_handler(connection, patient.config, patient.types, patient.host, MOST_TYPES)
+    return host_verdicts.job_types([str(each) for each in unknown], sorted(due - waiting.keys()), waiting)
 
 
 def _timeouts(patient: Patient) -> Diagnosis:

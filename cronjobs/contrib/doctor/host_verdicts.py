@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
 from cronjobs.desk.init.app_alembic import HOW_TO_FILTER
+from cronjobs.desk.insight.finding import typed, waits_for_handler
 from cronjobs.desk.insight.saying import in_full
 from cronjobs.model import duration_text, rough
 
@@ -52,16 +53,24 @@ def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
     )
 
 
-def job_types(unknown: Sequence[str], waiting: Sequence[str]) -> Diagnosis:
+def job_types(unknown: Sequence[str], not_ticked: Sequence[str], waiting: Mapping[str, int]) -> Diagnosis:
     """Judge the job types. *unknown* lists names in the file that have no handler.
 
-    *waiting* lists the types of due jobs that no host knows.
+    *waiting* counts the waiting jobs of each type that has no handler. *not_ticked* lists the types of due jobs that no
+    tick knows, although there is a handler here.
     """
-    found = [*unknown, *(f"due jobs of type {name}, which no host has" for name in waiting)]
+    found = [
+        *unknown,
+        *(waits_for_handler(name, jobs) for name, jobs in waiting.items()),
+        *(f"due jobs of type {name}, which no host has" for name in not_ticked),
+    ]
     if not found:
         return ok("every job type in use has a handler")
+    name = next(iter(waiting)) if len(waiting) == 1 else "TYPE"
+    cancel = f", or cancel the jobs: {typed('cronjobs jobs cancel --type', name)}" if waiting else ""
     return problem(
-        listed(found), "register the handler, or correct the name; cronjobs explain TYPE shows which host had it"
+        listed(found),
+        f"register the handler, or correct the name{cancel}; {typed('cronjobs explain', name)} shows which host had it",
     )
 
 

@@ -126,6 +126,11 @@ def several(names: Sequence[str]) -> str:
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
 
+def waits_for_handler(job_type: str, jobs: int) -> str:
+    wait = "1 job waits" if jobs == 1 else f"{jobs:,} jobs wait"
+    return f"{wait} for type {job_type}, for which this project has no handler"
+
+
 def typed(command: str, *names: str) -> str:
     """Return a command to type, with *names* quoted for a shell."""
     return " ".join([command, *map(shlex.quote, names)])

@@ -9,10 +9,12 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.jobs.source import source_hash
 from cronjobs.engine.store.explaining import first_tick_without, last_tick_that_knew
-from cronjobs.engine.store.job_types import present_types, remembered, types_recorded_at, unknown_to_schedules
-from cronjobs.engine.store.listing import defined_at
+from cronjobs.engine.store.job_types import Loaded, present_types, remembered, types_recorded_at, unknown_to_schedules
+from cronjobs.engine.store.listing import defined_at, waiting_by_other_types
 
 TYPES_DATED: Final = 20  # the most types to date; each costs a query on ticks
 
@@ -43,6 +45,21 @@ class JudgedTypes:
 def judged_types(connection: Connection, every: timedelta, types: JobTypes) -> JudgedTypes:
     known_by_ticks = present_types(connection, remembered(every))
     return JudgedTypes(types.types.keys(), known_by_ticks, types_recorded_at(connection))
+
+
+def waiting_without_handler(
+    connection: Connection, settings: Settings, types: JobTypes, host: str, limit: int
+) -> dict[str, int]:
+    """Count waiting jobs, due or not, by type, for types that neither this code nor another host has.
+
+    What earlier ticks of this *host* had loaded does not count. Empty if some code cannot be imported here, which is
+    reported instead.
+    """
+    if types.faults:
+        return {}
+    here = (host, Loaded(types.types.keys(), source_hash(settings)))
+    present = present_types(connection, remembered(settings.run.every), here) or frozenset()
+    return waiting_by_other_types(connection, present | types.types.keys() | set(settings.disabled_job_types), limit)
 
 
 def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, list[str]]:

@@ -213,6 +213,18 @@ def due_groups(connection: Connection, late: timedelta, known: Collection[str]) 
     )
 
 
+def waiting_by_other_types(connection: Connection, known: Collection[str], limit: int) -> dict[str, int]:
+    """Count waiting jobs, due or not, by type, for types that are not *known*; the most frequent ones."""
+    rows = run(
+        connection,
+        f"SELECT j.job_type, count(*) AS jobs FROM {JOBS} j WHERE j.{WAITING} AND NOT (j.job_type {AMONG_NAMES}) "
+        "GROUP BY j.job_type ORDER BY jobs DESC, j.job_type LIMIT :limit",
+        names=sorted(known),
+        limit=limit,
+    )
+    return {row.job_type: row.jobs for row in rows}
+
+
 def late_from(connection: Connection, queue: str, job_type: str, late: timedelta) -> datetime | None:
     """Return since when the first late job of a queue and type could have run: since it existed and was due.
 

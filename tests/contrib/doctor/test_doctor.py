@@ -15,6 +15,7 @@ from support.explained import MINUTE, MINUTELY, World, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
+from support.hosts import put
 from support.postgres import OWNER, READ, RUN, SUPERUSER, as_role
 
 from cronjobs.contrib.doctor import examine, patient
@@ -22,6 +23,7 @@ from cronjobs.contrib.doctor.examine import CHECKS, Examination, Patient
 from cronjobs.desk.crontab import block, program
 from cronjobs.engine.database import tables
 from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs import registry
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 
@@ -232,6 +234,22 @@ def test_what_is_broken_is_found_by_its_check(surgery: Surgery, day: str) -> Non
 
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+
+
+def test_jobs_of_a_renamed_handler_are_counted_before_a_tick_and_before_they_are_due(surgery: Surgery) -> None:
+    """Ticks of this host have recorded the old name, and a job that is not due is no finding yet."""
+    world = surgery.world
+    for job_type in ("t.gone", "t.gone", "t.work"):
+        put(world.database, job_type=job_type, run_at=world.clock.now() + timedelta(days=7))
+    found = surgery.see()["job types"]
+    assert found["text"] == "2 jobs wait for type t.gone, for which this project has no handler"
+    assert "cronjobs jobs cancel --type t.gone; cronjobs explain t.gone" in found["fix"]
+    work = registry._registered.pop("t.work")
+    assert "1 job waits for type t.work, for which" in surgery.see()["job types"]["text"]
+    registry._registered["t.work"] = work
+    world.tick(utc("2026-03-02T08:11:20"), "beta")
+    del registry._registered["t.work"]
+    assert "1 job waits for type t.work" not in surgery.see()["job types"]["text"], "another host has it"
 
 
 @on_postgresql

@@ -54,9 +54,15 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", host.unreadable("cronjobs.yaml", "it does not parse"), "nothing runs: it does not parse"),
     ("ok", host.handlers(3, []), "job types: 3"),
     ("problem", host.handlers(3, ["module shop: cannot be imported"]), "module shop"),
-    ("ok", host.job_types([], []), "has a handler"),
-    ("problem", host.job_types(["no handler is registered"], []), "no handler"),
-    ("problem", host.job_types([], ["mail.send"]), "mail.send, which no host has"),
+    ("ok", host.job_types([], [], {}), "has a handler"),
+    ("problem", host.job_types(["no handler is registered"], [], {}), "no handler"),
+    ("problem", host.job_types([], ["mail.send"], {}), "mail.send, which no host has"),
+    ("problem", host.job_types([], [], {"a.b": 2}), "2 jobs wait for type a.b, for which this project has no handler"),
+    (
+        "problem",
+        host.job_types([], [], {"a.b": 1, "a.c": 1}),
+        "1 job waits for type a.c, for which",
+    ),
     ("ok", host.timeouts([]), "fits"),
     ("problem", host.timeouts(["mail.send: timeout 2h is above"]), "mail.send"),
     # cron
