@@ -32,7 +32,7 @@ def pay(ctx):
 def test_no_block_of_the_page_is_left_out_and_no_link_is_dead() -> None:
     assert PAGE.counts() == {
         "console": 1,
-        "yaml": 5,
+        "yaml": 6,
         "json": 1,
         "python": 3,
     }  # test_page_alerts_metrics.py, test_page_alerts_extras.py
@@ -47,7 +47,7 @@ def read(folder: Path, says: str) -> Settings:
 
 
 def test_its_first_file_has_three_channels_and_two_thresholds(tmp_path: Path) -> None:
-    settings = read(tmp_path, "thresholds:")
+    settings = read(tmp_path, "many-deaths:")
     assert settings.alerts is not None
     ways = {name: type(channel.way) for name, channel in settings.alerts.channels.items()}
     assert ways == {"ops": MailChannel, "chat": WebhookChannel, "pager": CommandChannel}
@@ -88,3 +88,18 @@ def test_its_message_is_the_one_that_is_sent(project: Project, web: Web) -> None
     tried = cli(project, "alerts", "test", "hook")
     assert "hook: delivered" in str(tried)
     assert web.messages[-1]["note"].startswith('this is a test of the channel "hook"')
+
+
+def test_a_channel_that_ignores_deaths_hears_of_the_types_with_a_threshold(project: Project, web: Web) -> None:
+    named = PAGE.block("yaml", "fetches:").partition("alerts:")[2]
+    way = f'webhook: {{url: "{web.url}"}}'
+    alerts = named.replace("command: [/usr/local/bin/page, --team, web]", way)
+    assert way in alerts
+    project.configure(f"alerts:{alerts}", handlers=HANDLERS + HANDLERS.replace("shop.pay", "shop.fetch"))
+    project.add("shop.fetch")
+    assert project.tick().wait() == 1
+    assert web.messages == []
+    assert "critical dead" in str(cli(project, "status"))
+    project.add("shop.pay")
+    assert project.tick().wait() == 1
+    assert [each["finding"] for sent in web.messages for each in sent["findings"]] == ["threshold:payments"]
