@@ -898,7 +898,7 @@ def check(world: World, incident: Incident) -> None:
     for trouble in found:
         elsewhere = trouble.kind == "config" and '("cronjobs check" there says more)' in trouble.text
         assert elsewhere or (trouble.command or "").startswith(("cronjobs ", "timedatectl"))
-        if trouble.kind not in UNDATED and "ahead of now" not in trouble.text:
+        if trouble.kind not in UNDATED and "in the future" not in trouble.text:
             assert trouble.since is not None, trouble
         assert trouble.since is None or trouble.since <= world.clock.now()
     assert world.code == incident.code

@@ -420,7 +420,7 @@ def test_what_failed_and_what_was_cancelled_are_told_apart(world: World) -> None
     [waiting] = world.cronjobs("jobs", "list", "--status", "queued", "--json").json
     found = kept(world)
     assert counts(found) == {"due": 2, "failed": 1, "waiting": 1}
-    assert found[0].notes == ["jobs that wait: 1, that run: 0; cronjobs jobs list --schedule s"]
+    assert found[0].notes == ["waiting jobs: 1, running jobs: 0; cronjobs jobs list --schedule s"]
     assert world.cronjobs("jobs", "cancel", str(waiting["id"])).code == 0
     figures = world.cronjobs("books", "--json").json["total"]
     assert (figures["failed"], figures["cancelled"]) == (2, 1)

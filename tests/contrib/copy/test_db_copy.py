@@ -314,12 +314,12 @@ def test_a_tick_on_the_old_side_is_told_where_everything_went(move: Move) -> Non
 
 def test_a_tick_that_had_begun_before_claims_and_settles_nothing_more(move: Move) -> None:
     move.copy()
-    with pytest.raises(DatabaseError, match="taken elsewhere"):
+    with pytest.raises(DatabaseError, match="moved this database elsewhere"):
         move.claim(move.old)
     now = move.old.clock.now()
-    with pytest.raises(DatabaseError, match="taken elsewhere"), move.old.write() as connection:
+    with pytest.raises(DatabaseError, match="moved this database elsewhere"), move.old.write() as connection:
         schedules.move_watermarks(connection, [schedules.Watermark(1, now, None)])
-    with pytest.raises(DatabaseError, match="taken elsewhere"), move.old.write() as connection:
+    with pytest.raises(DatabaseError, match="moved this database elsewhere"), move.old.write() as connection:
         schedules.record_occurrences(connection, [schedules.LedgerRow(1, now, now, 1, "missed")], now)
 
 
@@ -330,7 +330,7 @@ def test_an_app_that_still_writes_to_the_old_side_hears_that_no_job_there_can_be
     with move.old.write() as connection:
         job_id = enqueue(connection, "t.work", {}).id
     move.copy()
-    with pytest.raises(DatabaseError, match="taken elsewhere"), move.old.write() as connection:
+    with pytest.raises(DatabaseError, match="moved this database elsewhere"), move.old.write() as connection:
         change(connection, id=job_id)
     with move.old.read() as connection:
         assert connection.execute(select(jobs.c.status).where(jobs.c.id == job_id)).scalar_one() == "queued"

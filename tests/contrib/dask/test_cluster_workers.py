@@ -244,7 +244,7 @@ def test_other_code_on_a_worker_costs_nothing_for_ten_minutes(desk: Desk) -> Non
     for after_s, kind in ((0, Released), (590, Released), (20, Failed)):
         desk.round(after_s)
         desk.hand()
-        desk.say(GuardReport("differs", "worker x: it has Python 3.9 and not 3.12"))
+        desk.say(GuardReport("differs", "worker x: it has Python 3.9 (the claiming host has 3.12)"))
         desk.round(2)
         [outcome] = desk.ended()
         assert isinstance(outcome, kind), after_s
@@ -264,7 +264,7 @@ def test_a_difference_long_ago_is_no_part_of_a_new_deploy(desk: Desk) -> None:
     for after_s in (0, 3700):
         desk.round(after_s)
         desk.hand()
-        desk.say(GuardReport("differs", "worker x: it has Python 3.9 and not 3.12"))
+        desk.say(GuardReport("differs", "worker x: it has Python 3.9 (the claiming host has 3.12)"))
         desk.round(2)
         assert isinstance(desk.ended()[0], Released)
 

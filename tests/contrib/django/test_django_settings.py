@@ -325,7 +325,9 @@ def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -
     assert '"result": 2' in said
     (site / "cronjobs.yaml").write_text("database: django\n")
     words = ("-m", "cronjobs", "run-due", "--config", config)
-    assert "cronjobs.yaml:1:11: database: which settings?" in python(elsewhere, *words, code=3)
+    assert "cronjobs.yaml:1:11: database: it is not known which Django settings to use:" in python(
+        elsewhere, *words, code=3
+    )
     (site / "cronjobs.yaml").write_text("env: {DJANGO_SETTINGS_MODULE: nosuch}\ndatabase: django\n")
     assert "No module named 'nosuch'" in python(elsewhere, *words, code=3)
 

@@ -79,7 +79,7 @@ NIGHTLY = ScheduleSettings("nightly", "mail", cron="0 2 * * *")
         (in_file(timezone="UTC", schedules={"nightly": NIGHTLY}), "time zone", "ok", "UTC"),
         (with_type(timeout_declared=False), "time limits", "ask", "s, the default, is the limit of mail"),
         (with_type(retry=RetryPolicy(max_attempts=100)), "retries", "ask", "mail (100)"),
-        (with_type(on_lost="retry"), "lost runs", "ask", "again by themselves: mail"),
+        (with_type(on_lost="retry"), "lost runs", "ask", "are retried automatically: mail"),
         (in_file(log=None), "log", "to do", "there is no log"),
         (replace(READY, rotations=[]), "log", "ask", "may grow forever"),
         (in_file(alerts=None), "alerts", "to do", "no alerts are sent"),

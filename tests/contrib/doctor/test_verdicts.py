@@ -104,7 +104,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     (
         "warning",
         host.state_folder(replace(STATE, runs=1200, longest=timedelta(hours=3))),
-        "1,200 in /home/ada/.local/state/cronjobs, the oldest began 3h ago",
+        "1,200 in /home/ada/.local/state/cronjobs; the oldest began 3h ago",
     ),
     ("ok", host.disk_space([DISK]), "51,200 MiB free"),
     ("ok", host.disk_space([replace(DISK, free=900 * host.MIB, size=2 * host.GIB)]), ""),  # a small disk, half empty
@@ -120,7 +120,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", db.database(db.Reached("", trouble="connection refused")), "refused"),
     ("problem", db.database(db.Reached("a", belongs_to='project "blog"')), 'belongs to project "blog"'),
     ("ok", db.revision("0005", "0005", "0001"), ""),
-    ("problem", db.revision(None, "0005", None), "no tables"),
+    ("problem", db.revision(None, "0005", None), "no cronjobs tables"),
     ("problem", db.revision("0004", "0005", "0001"), "this version needs 0005"),
     ("warning", db.revision("0006", "0005", "0003"), "still runs"),
     ("problem", db.revision("0006", "0005", "0006"), "ticks refuse it"),

@@ -416,7 +416,7 @@ FAILS: dict[str, Check] = {
     "idle: exit code": checks.idle(TickEnd(1, "", "")),
     "idle: words": checks.idle(TickEnd(0, "", "x")),
     "something left": checks.left_behind({1}),
-    "stuck": checks.stuck("to run everything that waits: not within 60 s"),
+    "stuck": checks.stuck("the drill waited 60 s in vain to run everything that waits"),
 }
 
 

@@ -101,7 +101,7 @@ def test_a_real_shell_passes_the_line_to_exec(tmp_path: Path) -> None:
     [
         ("@reboot x", "it runs at boot"),
         ("SHELL=/usr/bin/fish\n@daily x", "SHELL=/usr/bin/fish: exec's quoting is for the shells of the Bourne family"),
-        ("* * * * * " + "x" * 950, "cron takes 998"),
+        ("* * * * * " + "x" * 950, "cron accepts at most 998"),
     ],
 )
 def test_what_cannot_be_wrapped_is_left_and_named(line: str, why: str) -> None:

@@ -314,7 +314,7 @@ def test_import_overwrites_nothing_and_says_what_cron_cannot_read(cron_host: Hos
     cron_host.has("@daily a\n61 * * * * b\n@reboot c\n")
     result = cron_host.cli("import", "--out", "new.yaml")
     assert result.exit_code == 1
-    assert 'line 2 stays in the crontab, cron cannot read it: minute "61"' in result.stderr
+    assert 'line 2 stays in the crontab (cron cannot read it: minute "61"' in result.stderr
     assert "line 3 stays in the crontab (only the cron daemon notices that the machine starts" in result.stderr
     assert "wrote new.yaml: 1 line taken over, 2 left" in result.stdout
     before = Path("new.yaml").read_bytes()
@@ -330,7 +330,7 @@ def test_import_writes_no_file_where_it_takes_nothing_over(cron_host: Host) -> N
     result = cron_host.cli("import")
     assert isinstance(result.exception, block.CrontabError)
     assert "nothing was written" in str(result.exception)
-    assert "line 2 stays in the crontab, it is wrapped" in result.stderr
+    assert "line 2 stays in the crontab (it is wrapped" in result.stderr
     assert not cron_host.config.exists()
 
 
@@ -540,7 +540,7 @@ def test_swap_leaves_a_line_that_no_schedule_runs_any_more(cron_host: Host) -> N
     cron_host.has("@daily a --changed\n@hourly b\n")
     result = swapped(cron_host)
     assert (cron_host.crontab or "").startswith("@daily a --changed\n# cronjobs swapped ")
-    assert "line 1 stays with cron, no schedule runs it: @daily a --changed" in result.stderr
+    assert "line 1 stays with cron (no schedule runs it): @daily a --changed" in result.stderr
 
 
 def test_swap_changes_nothing_if_no_line_fits_or_the_tick_fails(cron_host: Host) -> None:

@@ -121,7 +121,7 @@ def test_the_oldest_row_of_each_kind_and_the_limit(database: Database, short: Cr
         connection.execute(insert(tables.jobs).values(row | key))
     answer = short("prune", "--dry-run")
     assert answer.out.splitlines() == [
-        "would go, by the retention at 2026-07-01 14:03:07 Europe/Berlin:",
+        "would be deleted, by the retention at 2026-07-01 14:03:07 Europe/Berlin:",
         "what            rows  oldest               kept",
         "succeeded jobs     2  2026-06-16 14:03:07  10d (retention.succeeded)",
     ]
@@ -166,7 +166,7 @@ def test_ctrl_c_ends_it_after_a_batch_and_what_has_gone_is_on_record(
     answer = short("prune", "--json")
     assert (answer.code, answer.json["done"]) == (130, False)
     assert sum(told(answer).values()) > 0
-    assert "the next ticks delete the rest" in answer.err
+    assert "the next ticks will delete the rest" in answer.err
     [entry] = short("audit", "--action", "prune", "--json").json
     assert entry["detail"] == {what: rows for what, rows in told(answer).items() if rows}
 

@@ -271,7 +271,7 @@ def test_a_waiting_job_runs_before_it_is_due_and_retries_as_usual(project: Proje
     ("values", "said"),
     [
         ({"status": "succeeded"}, 'job 1 has succeeded: "cronjobs run t.ok" runs a new one'),
-        ({"status": "dead"}, 'job 1 is dead: "cronjobs jobs retry 1" puts it back'),
+        ({"status": "dead"}, 'job 1 is dead: "cronjobs jobs retry 1" queues it again'),
         ({"status": "cancelled"}, "job 1 is cancelled:"),
         ({"status": "running"}, "job 1 is running already: attempt 3, on web1"),
         ({"job_type": "os:system"}, 'job 1 is of type "os:system", which cannot run here'),

@@ -237,7 +237,7 @@ def test_it_does_not_run_in_production_by_accident(project: Project, dev: Any) -
     project.write("environment: Production\n", handlers=HANDLERS)
     answer = project.run("dev")
     assert (answer.code, answer.out) == (2, "")
-    assert "say --yes" in answer.err
+    assert "add --yes" in answer.err
     assert statuses(project) == ["queued"]
     loop = dev("--yes")
     loop.waits_for("job.succeeded")

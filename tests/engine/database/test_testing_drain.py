@@ -377,7 +377,7 @@ def test_a_sqlite3_connection(isolation_level: Any) -> None:
     raw.row_factory = sqlite3.Row
     raw.create_function("regexp", 2, lambda *_: "its owner's")
     if isolation_level is None:
-        with pytest.raises(UsageError, match="commits by itself"):
+        with pytest.raises(UsageError, match="commits each statement by itself"):
             create_tables(raw)
         raw.execute("BEGIN")
     create_tables(raw)
@@ -402,14 +402,17 @@ def test_a_psycopg_connection(postgres_url: str) -> None:
         }
         raw.rollback()
         assert raw.execute("SELECT 1 AS one FROM pg_namespace WHERE nspname = 'jobs 1'").fetchone() is None
-    with psycopg.connect(postgres_url, autocommit=True) as raw, pytest.raises(UsageError, match="commits by itself"):
+    with (
+        psycopg.connect(postgres_url, autocommit=True) as raw,
+        pytest.raises(UsageError, match="commits each statement by itself"),
+    ):
         create_tables(raw)
 
 
 def test_a_connection_in_autocommit_is_refused(engine: Engine) -> None:
     with (
         engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection,
-        pytest.raises(UsageError, match="commits by itself"),
+        pytest.raises(UsageError, match="commits each statement by itself"),
     ):
         create_tables(connection)
 

@@ -71,5 +71,5 @@ def test_on_a_database_it_ticks(name: str, request: pytest.FixtureRequest) -> No
     assert jobs.tick().ran == ()
     assert len(jobs.tick(at=then).succeeded) == 1
     assert jobs.clock.now() == then
-    with pytest.raises(UsageError, match=r"then tick\(\)"):
+    with pytest.raises(UsageError, match=r"then call tick\(\)"):
         jobs.drain()

@@ -418,7 +418,7 @@ def test_a_schedule_that_ticks_do_not_fire_for_its_bad_entry_is_one_finding() ->
     facts = replace(facts, unresolved={}, unknown_schedules={}, failing_types=[], ticks=[tick("web1")])
     [found] = troubles(facts, replace(SETTINGS, problems=(bad,)))
     assert (found.key, found.severity, found.since) == ("config", "critical", NOW - HOUR)
-    assert found.text.endswith("unknown key; typo was due, and ticks do not fire it")
+    assert found.text.endswith("unknown key; due, but not fired by any tick: typo")
     elsewhere = replace(facts, ticks=[tick("web1") | {"did": {"broken": {"schedules.typo.evry": "unknown key"}}}])
     [found] = troubles(elsewhere, SETTINGS)
     assert (found.key, found.severity) == ("config:web1", "critical")

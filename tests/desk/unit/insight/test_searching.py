@@ -62,8 +62,8 @@ def test_a_search_means_what_it_says(text: str, means: Search) -> None:
     [
         ("status:weird", "'weird' is not one of queued, running"),
         ("typ:billing", "there is no typ: only type:, status:"),
-        ("type:a type:b", "type: comes twice"),
-        ("type:a b", "type: comes twice"),
+        ("type:a type:b", "type: is given twice"),
+        ("type:a b", "type: is given twice"),
         ("type:", "type: has no value"),
         ('type:""', "type: has no value"),
         ('error:"no invoice', 'a " is not closed'),
