@@ -291,12 +291,16 @@ def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
 
 def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str, Any]]:
     """Return pauses that overlap the range, and deploys: applied files and changed code."""
-    applied = listing.acts(connection, ["sync"], asked.begin, READ_AT_MOST, asked.end)
-    found: list[dict[str, Any]] = [
-        {"kind": "deploy", "started_at": row.at, "host": row.host, "by": row.actor, "file": row.subject}
-        | {"changes": row.detail if isinstance(row.detail, dict) else None}
-        for row in applied
-    ]
+    found: list[dict[str, Any]] = []
+    file = None
+    for row in listing.acts(connection, ["sync"], asked.begin, READ_AT_MOST, asked.end):
+        made = row.detail if isinstance(row.detail, dict) else None
+        if row.subject != file or made is None or any(made.values()):  # a file that is applied again is no deploy
+            found.append(
+                {"kind": "deploy", "started_at": row.at, "host": row.host, "by": row.actor, "file": row.subject}
+                | {"changes": made}
+            )
+        file = row.subject
     for row in listing.code_changes(connection, asked.begin, asked.end, READ_AT_MOST):
         names, old = (set(map(str, each)) if isinstance(each, list) else set() for each in (row.names, row.old_names))
         version = [] if row.version == row.old_version else [f"{row.old_version} → {row.version}"]

@@ -401,6 +401,7 @@ def test_pauses_and_deploys_are_in_the_night(cronjobs: Cronjobs, rows: Rows) -> 
     night.act(ago(hours=9), "pause", "schedule sync", detail={"skip": True})
     night.act(ago(hours=8), "pause", "schedule other", detail={"until": (ago(hours=7)).isoformat()})
     night.act(ago(hours=6), "sync", "3f2a9c1b00000000", detail={"add": [], "change": ["sync"], "rename": ["a → b"]})
+    night.act(ago(hours=5), "sync", "3f2a9c1b00000000", detail={"add": [], "change": []})  # the same file again
     rows.schedule("sync")
     rows.tick()
     assert (
