@@ -104,12 +104,12 @@ def as_yaml(
 
 _COMMENTS: Final = {
     "inherit_env": "cron's commands get nothing else",
-    "leftovers": "with leftovers: end, processes that a run left in the background are killed",
+    "leftovers": "leftovers: end kills the processes that a run left in the background",
     "timeout": "cron has no limit",
     "retry": "retry: {max_attempts: 3} retries a failed run, after one minute, then after two",
     "on_lost": "on_lost: retry runs a line again if its host died",
     "catch_up": "catch_up: latest runs a line once if it was missed while the host was down",
-    "overlap": "with overlap: skip, a run is skipped while the previous one is still running",
+    "overlap": "overlap: skip skips a run while the previous one is still running",
 }
 _OF_ALL_SCHEDULES: Final = {"catch_up": "none", "overlap": "allow"}
 
