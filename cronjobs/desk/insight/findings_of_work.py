@@ -96,11 +96,11 @@ def _late(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding
         apart = [each.group for each in health.stranded]
         could = [group for group in groups if group not in apart]
         runnable = sum(group.late for group in could) + health.more_late
-        have = "1 job has" if late == 1 else f"{late:,} jobs have"
-        text = f"{have} been due for more than {duration_text(late_after(run.every))}"
+        jobs, have = ("1 job", "has") if late == 1 else (f"{late:,} jobs", "have")
+        text = f"{jobs} {have} been due for more than {duration_text(late_after(run.every))}"
         why = list(_why_stranded(health))
         if runnable:
-            text += " and could run" if runnable == late else f", and {runnable:,} of them could run"
+            text += f" and {have} not started" if runnable == late else f", and {runnable:,} of them could run"
             why.insert(0, _why_late(could, at_work, run.workers))
         text = f"{text}: {'; '.join(why)}"
         yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")

@@ -182,7 +182,7 @@ def test_what_needs_no_settling_stays_as_it_is(project: Project, key: str, said:
     [
         (["done", "--result", "{1"], "--result is not JSON"),
         (["done", "--result", "NaN"], "--result: result is nan, which is not JSON"),
-        (["done", "--result", '"' + "x" * 300_000 + '"'], "more than 262,144 bytes"),
+        (["done", "--result", '"' + "x" * 300_000 + '"'], "larger than 262,144 bytes"),
         (["not-done", "--result", "1"], "an effect that was not done has no result"),
         (["perhaps"], "'perhaps' is not one of 'done', 'not-done'"),
     ],

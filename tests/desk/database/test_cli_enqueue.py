@@ -179,7 +179,7 @@ def test_a_payload_that_cannot_be_read_is_refused(lite: Project, given: str, std
         (["--idempotency-key", "x" * 501], "is longer than 500 characters"),
         (["--queue", ""], "queue '' must have 1 to 200 characters"),
         (["--queue", "a\nb"], "unprintable characters"),
-        (["--meta", "trace"], "--meta is written --meta key=value"),
+        (["--meta", "trace"], "--meta must have the form key=value"),
         (["--meta", "a=1", "--meta", "a=2"], "--meta has the key 'a' twice"),
         (["--meta", "a=" + "x" * 9000], "meta has more than 8,192 bytes"),
         (["--nonsense"], "No such option"),
@@ -324,7 +324,7 @@ def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Proje
         1,
         True,
     )
-    assert 'there is no schedule "t" in force' in lite.call("trigger", "t").err
+    assert 'there is no active schedule "t"' in lite.call("trigger", "t").err
     assert lite.call("sync").code == 0
     misfit = "payload does not fit t.bill: payload.day is not an int\n"
     now = SYSTEM.now().replace(second=30)

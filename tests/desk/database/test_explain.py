@@ -377,7 +377,7 @@ def test_ticks_that_came_and_left_it_alone(world: World) -> None:
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "pending"
     broken = "its entry in the file of that host was broken: minute 61 is not in 0–59"
-    assert f"A tick of host alpha began since, at 02:03:10, and left it; {broken}" in told
+    assert f"A tick of host alpha began since, at 02:03:10, and left it unsettled; {broken}" in told
     assert "Its entry in the file here is broken, so ticks with this file leave it alone:" in told
     assert "minute 61 is not in 0–59" in told
     world.file(**MINUTELY)

@@ -32,7 +32,7 @@ def test_ticks_that_fire_no_schedules_are_named(world: World) -> None:
         host.tick(fire_schedules=False, queue="nothing")
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "pending"
-    assert "and left it; it fired no schedules (CRONJOBS_SCHEDULES=off on that host)" in told
+    assert "and left it unsettled; it fired no schedules (CRONJOBS_SCHEDULES=off on that host)" in told
     world.tick(utc("2026-03-03T02:10:10"))
     told = world.ask("s", "--at", "02:01")
     assert "did not settle it; it fired no schedules (CRONJOBS_SCHEDULES=off on that host)" in told

@@ -138,7 +138,9 @@ def test_of_several_only_those_that_could_run_are_late(database: Database, tmp_p
     world.put(job_type="t.misspelt")
     world.put(concurrency_key="other")
     world.put()
-    assert world.found()["late"] == ("2 jobs have been due for more than 2m and could run: the ticks do not keep up")
+    assert world.found()["late"] == (
+        "2 jobs have been due for more than 2m and have not started: the ticks do not keep up"
+    )
 
 
 def test_a_job_of_a_schedule_that_allows_overlap_is_late(database: Database, tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def test_what_the_last_tick_says_of_them_is_the_reason(
     world = World(database, tmp_path)
     world.tick(not_started=[{"why": why, "job_type": "t.known", "queue": "default", "jobs": 1}])
     world.put()
-    assert world.found()["late"].endswith(f"could run: {words}")
+    assert world.found()["late"].endswith(f"has not started: {words}")
 
 
 def held(world: World, why: str, jobs: Any = 1, **more: Any) -> None:
@@ -264,7 +266,7 @@ def test_a_batch_that_drains_is_named_a_backlog(database: Database, tmp_path: Pa
     drains(world, 4)
     world.tick(not_started=[{"why": why, "job_type": "t.known", "queue": "default", "jobs": 4}])
     backlog = 'a backlog in queue "default" of which 2 a minute succeed (run.workers: 4), so about 2m more'
-    assert world.found()["late"].endswith(f"4 jobs have been due for more than 2m and could run: {backlog}")
+    assert world.found()["late"].endswith(f"4 jobs have been due for more than 2m and have not started: {backlog}")
     world.put(queue="other")
     assert "a backlog" not in world.found()["late"], "one whose jobs do not succeed has another cause"
 

@@ -284,7 +284,7 @@ def test_jobs_with_a_better_priority_and_ticks_without_a_free_worker(world: Worl
     assert "The tick that began at 02:00:00 on alpha did not start it: all workers of the tick were busy" in told
     assert "1 due job with a better priority comes first" in told
     saturated = "the ticks are saturated: all their workers were busy until the end (run.workers)"
-    assert found(world) == {"late": f"2 jobs have been due for more than 2m and could run: {saturated}"}
+    assert found(world) == {"late": f"2 jobs have been due for more than 2m and have not started: {saturated}"}
 
 
 # --- runners ----------------------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def test_a_long_job_for_which_no_place_is_free(world: World) -> None:
     assert "no place for a long job was free there (run.long_jobs)" in told
     assert "a host runs at most 4 of these at once (run.long_jobs)" in told
     taken = "all places for long jobs are taken (run.long_jobs)"
-    assert found(world) == {"late": f"1 job has been due for more than 2m and could run: {taken}"}
+    assert found(world) == {"late": f"1 job has been due for more than 2m and has not started: {taken}"}
 
 
 def test_a_stopped_tick_and_the_next_one(world: World) -> None:
@@ -551,7 +551,7 @@ def test_a_timeout_that_fits_into_no_tick(world: World) -> None:
     assert "its timeout of 40s is longer than the 20s of a whole tick (--budget)" in told
     assert "its timeout is too long for such a tick" in told
     late = "their timeout is longer than a whole tick (run.budget, --budget)"
-    assert found(world) == {"late": f"1 job has been due for more than 2m and could run: {late}"}
+    assert found(world) == {"late": f"1 job has been due for more than 2m and has not started: {late}"}
     assert alarm(world) == 1
 
 
