@@ -539,7 +539,7 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
             made = row.decided_at if not _joined(facts, row) else facts.job.created_at if facts.job else None
             at = f", made at {times.clock(made)}," if made else ""
             fate = f": {brief_job(facts.job)}" if facts.job and facts.job.status != "succeeded" else ""
-            return f"job {row.job_id}{at} stands for {_it(facts)}{_delay(facts, row, times)}{fate}"
+            return f"job {row.job_id}{at} stands for {_it(facts)}{fate}{_delay(facts, row, times)}"
         case "skipped" if row is not None and row.job_id is not None:
             return f"job {row.job_id} was still unfinished"
         case "missed" if row is not None:
