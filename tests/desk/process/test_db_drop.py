@@ -138,7 +138,7 @@ def test_it_refuses_while_a_job_runs_unless_forced(typed: Project) -> None:
     lease(typed)
     refused = typed.call("db", "drop", "--yes")
     assert refused.code == 1
-    assert "jobs run: job 1 (t.work) by web2" in refused.err
+    assert "jobs are running: job 1 (t.work) by web2" in refused.err
     assert len(typed.jobs()) == 1
     assert typed.call("db", "drop", "--yes", "--force").code == 0
 
@@ -317,7 +317,7 @@ def test_a_tick_whose_tables_are_dropped_ends_and_says_why(
     project.add("t.gated")
     tick = project.start()
     until(lambda: len(project.effects("start")) == 1)
-    assert "jobs run: job 1 (t.gated)" in cli(project, "db", "drop", "--yes", code=1)
+    assert "jobs are running: job 1 (t.gated)" in cli(project, "db", "drop", "--yes", code=1)
     cli(project, "db", "drop", "--yes", "--force")
     project.open()
     assert tick.wait() == 4

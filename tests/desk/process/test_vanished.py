@@ -58,7 +58,7 @@ def test_a_tick_makes_no_new_one_either_and_goes_on_when_the_disk_is_back(tmp_pa
     for file in tmp_path.glob("jobs.db*"):
         file.rename(tmp_path / f"unmounted-{file.name}")
     tick = project.tick()
-    assert (tick.wait(), "is gone" in tick.stderr, (tmp_path / "jobs.db").exists()) == (4, True, False)
+    assert (tick.wait(), "is missing now" in tick.stderr, (tmp_path / "jobs.db").exists()) == (4, True, False)
     for file in tmp_path.glob("unmounted-*"):
         file.rename(tmp_path / file.name.removeprefix("unmounted-"))
     assert project.tick().wait() == 0
