@@ -73,8 +73,8 @@ def test_a_schema_that_is_asked_for_wins_over_the_urls() -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("mysql://u:hunter2@h/d", "not on mysql://"),
-        ("oracle+thin://u:hunter2@h/d", "not on oracle://"),
+        ("mysql://u:hunter2@h/d", "not mysql://"),
+        ("oracle+thin://u:hunter2@h/d", "not oracle://"),
         ("u:hunter2@h/d", "cannot be read"),
         ("postgresql://u:hunter2@h:port/d", "cannot be read"),
         ("", "cannot be read"),

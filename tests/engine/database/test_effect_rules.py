@@ -151,7 +151,7 @@ def test_stop_never_runs_the_body_of_an_unknown_effect(jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "said"), [({1, 2}, "not JSON"), ("x" * 300_000, "more than"), (float("nan"), "nan"), ("a\0b", "NUL")]
+    ("result", "said"), [({1, 2}, "not JSON"), ("x" * 300_000, "larger than"), (float("nan"), "nan"), ("a\0b", "NUL")]
 )
 def test_a_result_that_cannot_be_kept_does_not_make_the_effect_unknown(
     jobs: Jobs, result: Any, said: str, caplog: pytest.LogCaptureFixture
@@ -371,7 +371,7 @@ def test_an_unknown_on_unknown_is_refused(jobs: Jobs) -> None:
 
 def test_one_effect_is_not_entered_twice_at_once(jobs: Jobs) -> None:
     ctx = jobs.context(jobs.claimed())
-    with ctx.effect(KEY), pytest.raises(UsageError, match="is open already"), ctx.effect(KEY):
+    with ctx.effect(KEY), pytest.raises(UsageError, match="is already open"), ctx.effect(KEY):
         pytest.fail("the body ran")
     with ctx.effect(KEY) as effect:
         assert effect.done

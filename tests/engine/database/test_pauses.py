@@ -304,7 +304,7 @@ def test_a_job_made_before_its_time_is_taken_back_and_made_again_in_its_time(yar
     yard.tick()
     [taken] = yard.jobs()
     assert (taken.status, taken.attempts) == ("cancelled", 0)
-    assert "created again when they are due" in taken.last_error
+    assert "created again when it is due" in taken.last_error
     assert yard.ledger() == []
     with yard.database.read() as connection:
         acts = connection.execute(select(audit).where(audit.c.action == "cancel")).all()

@@ -114,7 +114,7 @@ def test_work_of_several_steps_goes_on_after_the_last_one_done() -> None:
         assert (rendered.done, rendered.result) == (True, "a.pdf")
     with ctx.step("send") as sent:
         assert not sent.done
-        with pytest.raises(UsageError, match="open already"), ctx.step("send"):
+        with pytest.raises(UsageError, match="already open"), ctx.step("send"):
             pass
     assert list(ctx.effects) == ["job:1:step:render", "job:1:step:send"]
 
