@@ -1,4 +1,4 @@
-"""Forward the command's stdout and stderr at once, and keep the end of its output."""
+"""Forward the command's stdout and stderr as they arrive, and keep the end of the output."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Copier:
 
     def _pipe(self, target: int) -> int:
         source, writer = os.pipe()
-        # Neither descriptor can be 0, 1 or 2: open_standard_streams has reopened those that our caller had closed.
+        # Neither end is 0, 1 or 2: open_standard_streams has reopened the standard streams that our caller had closed.
         os.set_blocking(source, False)
         self.streams.append(Stream(source, target))
         return writer
@@ -134,7 +134,7 @@ class Copier:
             stream.write(AT_ONCE)
 
     def take_the_rest(self) -> list[Stream]:
-        """Forward the output that the ended command left in the pipes. Return pipes that other processes still hold."""
+        """Forward the output that the ended command left in the pipes. Return the pipes that others still hold."""
         for stream in self.streams:
             self._write_all(stream)
             # One read empties the pipe. Any later bytes come from the command's background processes.
@@ -174,7 +174,8 @@ def _same(one: int, other: int) -> bool:
             return False
         if not stat.S_ISREG(first.st_mode):
             return True
-        # If the file was opened twice, each descriptor has its own position, and perhaps another mode.
+        # Even so, the file may have been opened twice. Each descriptor then has its own position, and perhaps its own
+        # mode, so output to one of them must not go to the other.
         flags = fcntl.fcntl(one, fcntl.F_GETFL) == fcntl.fcntl(other, fcntl.F_GETFL)
         return flags and os.lseek(one, 0, os.SEEK_CUR) == os.lseek(other, 0, os.SEEK_CUR)
     except OSError:
@@ -184,8 +185,8 @@ def _same(one: int, other: int) -> bool:
 def stay_for_the_others(streams: list[Stream]) -> None:
     """Fork a process that forwards the output of the command's background processes until they close the pipes.
 
-    Without a reader, SIGPIPE would kill those processes at their next write. Whoever reads our output (cron, a shell's
-    pipe) also waits for their output, as it would without exec.
+    Without a reader, SIGPIPE would kill those processes at their next write. The reader of our output (cron,
+    or a shell's pipe) also waits for the background processes' output, as it would without exec.
     """
     try:
         if os.fork():

@@ -36,7 +36,7 @@ def end(database: Database, run: ExecRun) -> bool:
                 return False
             finish = run.finish(state.id)
             if exec_runs.end(connection, state, row, finish):
-                alerts.look_soon(connection)  # this run may call for an alert: dead, late or overlapping
+                alerts.look_soon(connection)  # the run may be dead, late or overlapping, which calls for an alert
                 return True
         sleep(0.1)  # another session has locked the row
     raise DatabaseBusy(str(database.address), LOCKED_TRIES * 0.1)
@@ -51,7 +51,7 @@ def deliver(database: Database, where: str) -> None:
     for name in spooled(where)[:AT_ONCE]:
         found = spool.read(name)
         if found is None:
-            continue  # another process has just delivered it
+            continue  # another process has just delivered this run
         try:
             run = ExecRun.read(found)
         except (KeyError, TypeError, ValueError):

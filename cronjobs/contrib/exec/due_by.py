@@ -13,18 +13,18 @@ from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.errors import CronjobsError
 
-LONGEST: Final = 200  # characters of an expression
+LONGEST: Final = 200  # a longer cron expression is cut to this many characters
 
 
 def due_by(name: str, cron: str | None) -> dict[str, str]:
-    """Return "cron" and "timezone" for the row's ``meta``, and "from" if they come from the crontab.
+    """Return the entries for ``meta`` of the run's row: "cron", "timezone", and "from" if the crontab gave the times.
 
-    Return {} if there is no single valid expression.
+    Return {} if there is no valid cron expression, or if several crontab lines have the run's name.
     """
     zone, told_by = host_timezone(), {}
     if cron is None:
         lines = [line for line in lines_of_user() or () if exec_name(line) == name]
-        if len(lines) != 1:  # if two lines have the same name, the next due time is unclear
+        if len(lines) != 1:  # no line has the name, or several lines have it and may differ
             return {}
         cron, zone, told_by = lines[0].when, _zone_of(lines[0]) or zone, {"from": "crontab"}
     try:

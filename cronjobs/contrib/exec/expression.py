@@ -1,4 +1,4 @@
-"""Validate ``--cron``. A separate module, since exec imports the cron parser only after the command has run."""
+"""Validate ``--cron``. This is a module of its own, since exec imports the cron parser only at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find absent and overlapping runs of ``cronjobs exec``. Dead runs are found elsewhere."""
+"""Find absent and overlapping runs of ``cronjobs exec``. Dead runs are found like all other dead jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def findings_of(watch: ExecWatch) -> Iterator[Finding]:
         yield Finding("absent", text, since=due, command=typed("cronjobs explain", f"exec:{name}"), subject=name)
     for name, began in sorted(watch.overlapped.items()):
         text = f"the last run of {name} began while the previous run was still running"
-        command = f"{typed('cronjobs history --type', f'exec:{name}')} --all"  # both runs may have succeeded
+        command = f"{typed('cronjobs history --type', f'exec:{name}')} --all"  # --all: both runs may have succeeded
         yield Finding("overlapped", text, since=began, command=command, subject=name, rows=(str(watch.ids[name]),))
     if watch.unwatched:
         most = f"{exec_runs.MOST_NAMES:,}"

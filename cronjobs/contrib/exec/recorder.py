@@ -14,7 +14,7 @@ from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.exec.target import open_target, target_settings
 from cronjobs.engine.probe.state_files import spool_address
 
-LINGER_S: Final = 20.0  # how long to wait for the command to end; then exit, which frees memory
+LINGER_S: Final = 20.0  # the recorder waits this long for the command to end, then exits to free its memory
 LONGEST_S: Final = 180  # SIGALRM ends this process after this time, whatever hangs
 
 
@@ -22,7 +22,7 @@ def record(facts: dict[str, Any], config: str | None, url: str | None, orders: i
     """Record that the run described by *facts* has begun. If it ends within LINGER_S, record its outcome too.
 
     exec sends the outcome through the pipe *orders*. When the outcome is written, exec gets RECORDED through the pipe
-    *reply*. Any error that prevents the record is raised.
+    *reply*. Raises any error that keeps the run from being recorded.
     """
     signal.alarm(LONGEST_S)
     settings = target_settings(config, url)

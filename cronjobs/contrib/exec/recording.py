@@ -1,8 +1,9 @@
 """Record an exec run through a recorder process. If that fails or is too slow, spool the run to the state folder.
 
-exec forks the recorder once the command runs. Meanwhile, the recorder does its imports, writes the row of a running
-job, and waits a while for the command to end. If the command runs longer, exec forks a second recorder for its end. No
-recorder can change how exec exits. After the command has ended, exec waits at most ``PATIENCE_S`` for the recorder.
+exec forks the recorder once the command runs. While it runs, the recorder does its imports, writes the row of a running
+job, and waits a while for the command to end. If the command runs longer, exec later forks a second recorder to write
+the outcome. No recorder can change how exec exits. After the command has ended, exec waits at most ``PATIENCE_S`` for
+the recorder.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Recording:
 
     def _start_recorder(self) -> None:
         orders_out, orders = os.pipe()
-        try:  # enlarge the pipe, so that a slow recorder gets everything even after we exit
+        try:  # make room in the pipe for everything, so that a slow recorder can read it after we have exited
             fcntl.fcntl(orders, fcntl.F_SETPIPE_SZ, 4 * KEPT)
         except (OSError, AttributeError):
             pass
@@ -117,7 +118,7 @@ class Recording:
             os.setsid()  # do not die with the command's process group
             signals_as_before()
             null = os.open(os.devnull, os.O_RDWR)
-            for descriptor in range(3):  # close our output, so that its reader does not wait for the recorder
+            for descriptor in range(3):  # let go of exec's stdout and stderr, so that their reader does not wait for us
                 os.dup2(null, descriptor)
             close_all_but([orders, reply])
             from cronjobs.contrib.exec.recorder import record

@@ -19,7 +19,8 @@ def rows(
 ) -> tuple[list[ScheduleFacts], int]:
     """Return one row per name that *chosen* accepts, and how many such names there are.
 
-    At most *limit* rows are returned; None means all. Absent names come first, then dead ones, then the next to run.
+    At most *limit* rows are returned; None means all. Names with an absent run come first, then names whose newest run
+    is dead, then the others by their next due time.
     """
     named = (runs for name, runs in exec_runs.latest(connection).items() if chosen(name))
     latest = sorted(named, key=lambda runs: _worst_first(runs[0], now))

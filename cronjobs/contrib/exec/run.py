@@ -18,7 +18,7 @@ from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, Retr
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import OUTPUT_LIMIT, clean
 
-LEASE: Final = timedelta(days=1)  # until it ends, a run counts as alive if this host cannot prove that it is dead
+LEASE: Final = timedelta(days=1)  # meanwhile, a run counts as alive unless its host can prove that the run is dead
 LONGEST: Final = timedelta(days=3650)
 POLICY: Final = AttemptPolicy(
     RetryPolicy(max_attempts=1),
@@ -32,7 +32,7 @@ KILLED: Final = "exec was killed, so nobody knows how the command ended"
 
 @dataclass(frozen=True)
 class ExecRun:
-    """One exec run. ``status`` is the command's wait status, or None while it runs or if exec was killed (``lost``).
+    """One exec run. ``status`` is the command's wait status, or None: the command runs, or exec was killed (``lost``).
 
     ``began`` and ``ended`` are seconds since 1970, by the host's clock.
     """
@@ -82,7 +82,7 @@ class ExecRun:
         return f"{EXEC_PREFIX}{self.name}"
 
     def row(self, more: dict[str, str]) -> ExecRow:
-        """Return the row of the begun run. *more*, which ``due_by`` returned, is added to the row's ``meta``."""
+        """Return the row to write when the run begins. *more* is what ``due_by`` returned, to be added to ``meta``."""
         host = self.locked_by.partition(":")[0]
         meta = {"host": clean(host), "user": clean(os_user())[:100]} | more
         return ExecRow(self.key, self.job_type, self.locked_by, _since(self.began), LEASE, POLICY, meta, caller())
@@ -113,7 +113,10 @@ class ExecRun:
 
 
 def _since(instant: float) -> timedelta:
-    """Return the time since *instant*, or zero if that is many years: a host without a hardware clock boots in 1970."""
+    """Return the time since *instant*, or zero if *instant* is in the future or at least ten years ago.
+
+    A host without a hardware clock boots in 1970.
+    """
     ago_s = SYSTEM.now().timestamp() - instant
     return timedelta(seconds=ago_s) if 0 < ago_s < LONGEST.total_seconds() else timedelta(0)
 

@@ -29,7 +29,7 @@ KEPT: Final = {
 
 
 def recorded() -> Settings | None:
-    """Return the settings of the user's own database, or None if exec recorded nothing there.
+    """Return the settings of the user's own database, or None if exec has recorded nothing there.
 
     Calls ``catch_up`` first.
     """
@@ -41,9 +41,9 @@ def recorded() -> Settings | None:
 
 
 def catch_up(settings: Settings) -> None:
-    """Deliver spooled runs to the user's own database, and settle killed ones: no tick does this there.
+    """Deliver spooled runs to the user's own database, and settle the runs whose exec was killed.
 
-    Errors are ignored.
+    No tick does this, since ticks do not open that database. Errors are ignored.
     """
     with suppress(CronjobsError), closing(open_target(settings)) as database:
         deliver(database, spool_address(None, None))

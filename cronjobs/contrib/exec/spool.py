@@ -61,7 +61,7 @@ def _write(folder: int, name: str, run: dict[str, Any]) -> None:
     try:
         with open(descriptor, "wb", buffering=0) as file:
             left = json.dumps(run).encode()
-            while left:  # on a nearly full disk, write() is short instead of failing
+            while left:  # on a nearly full disk, write() writes only a part and does not fail
                 left = left[file.write(left) :]
             os.fsync(descriptor)
         os.rename(f".{name}", name, src_dir_fd=folder, dst_dir_fd=folder)

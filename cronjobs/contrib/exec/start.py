@@ -1,4 +1,4 @@
-"""Start the command before anything else, forward its output and our signals, and exit the way the command exits.
+"""Start the command before anything else, forward its output, pass our signals on to it, and exit the way it exits.
 
 The recorder needs the database and most of our imports, so it is a separate process. If the recorder fails, the command
 still runs, and we still exit the way it does. This module imports only light modules; a test lists them.
@@ -86,7 +86,7 @@ class Supervised:
         signal(SIGCHLD, lambda number, frame: None)
         self.mask = pthread_sigmask(SIG_UNBLOCK, {SIGCHLD})
         for number in FORWARDED:
-            if getsignal(number) != SIG_IGN:  # signals ignored by nohup stay ignored, for the command too
+            if getsignal(number) != SIG_IGN:  # a signal that our caller ignores, as nohup does, stays ignored
                 signal(number, self._forward)
 
     def run(self) -> NoReturn:

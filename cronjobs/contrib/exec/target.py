@@ -38,7 +38,7 @@ def open_target(settings: Settings) -> Database:
     address = parse_url(settings.database, settings.schema)
     if settings.without_project:
         _make_state_folder()
-    else:  # not for exec.db, which is in the state folder itself, like the list of known databases
+    else:  # not for exec.db: it is in the state folder, and would vanish together with the list of known databases
         require_still_there(settings.folder, address)
     database = Database(address, connections=1)
     try:

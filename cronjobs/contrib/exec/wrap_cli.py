@@ -17,7 +17,7 @@ from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.load import load
 from cronjobs.text import one_line
 
-SHOWN = 100  # characters of a line
+SHOWN = 100  # a longer line is cut to this many characters
 
 
 def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
@@ -31,7 +31,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     """
     old = program.read()
     file = project_file(context, config)
-    if file is not None:  # exec works without the file, but no command would show its runs
+    if file is not None:  # exec itself would tolerate a broken file, but no command could then show its runs
         load(file, environ=os.environ, need_database=False)
     new = wrapping.wrap(old, block.shell_words(own_program()), None if file is None else block.shell_words([str(file)]))
     _write(old, new, dry_run)
@@ -74,7 +74,7 @@ def project_file(context: typer.Context, config: Path | None) -> Path | None:
 
 
 def own_program() -> list[str]:
-    """Return the words that run cronjobs. Prefer the script beside the interpreter, which is easier to read."""
+    """Return the words that run cronjobs. Prefer the script beside the interpreter: the crontab is easier to read."""
     python = program.interpreter()
     script = python.with_name("cronjobs")
     return [str(script)] if os.access(script, os.X_OK) else [str(python), "-P", "-m", "cronjobs"]

@@ -15,7 +15,7 @@ from cronjobs.desk.crontab.block import LONGEST_COMMAND
 from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines
 from cronjobs.desk.crontab.naming import name_of, unused
 
-_BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # text before the first bare "%"; do_command.c
+_BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # up to the first bare "%", as do_command.c splits
 _WORD: Final = r"(?:[^\s'\"\\]|\\.|'[^']*')+"
 _QUOTED: Final = r"'((?:[^']|'\\'')*)'"
 _WRAPPED: Final = re.compile(
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True)
 class LineLeftAlone:
-    """A line that stays unchanged, and why."""
+    """A line that stays unchanged, and the reason why."""
 
     line: CrontabEntry
     why: str
