@@ -19,7 +19,7 @@ from cronjobs.model import rough
 
 
 class CommandRefused(OSError):
-    """The program could not be started, did not end in time, or exited with another code than 0."""
+    """The program could not be started, did not end in time, or exited with a code other than 0."""
 
 
 KILLED_BEFORE_S: Final = 0.5  # kill the program this long before time is up, so that the caller still gets the error
@@ -46,7 +46,7 @@ def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Pa
     finally:
         _reap(process)
     if process.returncode:
-        # Mask before taking a line, since a secret may span several lines.
+        # Mask before picking the last line, since a secret may span several lines.
         shown = mask(said.decode(errors="replace"), message.secrets)
         last = next((line for line in reversed(shown.splitlines()) if line.strip()), "")
         raise CommandRefused(f"exit status {process.returncode}" + (f": {last.strip()}" if last else ""))

@@ -20,12 +20,12 @@ from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store.alerts import AlertState, DueAlert, Episode
 from cronjobs.engine.store.schedules import StoredSchedule
 
-UNDELIVERED: Final = "alert"  # the kind of finding about a channel itself
-OF_ONE_HOST: Final = "config"  # the kind of finding about one host's own files; only that host can tell when it is over
-WHILE_QUIET: Final = timedelta(minutes=5)  # between looks, for changes that no tick makes, as when an app fills a queue
-WHILE_OPEN: Final = timedelta(minutes=2)
+UNDELIVERED: Final = "alert"  # the kind of a finding about a channel that does not deliver
+OF_ONE_HOST: Final = "config"  # the kind of a finding about one host's files; only that host can see that it is over
+WHILE_QUIET: Final = timedelta(minutes=5)  # the longest time between looks, since not every change comes from a tick
+WHILE_OPEN: Final = timedelta(minutes=2)  # the time between looks while a finding is open, or may begin without a tick
 ROWS_KEPT: Final = 1000  # rows stored for one finding
-OFTEN: Final = 3  # a finding that recurs this often within an hour delays its next message
+OFTEN: Final = 3  # if a finding recurs this often within an hour, its next message is delayed
 FIRST_RETRY: Final = timedelta(minutes=1)
 LONGEST_RETRY: Final = timedelta(minutes=15)
 
@@ -35,10 +35,10 @@ LONGEST_RETRY: Final = timedelta(minutes=15)
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes to the stored findings after a look. ``lasting`` has the findings by episode id.
+    """The changes to the stored findings after a look. ``lasting`` maps episode ids to the findings that go on.
 
-    ``replaced`` has the episodes whose finding another finding now covers. They end without a message, since their
-    cause lasts.
+    ``replaced`` has the episodes whose finding another finding now covers. These episodes end without a message, since
+    their cause lasts.
     """
 
     opened: list[Finding]
@@ -49,7 +49,7 @@ class Changes:
 
 
 def merged(found: Iterable[Finding], host: str) -> list[Finding]:
-    """Merge findings with the same key into the worst, with the rows of all.
+    """Merge findings that have the same key: keep the worst, and give it the rows of all.
 
     Findings about the files of one host get the name of *host*.
     """
@@ -72,7 +72,7 @@ def compare(
     """Compare the findings of a look with the open episodes. *found* has one finding per key.
 
     *sees_all* is whether this process has loaded this host's handlers. *ticking* has the hosts that tick. If a host
-    does not tick, any other host may end its findings.
+    does not tick, any other host may end the findings about it.
     """
     now_there = {finding.key: finding for finding in found}
     covered = [each for finding in found for each in (*finding.covers, *finding.follows)]
@@ -158,12 +158,12 @@ def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_of
 
 
 def over_at(state: AlertState, now: datetime) -> datetime | None:
-    """Return when to send "it is over": now if the channel got or is getting the finding, else None."""
+    """Return when to send "it is over": now if the channel got or is getting a message, else None."""
     return now if state.sent or state.locked_until is not None else None
 
 
 def is_unheard(state: AlertState) -> bool:
-    """Whether every message about the finding failed, so that "it is over" would confuse its reader."""
+    """Whether the finding is over, but every message about it failed, so "it is over" would only confuse the reader."""
     return state.over and not state.sent and state.failures > 0
 
 
@@ -190,9 +190,9 @@ def ticking_hosts(health: Health) -> set[str]:
 
 
 def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: bool) -> datetime:
-    """Return the earliest instant at which a finding may begin, end or be repeated without a working tick.
+    """Return when to look next if no tick does any work before: a finding may begin, end or be repeated even then.
 
-    All other changes happen in working ticks, which look themselves.
+    A tick that does work changes the facts, and looks anyway.
     """
     now = health.now
     # These can change without a tick: an app can fill a capped queue, and a tick that was killed never records its end.
@@ -212,7 +212,7 @@ def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: b
 
 
 def _grace_ends(stored: StoredSchedule, now: datetime) -> datetime | None:
-    """Return when the grace of the present or next occurrence ends, or None if the schedule has no grace."""
+    """Return when the grace of the current or next occurrence ends, or None if the schedule has no grace."""
     try:
         schedule = schedule_from_definition(stored.name, stored.definition)
         if schedule.grace is None or stored.status != "active":

@@ -1,4 +1,4 @@
-"""Deliver messages by all channels in parallel, within a time limit, whatever servers and DNS do."""
+"""Deliver messages by all channels in parallel, within a time limit, however slow servers and DNS are."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def deliver(
 ) -> Iterator[tuple[str, str | None]]:
     """Send *messages* (channel name → message) in parallel. Never raises.
 
-    As each channel ends, yield its name, with None or the masked error.
+    As soon as a channel is done, yield its name and the masked error, or None if the message was delivered.
 
     Each channel has its own thread, since a DNS lookup has no time limit, and a server that sends a byte a second never
-    reaches a socket's timeout. A hanging thread is abandoned: the process exits without waiting for it. If the thread
+    lets a socket time out. A hanging thread is abandoned: the process exits without waiting for it. If the thread
     still delivers its message after that, the message is sent twice.
     """
     give_up_at = SYSTEM.monotonic() + timeout_s
@@ -43,7 +43,7 @@ def deliver(
         try:
             _send(channels[name], messages[name], settings.folder, timeout_s)
             error = None
-        except Exception as failure:  # libraries raise anything on a bad answer
+        except Exception as failure:  # a library may raise any exception on a bad answer
             error = _in_words(failure)
         finally:
             answers.put((name, error))

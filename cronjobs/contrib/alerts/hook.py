@@ -22,22 +22,22 @@ from cronjobs.engine.tick.mail_throttle import Alarm, away_name
 from cronjobs.errors import CronjobsError, DatabaseBusy
 
 LEAST_LEFT_S: Final = 3.0  # a look needs this much time left in the tick
-LEFT_FOR_MARKS_S: Final = 1.0
+LEFT_FOR_MARKS_S: Final = 1.0  # and this much more is kept for marking messages as sent or failed
 OVERDUE_TICKS: Final = 2  # after this many ticks without time to look, a tick looks before its work
-OVERDUE_SHARE: Final = 0.25  # that look gets this share of the tick, or more if the tick is too short
-AWAY: Final = "database"  # the name of an outage in a channel's findings: and ignore:
+OVERDUE_SHARE: Final = 0.25  # the share of the tick's time that such an early look may take; more in a short tick
+AWAY: Final = "database"  # stands for a database outage in a channel's findings: and ignore:
 DATABASE_TROUBLE: Final = 4  # exit code
 
 
 class AlertHook(Hook):
-    """Looks when the tick writes its row, or before the work if earlier ticks had no time to look."""
+    """Looks for findings when the tick writes its row, or before the work if earlier ticks had no time to look."""
 
     _early: threading.Thread | None = None
 
     def before_work(self) -> None:
         seen = self.beside.seen
         if seen and is_overdue(seen.look_at, seen.last_tick_at, seen.now, self.beside.settings.run.every):
-            # In a thread, since the look waits for the network while jobs run.
+            # Look in a thread, so that jobs run while the look waits for the network.
             self._early = threading.Thread(target=self.look_early, name="cronjobs-alerts-early", daemon=True)
             self._early.start()
 
@@ -69,9 +69,9 @@ class AlertHook(Hook):
         return lambda: until - beside.clock.monotonic() - LEFT_FOR_MARKS_S if beside.go_on() else 0.0
 
     def _alert(self, types: JobTypes | None, until: float, *, due: bool, anyway: bool) -> None:
-        """Look if *due* and no other host does, or *anyway*. Send messages until the instant *until*.
+        """Look if *due* and no other process is looking. Look in any case if *anyway*, or if only we can end a finding.
 
-        Also look if a finding is open that only this host can end.
+        Then send messages until the instant *until*.
         """
         left_s = self._left_until(until)
 
@@ -109,7 +109,7 @@ hook = AlertHook
 
 
 def is_overdue(look_at: datetime | None, last_tick_at: datetime | None, now: datetime, every: timedelta) -> bool:
-    """Whether recent ticks had no time to look. After an outage, work comes first, since it resolves most findings.
+    """Whether recent ticks had no time to look. After an outage, the work comes first: it ends most findings.
 
     If *look_at* is None, no tick has looked yet. If *last_tick_at* is None, this is the first tick.
     """
@@ -128,9 +128,9 @@ def early_until(now: float, deadline: float) -> float:
 
 
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
-    """Report by each channel that the database kept a tick from starting. Stop at *until*, a monotonic instant.
+    """Report through each channel that the database kept a tick from starting. Stop at *until*, a monotonic instant.
 
-    The state is kept on this host, so each host reports the outage: at once, then hourly, then daily.
+    What was reported is remembered on this host, so each host reports the outage: at once, then hourly, then daily.
     """
     if error.exit_code == DATABASE_TROUBLE:
         _tell_away(settings, str(error), until)

@@ -175,7 +175,7 @@ _THRESHOLD: Final[Keys] = {
 
 
 def _named(words: str, read: Reader) -> Reader:
-    """Return a reader for a mapping of named entries. It reports bad entries and leaves them out."""
+    """Return a reader for a mapping of named entries. The reader reports bad entries and leaves them out."""
 
     @taken_as(words, {}, each=read)
     def entries(reading: Reading, node: Node, path: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseError
 
 JOBS_SHOWN: Final = 3  # jobs named per finding
-PATIENCE_S: Final = 2.0  # wait for SQLite's write lock
+PATIENCE_S: Final = 2.0  # how long to wait for SQLite's write lock
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Alerting:
     ) -> None:
         """Store the findings. If facts have changed since the look began, store nothing: the next tick looks again."""
         next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
-        # First take the token: of two simultaneous looks the second blocks here, then finds the token changed.
+        # First replace the token. If two processes look at once, the second blocks here, then finds another token.
         if not store.end_look(connection, token, next_at):
             return
         episodes = store.open_episodes(connection)
@@ -134,8 +134,8 @@ class Alerting:
     def send(self, left_s: Callable[[], float]) -> None:
         """Send due messages, one per channel, in parallel, if there is time. Raises DatabaseError.
 
-        Messages are leased, sent outside any transaction, then marked. If the process dies between sending and marking,
-        the message is sent again after its lease. If there is no time, the next tick tries.
+        Messages are leased, sent outside any transaction, then marked as sent or failed. If the process dies between
+        sending and marking, the message is sent again after its lease. If there is no time, the next tick tries.
         """
         with self.database.read() as connection:
             names = store.due_channels(connection) & self.channels.keys()
@@ -154,7 +154,7 @@ class Alerting:
                 else events.alert_not_sent(name, len(leased[name]), error)
             )
             answers.append((leased[name], error))
-            with suppress(DatabaseError):  # go on with other channels; the next mark retries this one
+            with suppress(DatabaseError):  # go on sending; the next call marks this channel again
                 self._mark_all(answers)
         self._mark_all(answers)
 
@@ -164,7 +164,7 @@ class Alerting:
         with self.database.write(patience=patience_s) as connection:
             for name in self.channels:
                 for alert in store.lease_due(connection, name, self.me) if name in names else ():
-                    if decide.is_unheard(alert.state):  # all its messages failed until the finding ended
+                    if decide.is_unheard(alert.state):  # the finding ended, and no message about it had been delivered
                         store.put_state(connection, alert.episode.id, name, None, over=True)
                     else:
                         found.setdefault(name, []).append(alert)

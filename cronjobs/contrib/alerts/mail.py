@@ -30,7 +30,7 @@ def send(channel: MailChannel, message: Message, timeout_s: float) -> None:
         if channel.user is not None and channel.password is not None:
             smtp.login(channel.user, channel.password)
         refused = smtp.send_message(as_mail(channel, message), channel.sender, channel.to)
-        if refused:  # the others get a duplicate on retry, which is better than leaving one uninformed
+        if refused:  # a retry sends the other recipients a duplicate: better than leaving one uninformed
             raise smtplib.SMTPRecipientsRefused(refused)
         with suppress(OSError):  # the server has accepted the mail
             smtp.quit()

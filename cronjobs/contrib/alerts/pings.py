@@ -1,8 +1,8 @@
 """Dead-man's switches: Healthchecks pings for runs of schedules and for ticks.
 
 https://healthchecks.io/docs/http_api/: the URL alone means success; /start, /fail, /log or /EXIT-CODE may follow, and
-?rid= links a start to its end. The other side raises an alarm if a ping is missing, so unsent pings are not stored and
-hardly retried. Only the end of the process waits for pings.
+?rid= links a start to its end. Healthchecks raises an alarm if a ping is missing, so an unsent ping is not stored, and
+is tried again at most once. The process waits for pings only at its end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cronjobs.text import one_line
 PING_S: Final = 5.0
 FLUSH_S: Final = 10.0
 FAILURES: Final = 3  # after this many failures in a row, this process sends no more
-_LATER: Final = {  # the run has not failed yet, or an operator ended it: sent as /log, which raises no alarm
+_LATER: Final = {  # sent as /log, which raises no alarm: the run has not failed for good, or an operator ended it
     "job.retried": "failed, will be retried",
     "job.interrupted": "interrupted, will run again",
     "job.snoozed": "put off by its handler",
@@ -68,7 +68,7 @@ class Pings:
             self._put(url, "start", run_id, "", str(job.schedule))
 
     def ended(self, finished: Finished) -> None:
-        """Note that the handler has ended. ``heard`` later gets the job's outcome."""
+        """Remember the exit code with which the handler failed, if it has one. ``heard`` later pings the outcome."""
         if finished.job.id in self._running and isinstance(finished.outcome, Failed):
             kind, _, code = finished.outcome.error_type.partition("-")
             self._codes[finished.job.id] = code if kind == "exit" and code.isdecimal() else ""
@@ -114,7 +114,7 @@ class Pings:
             thread = threading.Thread(target=self._send_all, name="cronjobs-pings", daemon=True)
             try:
                 thread.start()
-            except (RuntimeError, MemoryError):  # process or memory limit: no ping, which the other side notices
+            except (RuntimeError, MemoryError):  # process or memory limit: Healthchecks will miss the ping
                 return
             self._thread = thread
 
@@ -130,12 +130,12 @@ class Pings:
                     post(ping.url, ping.body.encode(), PING_S, "text/plain; charset=utf-8")
                     failed = 0
                     break
-                except Exception as error:  # libraries raise anything on a bad answer
+                except Exception as error:  # a library may raise any exception on a bad answer
                     failed += 1
                     self._errors[ping.of] = f"{type(error).__name__}: {error}"
 
     def flush(self, within_s: float) -> None:
-        """Wait up to *within_s* for queued pings. Report unsent pings. Call nothing else after this."""
+        """Wait up to *within_s* for the queued pings to be sent. Report failed ones. Call no method after this."""
         if self._thread is None:
             return
         self._outbox.put(None)
@@ -173,7 +173,7 @@ hook = PingHook
 
 
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
-    """Ping that a tick did not start. No log is open yet."""
+    """Ping that a tick did not start. No log is open yet, so a failed ping is not reported."""
     pings = Pings(settings, lambda _event: None)
     pings.tick_ended(error.exit_code, str(error))
     pings.flush(until - SYSTEM.monotonic())

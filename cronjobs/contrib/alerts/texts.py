@@ -27,7 +27,7 @@ SUBJECT: Final = 180
 
 @dataclass(frozen=True)
 class ReportedFinding:
-    """A finding in a message, masked. ``ended_at`` is None while it lasts."""
+    """A finding in a message, with its secrets masked. ``ended_at`` is None while the finding lasts."""
 
     finding: str
     kind: str
@@ -37,8 +37,8 @@ class ReportedFinding:
     began_at: datetime
     ended_at: datetime | None = None
     jobs: tuple[dict[str, Any], ...] = ()
-    times: int = 0  # earlier messages about the finding
-    causes: tuple[dict[str, Any], ...] = ()  # of dead jobs, commonest first
+    times: int = 0  # how many messages about the finding came before
+    causes: tuple[dict[str, Any], ...] = ()  # why the jobs are dead, the most common cause first
     more_causes: int = 0
 
 
@@ -52,7 +52,7 @@ class Message:
     findings: Sequence[ReportedFinding] = ()
     left_out: int = 0
     zone: str = "UTC"
-    note: str = ""  # in place of findings
+    note: str = ""  # a sentence in place of findings
     sent_at: datetime | None = None
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
@@ -131,7 +131,7 @@ def _of_cause(cause: Cause, settings: Settings, now: datetime) -> dict[str, Any]
 
 
 def note(text: str, settings: Settings, host: str, now: datetime) -> Message:
-    """Return a message of one sentence without findings: a test, or a database outage."""
+    """Return a message that has one sentence in place of findings, such as a test or the report of an outage."""
     words = one_line(mask(text, settings.secrets), MESSAGE_LIMIT)
     return Message(settings.project, settings.environment, host, note=words, sent_at=now, secrets=settings.secrets)
 
@@ -202,7 +202,7 @@ def _finding_lines(each: ReportedFinding, zone: str) -> list[str]:
 
 
 def as_json(message: Message) -> dict[str, Any]:
-    """Return the message as JSON for programs: a webhook's body, a command's stdin."""
+    """Return the message as JSON for programs: for a webhook's body or a command's stdin."""
     return {
         "project": message.project,
         "environment": message.environment,

@@ -26,12 +26,12 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def send(channel: WebhookChannel, message: Message, timeout_s: float) -> None:
-    """POST the message. Raises OSError, also for answers other than 2xx. The error never quotes the secret URL."""
+    """POST the message. Raises OSError, also if the answer is not 2xx. The error never quotes the URL, a secret."""
     post(channel.url, json.dumps(payload(channel, message)).encode(), timeout_s)
 
 
 def post(url: str, content: bytes, timeout_s: float, kind: str = "application/json") -> None:
-    """POST *content*, for messages and pings. Uses the environment's proxies."""
+    """POST *content*, a message or a ping, through the proxies that the environment names."""
     request = Request(url, data=content, method="POST")
     request.add_header("Content-Type", kind)
     request.add_header("User-Agent", f"cronjobs/{__version__}")
