@@ -46,7 +46,7 @@ def books(
 ) -> list[Book]:
     """Return the books of the schedules due from *begin* to *end*, sorted by name.
 
-    *only* is the present or former name of the one schedule to return. If None, all schedules are returned.
+    *only* is the current or a former name of a schedule, whose book alone is returned. If None, all books are returned.
     """
     now = database_now(connection)
     period = _period(connection, settings.retention, begin, min(end, now), now)
@@ -63,7 +63,7 @@ def books(
     for job in store.unnamed_jobs(connection, period.begin, period.end, UNNAMED_AT_MOST):
         if owner := _owner(job, names):
             unnamed.setdefault(owner, []).append(job)
-    set_back = cache(partial(store.clock_set_back, connection, period.begin))  # many definitions share an instant
+    set_back = cache(partial(store.clock_set_back, connection, period.begin))  # many acts share an instant
     kept = []
     unsettled = _unsettled_because(connection, settings)
     for each in stored:
@@ -77,7 +77,7 @@ def books(
 
 
 def _period(connection: Connection, retention: Retention, begin: datetime, end: datetime, now: datetime) -> Period:
-    """Return the period, and how far back rows are complete. The oldest rows show if retention used to be shorter."""
+    """Return the period, and how far back rows are complete. The oldest rows show if retention was shorter before."""
     first_tick = explaining.first_tick_at(connection)
     oldest = store.oldest_succeeded(connection)
     ledger_from: datetime = now - retention.occurrences
@@ -144,9 +144,9 @@ def in_order(
 ) -> tuple[list[ScheduleAct], list[Doubt]]:
     """Return the entries in the order they were written, and the spans in which a wrong clock makes them uncertain.
 
-    If an entry is later than its successor or than *now*, its time is wrong. All that is known is that it was written
-    after its predecessor. For the first entry, the ticks may show the earliest time (*set_back*); if they do not, the
-    entry may be as old as *begin*.
+    If an entry's time is later than its successor's or than *now*, it is wrong. All that is known is that the entry was
+    written after its predecessor. For the first entry, *set_back* may tell from the ticks how old the entry can be; if
+    it does not, the entry may be as old as *begin*.
     """
     acts: list[ScheduleAct] = []
     doubts: list[Doubt] = []
@@ -166,7 +166,7 @@ def in_order(
 
 
 def _owner(job: UnnamedJob, names: Mapping[str, Sequence[Name]]) -> str | None:
-    """Return the present name of the schedule that had the job's schedule name at the time, or else at any time."""
+    """Return the current name of the schedule that had the name in the job's row when the job was due, or ever."""
     owners = [now for now, several in names.items() if any(each.name == job.schedule for each in several)]
     at = from_microseconds(job.at)
     then = [now for now in owners if any(each.holds(job.schedule, at) for each in names[now])]
@@ -178,7 +178,7 @@ def _id(row: Any) -> int:
 
 
 def _timezone(periods: Sequence[DefinitionPeriod], otherwise: str) -> str:
-    """Return the zone of the last definition that has a valid one, since plain SQL may have written any text."""
+    """Return the newest definition's zone that is valid. Plain SQL may have written an invalid one."""
     for era in reversed(periods):
         with suppress(KeyError, ValueError, OSError):
             if era.facts is not None:

@@ -28,7 +28,7 @@ MICROS: Final = 1_000_000
 
 SETTLED: Final = ("ran", "failed", "skipped", "missed", "coalesced")
 OPEN: Final = ("unsettled", "waiting", "running")
-# Counted separately: occurrences past the retention of their rows, that cannot be judged, or that were not due.
+# Counted separately: occurrences whose job or ledger row is pruned, that cannot be judged, or that were not due.
 BESIDE: Final = ("pruned", "beyond", "unjudged", "extra")
 
 OF_JOB: Final = {
@@ -70,7 +70,7 @@ class Account:
     """The evidence for one schedule's books. ``owed`` lists the spans (after, until] that a pause still holds back.
 
     ``open_because`` says why due occurrences are not settled. ``backfills`` lists ranges backfilled by hand. ``early``
-    lists occurrences that a wrong clock ran before they were due, and that have not run since.
+    lists occurrences that ran before they were due, since a clock was wrong, and that have not run since.
     """
 
     schedule: str
@@ -182,7 +182,7 @@ class _Bookkeeper:
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def _enter_all(self) -> None:
-        """Enter the ledger rows. Fast path: most rows have one occurrence, which follows the previous row's."""
+        """Enter the ledger rows. The fast path is for most rows: each has one occurrence, the next that was due."""
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
             quick = entry.first == entry.last and entry.number == 1 and place < len(due)
@@ -243,7 +243,7 @@ class _Bookkeeper:
             low = upto
 
     def _check_range(self, entry: Entry, low: int, high: int) -> None:
-        """Check that a row's range begins and ends with a due occurrence, and has as many as the row counts."""
+        """Check that a row's range begins and ends with a due occurrence, and has as many of them as the row says."""
         inside = entry.first >= _micros(self.period.begin) and entry.last <= _micros(self.period.end)
         if self._doubted(entry.first, entry.last):
             self._day(max(entry.first // MICROS, self.starts[0])).counts["unjudged"] += max(
@@ -354,7 +354,7 @@ class _Bookkeeper:
 
 
 def _runs(cover: bytearray, value: int) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of *cover* that have this value, as (start, end), without the end."""
+    """Yield the stretches of *cover* that have this value, as (start, end), where *end* is exclusive."""
     begin = cover.find(value)
     while begin >= 0:
         end = begin

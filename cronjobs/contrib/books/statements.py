@@ -20,7 +20,7 @@ FIRST_S, LAST_S = (
 
 
 def _microseconds(column: str) -> str:
-    """Return SQL for an instant as a number, which is faster than a datetime. It clamps "infinity" (from plain SQL)."""
+    """Return SQL that reads an instant as a number, for speed, and clamps "infinity", which plain SQL may write."""
     return either(
         postgresql=f"CAST(greatest(least(extract(epoch FROM {column}), {LAST_S}), {FIRST_S}) * 1000000 AS bigint)",
         sqlite=column,
@@ -41,8 +41,8 @@ _SET_BACK = f"""
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# The same for a clock that was set back any distance, seen from the tick that ran at :at. The repeated time led up to
-# :at, so the last ticks before :at reveal it. Only if they do, search for the first tick of the repeated time.
+# Like _SET_BACK, but the clock may have been set back by any distance. It then went through the time before :at again,
+# so the last ticks before :at have higher ids than the ticks at :at. Only if some do, search for the first such tick.
 _AT_WORK = (
     f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
 )
@@ -54,7 +54,7 @@ _LIVED_AGAIN = f"""
         SELECT l.id FROM {TICKS} l WHERE l.started_at < {_JUST_BEFORE} ORDER BY l.started_at DESC LIMIT 100) n
       WHERE n.id > {_AT_WORK})"""
 
-# Scalar subqueries, because the planner might read all jobs for a join.
+# Use scalar subqueries, because the planner might read all jobs for a join.
 _ENTRIES = f"""
   SELECT {_FIRST_MICROS} AS first_micros, {_LAST_MICROS} AS last_micros, c.count, c.outcome,
     CASE WHEN c.reason LIKE '{BACKFILLED}%' THEN 'backfill'
@@ -68,8 +68,8 @@ _ENTRIES = f"""
 
 
 def _unnamed(which: str) -> str:
-    # Find unfinished jobs by the schedule index, others by finished_at. A job cancelled before it began is no run:
-    # see engine/schedules/wrong_clock.py.
+    # Find unfinished jobs by the schedule index, others by finished_at. A job that was cancelled before it began does
+    # not count as a run: see engine/schedules/wrong_clock.py.
     return f"""
   SELECT j.id, j.schedule, {_JOB_MICROS} AS micros FROM {JOBS} j
   WHERE {which} AND j.schedule IS NOT NULL AND j.schedule > ''
@@ -123,7 +123,7 @@ def entries(connection: Connection, schedule_id: int, begin: datetime, end: date
 
 
 def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end: datetime) -> list[datetime]:
-    """Return the occurrences that a wrong clock ran before they were due, and that have not run since."""
+    """Return the occurrences that ran before they were due, since a clock was wrong, and that have not run since."""
     rows = run(
         connection,
         f"""
@@ -138,7 +138,7 @@ def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end:
 
 
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:
-    """Yield schedules' jobs that no ledger row names, unordered, and at most *most* for each of _WHICH."""
+    """Yield schedules' jobs that no ledger row names, in no order. *most* is the limit for each condition in _WHICH."""
     for which in _WHICH:
         rows = run(connection, _unnamed(which), begin=begin, end=end, most=most)
         yield from map(UnnamedJob._make, rows.all())
@@ -155,10 +155,10 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
 
 
 def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
-    """Return when the time that was repeated before *at* began, if ticks show that the clock was set back.
+    """Return the start of the time before *at* that the clock went through twice, if ticks show that it was set back.
 
     The result is not before *begin*. It is *at* itself if the clock had been ahead of *at* by at most ten minutes, and
-    was set back. It is None if neither is the case.
+    was set back. If the ticks show neither, the result is None.
     """
     began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
     if began is not None:
