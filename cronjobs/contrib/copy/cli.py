@@ -101,7 +101,7 @@ def copy(
     if as_json:
         echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
         return
-    # Print "${NEW_URL}" unfilled, since the configuration should name the variable too.
+    # Print a URL with "${NEW_URL}" as it was typed, since the configuration should name the variable too.
     for sentence in _copied(report, typed if typed and "${" in typed else str(target.address)):
         echo(sentence)
 
@@ -124,7 +124,7 @@ def _filled(url: str, settings: Settings) -> str:
         raise UsageError(str(error)) from None
     passwords = masking.url_passwords(text)
     secrets = settings.secrets | masking.long_enough(came_in) | passwords
-    # A URL without a password is no secret; do not mask it to ***.
+    # A URL without a password is no secret, so do not mask it.
     masking.remember(secrets if passwords else secrets - {text})
     return text
 

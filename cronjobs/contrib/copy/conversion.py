@@ -46,14 +46,14 @@ def _text(value: Any) -> str:
 
 
 def as_jsonb(text: str) -> tuple[str, str | None]:
-    """Return *text* and None if jsonb accepts it with the same digits. Else return it as a JSON string, and the reason.
+    """Return *text* and None if jsonb accepts it and keeps all digits. Else return it as a JSON string, and the reason.
 
-    On either side, a job whose payload jsonb refuses dies with a reason when it is due.
+    On either side, a job with a payload that jsonb refuses dies when it is due, and its error says why.
     """
     try:
         if isinstance(text, BrokenText):
             raise ValueError(NOT_UTF8)
-        if len(text) > MOST_FETCHED:  # parsing it may need a hundred times as much memory
+        if len(text) > MOST_FETCHED:  # parsing the text may need a hundred times its size in memory
             raise ValueError(f"it is larger than {MOST_FETCHED:,} bytes")
         found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_number)
         json.dumps(found, default=str, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
@@ -74,7 +74,8 @@ def _refuse(name: str) -> None:
 
 def _number(text: str) -> Decimal:
     number = Decimal(text)
-    # The limit of the table's CHECK; numeric itself holds 131,072 digits before the point and 16,383 after it.
+    # This is the limit of the table's CHECK. PostgreSQL's numeric itself holds 131,072 digits before the point and
+    # 16,383 after it.
     if number.copy_abs() > LARGEST or -int(number.as_tuple().exponent) > LIMIT_DIGITS:
         raise ValueError("it holds a number that is out of range")
     return number

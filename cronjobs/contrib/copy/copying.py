@@ -25,11 +25,11 @@ from cronjobs.errors import CronjobsError, UsageError
 ACTION: Final = "copy"  # the new side's audit entry that records how far the copy got
 POLL_S: Final = 0.2
 
-# A row in these tables means that a database is in use. Pauses, queues and the audit trail may have rows before that.
+# A row in these tables means that a database is in use. An unused one may have rows about pauses, queues and audits.
 _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
-"""(table, rows done, rows in all)"""
+"""Is called with the table, the rows done, and the rows in all."""
 
 
 class CopyRefused(CronjobsError):
@@ -80,8 +80,8 @@ def copy(
     *wait* is how long to wait for running jobs on the old side. If None, refuse to copy while any job runs. Raises
     CopyRefused, ForeignDatabase or DatabaseError.
 
-    Only one side is ever open. After an error before COMMIT, nothing is written to the new side, and the old side is
-    reopened if this copy closed it and no other copy has begun since. From COMMIT on, the old side stays closed.
+    At most one side is open at any time. After an error before COMMIT, nothing is written to the new side. The old side
+    is then reopened if this copy closed it and no other copy has begun since. After COMMIT, the old side stays closed.
     """
     if not source.is_sqlite or target.is_sqlite:
         raise UsageError("db copy copies from SQLite to PostgreSQL only; otherwise use the database's own tools")
@@ -141,7 +141,7 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
 
 
 def _life(connection: Connection) -> dict[str, int]:
-    """Return row counts and ids. If they change later, the database has been used."""
+    """Return row counts and highest ids. If they differ later, the database has been used in between."""
     return {
         "jobs": store.newest(connection, jobs),
         "runs": store.count(connection, job_runs),
@@ -191,14 +191,14 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
 def _hold_closed(old: Connection, where: str) -> None:
     """Check that the old side is closed. The caller's write transaction keeps it closed until the new side commits.
 
-    That may take long, since COMMIT waits for a synchronous standby.
+    The new side's COMMIT may take long, since it waits for a synchronous standby.
     """
     if read_meta(old).environment != where:
         raise CopyRefused('"cronjobs db adopt" reopened the old side meanwhile; nothing was copied')
 
 
 def _reopen(source: Database, before: Meta, closing: int, actor: str) -> None:
-    """Reopen the old side, unless another copy has begun since the audit entry *closing* and needs it closed."""
+    """Reopen the old side, unless another copy, begun since the audit entry *closing*, needs the old side closed."""
     with source.write() as connection:
         if store.last_closing(connection) == closing:
             reopen(connection, before.project, before.environment, actor)
@@ -266,7 +266,7 @@ def _copy_all(old: Connection, new: Connection, mark: CopyMark | None, report: C
     if mark is not None:
         store.empty(new)
     for table in store.TABLES:
-        # The audit trail is append-only: keep the new side's entries, and add only those since the earlier copy.
+        # The audit trail is append-only: keep the new side's entries, and add the old side's newer ones.
         above = mark.audit if mark is not None and table is audit else 0
         total, done = store.count(old, table), 0
         for rows in store.batches(old, table, above):

@@ -14,7 +14,7 @@ from cronjobs.engine.store.meta import FENCE, qualified
 from cronjobs.engine.store.sql import group, kinds, run
 
 BATCH: Final = 1000  # rows per batch
-BATCH_BYTES: Final = 8 * 1024 * 1024  # a batch that reaches this size has fewer rows
+BATCH_BYTES: Final = 8 * 1024 * 1024  # a batch also ends once it has this size
 
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
 WITH_IDS: Final = (jobs, schedules, ticks, findings)  # ids are kept: other rows, or the rows' order, depend on them
