@@ -140,7 +140,7 @@ def _histogram(name: str, about: str, ended: Sums, kind: str) -> Family:
 def _longest(ended: Sums, lately: Sums) -> list[Family]:
     """Return the gauges of the longest attempts and latencies.
 
-    A name that the counters do not have goes under OTHER, so that no series comes and goes.
+    A job type without counters of its own is counted under OTHER, so that no series comes and goes.
     """
     families = []
     for name, about, kind in (
@@ -168,7 +168,11 @@ def _longest(ended: Sums, lately: Sums) -> list[Family]:
 
 
 def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Family]:
-    """Return the schedules' metrics. The lowest ids keep their own labels, so that no schedule moves to OTHER later."""
+    """Return the schedules' metrics.
+
+    If there are too many schedules, those with the lowest ids have labels of their own. So no schedule moves to OTHER
+    later.
+    """
     most = MOST_NAMES["occurrences"]
     names = {str(each.id): each.name if place < most else OTHER for place, each in enumerate(schedules)}
     settled: Sums = {}
@@ -233,7 +237,7 @@ def _queues(connection: Connection) -> list[Family]:
     for row in capped:
         queue = found.setdefault(row.name, _Queue())
         queue.capacity, queue.dropped, queue.refused, queue.listed = row.max_waiting, row.dropped, row.refused, True
-    # Keep series stable: queues that have or had a cap get a label first, then the fullest queues.
+    # Keep series stable: queues that have or had a cap are first to get a label of their own, then the fullest queues.
     order = sorted(found, key=lambda name: (not found[name].listed, -found[name].waiting, name))
     order = sorted(order[:MOST_QUEUES]) + order[MOST_QUEUES:]
     shown: dict[str, _Queue] = {}
@@ -281,7 +285,10 @@ def _queues(connection: Connection) -> list[Family]:
 
 
 def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
-    """For the scope "all", count all running jobs under a limit; for "each", those of the key that has the most."""
+    """Return the limits' metrics.
+
+    The scope "all" counts all running jobs under a limit. The scope "each" counts those of the key that has the most.
+    """
     used = Family(
         "cronjobs_limit_used",
         "gauge",
@@ -310,7 +317,7 @@ def _ticks(connection: Connection, workers: int) -> list[Family]:
 
 
 def _is_saturated(tick: Row[Any]) -> bool:
-    left = tick.not_started if isinstance(tick.not_started, list) else []  # SQLite may hold anything
+    left = tick.not_started if isinstance(tick.not_started, list) else []  # on SQLite, it may be anything
     return any(isinstance(entry, Mapping) and entry.get("why") == NO_WORKER for entry in left)
 
 

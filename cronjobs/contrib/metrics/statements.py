@@ -1,4 +1,4 @@
-"""The SQL for metrics of the present state. The counts of what has ended come from ``store.counts``."""
+"""The SQL for metrics of the current state. The counts of what has ended come from ``store.counts``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def queue_rows(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def last_tick_at(connection: Connection) -> datetime | None:
-    """Return when the tick with the highest id began. By time, a tick whose clock was years ahead would stay newest."""
+    """Return when the tick with the highest id began. Times would mislead if a clock had been years ahead."""
     at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at
 

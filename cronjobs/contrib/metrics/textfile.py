@@ -1,4 +1,4 @@
-"""Write metrics to a file for node_exporter, atomically, and so that node_exporter's user can read the file."""
+"""Write metrics to a file for node_exporter, atomically, with a mode that lets node_exporter's user read the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TextfileNotWritten(CronjobsError):
 
 def write(path: Path, lines: Iterable[str]) -> None:
     """Replace *path* with a file of *lines*. A symlink is replaced, not followed. Raises TextfileNotWritten."""
-    # node_exporter ignores the temporary file, as its name does not end in .prom. Each process has its own.
+    # node_exporter ignores this temporary file, as its name does not end in .prom. Each process has a file of its own.
     beside = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         require_replaceable(path)
