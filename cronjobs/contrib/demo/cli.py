@@ -77,8 +77,8 @@ def beat(ctx: Context, of: str) -> None:
     effect(f"{of} of {ctx.scheduled_for:%H:%M}")
 '''
 
-WAIT_S = 10.0  # for the retry's second to pass, even on a busy machine
-LONGEST_S = 60  # for one command
+WAIT_S = 10.0  # how long to wait for the retry, which is due after a second, even on a busy machine
+LONGEST_S = 60  # how long one command may take
 ROOM_S = 15  # how long the demo takes on a busy machine
 NEEDED = (
     *(f"cronjobs.desk.cli.{name}" for name in ("main", "enqueue", "jobs_list")),
@@ -92,7 +92,7 @@ def exit_code(child: int) -> int:
 
 
 class DemoFailed(CronjobsError):
-    """Something happened that the demo had not announced. This is a bug worth reporting."""
+    """Something happened that the demo did not expect. This is a bug worth reporting."""
 
 
 def demo(
@@ -269,7 +269,7 @@ class Demo:
         return [line for line in (file.read_text().splitlines() if file.exists() else []) if line.startswith(of)]
 
     def expect(self, effects: list[str]) -> None:
-        """Check what the handlers did, except for schedules, which may come due by themselves meanwhile."""
+        """Check what the handlers did, apart from schedules' jobs: schedules may come due by themselves meanwhile."""
         done = [line for line in self.effects() if " of " not in line]
         if done != effects:
             raise DemoFailed(f"the effects are {done} instead of {effects}")
@@ -315,7 +315,7 @@ class Demo:
         )
 
     def room_in_the_minute(self) -> None:
-        """Wait for the next minute if this one is nearly over: the schedules would fire in the middle of the demo."""
+        """Wait for the next minute if this one is nearly over. Otherwise, schedules would fire in mid-demo."""
         if SYSTEM.now().second >= 60 - ROOM_S:
             self.say("waiting for the next minute to begin …")
         while SYSTEM.now().second >= 60 - ROOM_S:
