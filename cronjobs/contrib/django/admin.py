@@ -38,7 +38,7 @@ from cronjobs.text import clean, one_line, visible
 MOST_COUNTED: Final = 10_000  # a list counts no more rows, since counting ten million takes seconds
 RECENT: Final = 1000  # the types and queues of this many newest jobs are offered as filters
 ATTEMPTS: Final = 20
-LONGEST: Final = 20_000  # characters of a value
+LONGEST: Final = 20_000  # a longer value is cut to this many characters
 
 
 if admin.site.index_template is None:  # keep a site's own template
@@ -291,7 +291,7 @@ def _batches(ids: list[int]) -> Iterator[Collection[int]]:
 
 
 def _configuration() -> Settings:
-    """Return the project's configuration, which says which payloads to show. If it is unreadable, show none."""
+    """Return the project's configuration, which says which payloads to show. If it is unreadable, no payload is."""
     file = config_file(settings)
     try:
         found = load(file, environ=os.environ, need_database=False, only_database=True)

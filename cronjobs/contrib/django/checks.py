@@ -45,7 +45,7 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
 
 
 def _place(address: Address) -> tuple[str, str | None]:
-    """Return the parts of an address that can be compared. The host is not one, since it may have several names."""
+    """Return the parts of an address that can be compared. The host is not one of them: it may have several names."""
     return address.url.get_backend_name(), address.url.database
 
 

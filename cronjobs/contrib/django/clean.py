@@ -63,7 +63,7 @@ class _OfThread:
         self.end()
 
     def end(self, *, last: bool = False) -> bool:
-        """Clean the connections. Return whether a transaction was left open. If *last*, the thread ends: close all."""
+        """Clean the connections. Return whether a transaction was left open. If *last*, close all: the thread ends."""
         left_open = False
         for connection in connections.all(initialized_only=True):
             if connection.alias not in self._tests:
@@ -81,7 +81,7 @@ def _cleaned(connection: Any, *, last: bool) -> bool:
             connection.connection.rollback()
     connection.close()
     if connection.in_atomic_block:
-        del connections[connection.alias]  # Django still thinks a transaction is open; it reconnects on next use
+        del connections[connection.alias]  # Django still thinks a transaction is open; now it will reconnect
     return left_open
 
 

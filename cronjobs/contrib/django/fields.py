@@ -17,7 +17,7 @@ from cronjobs.text import BrokenText, decoded
 
 
 def _undecoded(connection: Any, sql: str) -> str:
-    """Return SQL for a text column as bytes, since SQLite's driver raises for text that is not UTF-8."""
+    """Return SQL that reads a text column as bytes on SQLite, whose driver raises for text that is not UTF-8."""
     is_column = "(" not in sql
     return f"CAST({sql} AS BLOB)" if connection.vendor == "sqlite" and is_column else sql
 
@@ -54,7 +54,7 @@ class JsonField(models.JSONField):
             return None
         if found in NOT_FETCHED or (isinstance(value, str) and too_deep(value, found)):
             return None
-        # Django returns invalid JSON as plain text; a key transform is parsed already.
+        # Django returns invalid JSON as plain text. The value of a key transform is parsed already, so it may be text.
         is_text = found is value and isinstance(value, str) and not isinstance(expression, KeyTransform)
         return None if is_text else found
 

@@ -71,7 +71,7 @@ class ToRevision(Operation):
                 return
             for statement in statements:
                 cursor.execute(statement)
-            if path is not None:  # restore it, since Django records the migration next, in this transaction
+            if path is not None:  # restore search_path: Django records the migration next, in this transaction
                 cursor.execute("SELECT set_config('search_path', %s, true)", path)
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:

@@ -33,15 +33,16 @@ def _handler(task: Any) -> Any:
 
 
 def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
-    """Return a function that says why a payload's arguments do not fit the task's function by number and name.
+    """Return a function that says why a payload's arguments, by number or name, do not fit the task's function.
 
-    It returns None if they fit. It does not compare types with annotations, since Django passes JSON values unchanged.
+    It returns None if the arguments fit. It does not compare types with annotations, since Django passes JSON values
+    unchanged.
     """
 
     def fault(payload: Mapping[str, Any]) -> str | None:
         try:
             signature = signature_of(task.func)
-        except Exception:  # broken annotations raise anything; the call itself will report it
+        except Exception:  # broken annotations may raise any exception; the call itself will report it
             return None
         args, kwargs = payload.get("args") or [], payload.get("kwargs") or {}
         if not isinstance(args, list) or not isinstance(kwargs, dict):  # the handler's own annotations report this

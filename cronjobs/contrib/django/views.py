@@ -28,7 +28,7 @@ from cronjobs.engine.config.django_project import config_file
 from cronjobs.installed import needed
 
 REQUEST: Final = "cronjobs.contrib.django.request"
-EXEMPT: Final = "cronjobs.csrf_exempt"  # as in contrib.web.security, which not every project has
+EXEMPT: Final = "cronjobs.csrf_exempt"  # as in contrib.web.security, which not every project can import
 
 Asked = Callable[[Any], bool]
 Connect = Callable[[], AbstractContextManager[Connection]]
@@ -85,7 +85,7 @@ def _login(request: Any) -> str:
     prefix = get_script_prefix()
     try:
         place = str(resolve_url(settings.LOGIN_URL))
-        if place.startswith(prefix):  # this site cannot resolve a URL elsewhere
+        if place.startswith(prefix):  # a URL of another site cannot be resolved here
             resolve("/" + place.partition("?")[0].removeprefix(prefix), getattr(request, "urlconf", None))
     except (NoReverseMatch, Resolver404):
         try:
@@ -112,7 +112,7 @@ def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: st
 
 
 class DoorsOfTest:
-    """Django's own connection: no other one sees what a test has written."""
+    """Gives the pages Django's own connection, since no other connection sees what a test has written."""
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -144,7 +144,7 @@ def _environ(request: Any, path: str) -> dict[str, Any]:
 
 
 def _form_of_test(request: Any) -> dict[str, Any]:
-    """The form that Django's test client sent, as multipart by default, as a browser would send it."""
+    """Return the form that Django's test client sent (as multipart by default), encoded as a browser would send it."""
     form = request.POST.urlencode().encode()
     exempt = {EXEMPT: True} if getattr(request, "_dont_enforce_csrf_checks", False) else {}
     return exempt | {
