@@ -31,7 +31,7 @@ from cronjobs.engine.store.tokens import TokenKey, TokenRow
 from cronjobs.errors import DatabaseError
 from cronjobs.model import Finished, Lost, Outcome, Released
 
-LOOK_S: Final = 1.0  # seconds between reads of cancels, and of tokens of adrift attempts
+LOOK_S: Final = 1.0  # seconds between reads of cancel requests, and of the tokens of adrift attempts
 IDLE_S: Final = 30.0  # the supervisor ends after this long without an attempt
 CONNECT_AGAIN_S: Final = 2.0
 WAITING: Final = "waiting"  # the reason to stop an attempt that has waited too long for a worker
@@ -66,7 +66,7 @@ class StopAsked(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """An attempt to connect has ended. If ``error`` is None, it succeeded."""
+    """A try to connect has ended. If ``error`` is None, we are connected."""
 
     error: str | None
 
@@ -317,7 +317,7 @@ class ClusterWorkers(Workers):
         return far.adrift or far.asked is not None
 
     def _look(self) -> None:
-        """Read the tokens, sooner if an attempt is urgent, and act on what they show."""
+        """Read the tokens if it is time, and act on what they show. It is time sooner if an attempt is urgent."""
         now = self.clock.monotonic()
         written = [far for far in self._far.values() if far.written]
         self._note_waiting(written, now)
@@ -347,7 +347,7 @@ class ClusterWorkers(Workers):
             self._over.append((far, GuardReport.decode(row.ended)))
 
     def _close(self, some: list[FarAttempt]) -> None:
-        """End those attempts that nobody runs. Ask the guards to stop the others that must stop."""
+        """End those of the attempts that nobody runs. Of the others, ask the guards to stop those that must stop."""
         some = [far for far in some if far.key.job_id in self._far and all(far is not other for other, _ in self._over)]
         if not some:
             return
@@ -365,7 +365,7 @@ class ClusterWorkers(Workers):
                 self.cluster.stop(far.worker, far.key.job_id, far.key.attempt, far.asked)
 
     def _look_for_cancels(self) -> None:
-        """Read cancels sooner than the loop's next renewal would, so that workers do not work in vain."""
+        """Read cancel requests more often than the loop's renewals do, so that workers do not work in vain."""
         now, running = self.clock.monotonic(), [far for far in self._far.values() if far.asked is None]
         if not running or now < self._asked_at + LOOK_S:
             return
@@ -377,7 +377,7 @@ class ClusterWorkers(Workers):
         self._take_mail(0)
 
     def _note_waiting(self, written: list[FarAttempt], now: float) -> None:
-        """Mark attempts that have waited too long for a worker. Unless they have begun, they are released."""
+        """Mark attempts that have waited too long for a worker. Those that turn out not to have begun are released."""
         for far in written:
             if not far.begun and far.asked is None and now >= far.since + self.executor.queue_wait.total_seconds():
                 far.asked = WAITING

@@ -40,7 +40,7 @@ from cronjobs.text import CappedText
 
 TELL_S: Final = 1.0  # minimum seconds between progress messages
 
-_running: dict[tuple[int, int], StopSignal] = {}  # (job, attempt) → its stop signal
+_running: dict[tuple[int, int], StopSignal] = {}  # (job, attempt) → the attempt's stop signal
 
 
 def run(text: str) -> str:
@@ -73,9 +73,9 @@ def run(text: str) -> str:
 
 
 def stop(job_id: int, attempt: int, reason: str) -> bool:
-    """Stop an attempt if it is running in this process.
+    """Stop an attempt if it is running in this process. Return whether it was running here.
 
-    Return whether it does. The supervisor calls this on the worker.
+    The supervisor calls this on the worker.
     """
     found = _running.get((job_id, attempt))
     if found is not None:

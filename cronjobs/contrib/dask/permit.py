@@ -22,9 +22,10 @@ LAST_TRIES: Final = 3  # tries to write the outcome
 
 @dataclass
 class HeldPermit:
-    """By ``safe_until``, a monotonic instant, the handler must be gone. The launcher's kernel timer enforces this.
+    """The permit of one attempt. By ``safe_until``, a monotonic instant, the attempt's handler must be gone.
 
-    A confirmation counts from when it was requested, so a delay in this process only shortens the permit.
+    The launcher's kernel timer enforces this. A confirmed permit counts from when the confirmation was requested, so a
+    delay in this process can only shorten the permit.
     """
 
     database: Database
@@ -39,7 +40,7 @@ class HeldPermit:
     def take(self) -> Permit:
         """Take the token, and try again if the connection is lost. Raises DatabaseError.
 
-        The lost call may have taken the token for us. Without another try, nobody could begin the attempt.
+        The call whose answer was lost may have taken the token for us. Then nobody else could begin the attempt.
         """
         for left in reversed(range(TAKE_TRIES)):
             sent = self.clock.monotonic()

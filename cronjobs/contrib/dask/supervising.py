@@ -67,7 +67,7 @@ class Supervisor:
             self.loop.pace.look_again()
 
     def connected(self, up: bool) -> None:
-        """Note that the cluster came or went. Without the cluster, nothing is claimed."""
+        """Note that the connection to the cluster came or went. Without a connection, nothing is claimed."""
         self.up = up
         self._open_or_close()
 

@@ -30,7 +30,7 @@ def versions() -> Versions:
 class Spec:
     """An attempt as sent to a worker, which sends progress to ``topic``.
 
-    ``request`` is for the handler's process, and has the claiming host's folders.
+    ``request`` is for the handler's process, and names the claiming host's folders.
     """
 
     key: TokenKey
@@ -54,7 +54,7 @@ class Spec:
             around=settings.around,
             run=RunSettings(shutdown_grace=settings.run.shutdown_grace),
         )
-        # Send the fence: a worker with its own database connection writes effects and finishes transactions.
+        # Send the fence: a worker with its own database connection needs it for effects and transactions.
         request = Request(
             attempt.job,
             plain,
@@ -87,7 +87,7 @@ class GuardReport(NamedTuple):
     """A guard's report. If ``said`` is "ended", it has an outcome. Any other word means that this guard ran nothing.
 
     "taken" means that another guard has the token. "cancelled" and "over" mean that nobody may take the token any more.
-    "differs" and "cannot" (with ``why``) mean that the worker must not or could not run the attempt.
+    "differs" means that the worker must not run the attempt, and "cannot" that it could not; ``why`` has the reason.
     """
 
     said: Said
