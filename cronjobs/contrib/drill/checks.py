@@ -54,7 +54,7 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
         held = in_midrun and clean and seen.took_s <= grace_s + SLACK_S
         how = f"SIGTERM in mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
     else:
-        # Without a lease and an unrecorded mail, the kill came too early or too late to prove anything.
+        # If no lease or no unrecorded mail is left, the kill came too early or too late to prove anything.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
         how = (
             "kill -9 in mid-run, after the mail server accepted and before this was recorded: the tick "

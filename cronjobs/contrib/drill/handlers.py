@@ -49,7 +49,7 @@ def receipt_mail(receipt: int, key: str) -> EmailMessage:
 
 
 def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str]:
-    """Send *mail* and return the server's answer. If that fails, raise what has to happen next.
+    """Send *mail* and return the server's answer. If that fails, the exception says what has to happen next.
 
     If the message has not been sent, or the server has refused it, nothing has happened: call ``effect.did_nothing()``,
     and the next attempt starts over. If the message was sent and no answer came, the effect stays unknown, and

@@ -22,7 +22,7 @@ class Mishap(StrEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """``times`` is how many tries fail before one succeeds. A wrong address fails until it is corrected."""
+    """A planned failure. ``times`` tries fail before one succeeds, but a wrong address fails until it is corrected."""
 
     trouble: Mishap
     times: int = 1
@@ -30,7 +30,7 @@ class Planned:
 
 PASSES_BY_ITSELF: Final = frozenset({Mishap.BUSY, Mishap.BUSY_AFTER_MESSAGE, Mishap.HANGS_UP, Mishap.SILENT})
 
-# Used in this order, over and over, so that even a few receipts cover the first entries.
+# These failures are used in this order, over and over, so that even a few receipts meet the first of them.
 MIX: Final = (
     Planned(Mishap.NO_SUCH_ADDRESS),
     Planned(Mishap.BUSY_AFTER_MESSAGE, 2),
@@ -58,7 +58,7 @@ QUIET_START: Final = 0.3  # share of receipts at the start that do not fail
 
 
 def plan(receipts: int) -> dict[int, Planned]:
-    """Return the trouble of each receipt that is to fail, by its number. Numbers begin at 1."""
+    """Return the planned failure of each receipt that is to fail, by the receipt's number. Numbers begin at 1."""
     forced = receipts // FORCED_SHARE
     first = quiet_start(receipts) + 1
     room = receipts - first + 1
@@ -74,7 +74,7 @@ def numbers_of(planned: Mapping[int, Planned], *troubles: Mishap) -> frozenset[i
 
 
 def meets(planned: Planned | None, tried: int, corrected: bool) -> Mishap | None:
-    """Return the trouble of a receipt's next try after *tried* failures, or None if the mail is simply accepted."""
+    """Return the mishap that a receipt's next try meets after *tried* failures, or None if the mail is accepted."""
     if planned is None:
         return None
     if planned.trouble is Mishap.NO_SUCH_ADDRESS:

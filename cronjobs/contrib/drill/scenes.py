@@ -31,7 +31,7 @@ from cronjobs.engine.store.enqueue import job_status
 
 RECEIPT: Final = "drill.receipt"
 CAUGHT: Final = 2  # interrupt a runner once this many of its mails are accepted and unanswered
-ANSWER_DELAY_S: Final = 0.5  # from SIGTERM to the answer; a runner that does not wait for its jobs has exited by then
+ANSWER_DELAY_S: Final = 0.5  # from SIGTERM to the mail server's answer; by then, a runner that does not wait has exited
 TERM_TO_KILL_S: Final = 2.0  # time from SIGTERM to SIGKILL
 HANG_TIMEOUTS_S: Final = (2.0, 4.0, 8.0)
 ROUNDS: Final = 5  # rounds of listing, settling, retrying; one suffices unless a busy machine kills a runner

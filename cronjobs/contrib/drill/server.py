@@ -122,7 +122,7 @@ class MailServer:
         await asyncio.sleep(PACE_S)
         message = email.message_from_bytes(envelope.original_content)
         found = ADDRESS.match(envelope.rcpt_tos[0])
-        assert found is not None  # handle_RCPT accepts only these
+        assert found is not None  # handle_RCPT accepts only such addresses
         mail = ReceivedMail(int(found[1]), str(message["Message-ID"]))
         met = self._meets(mail.receipt)
         self._note(mail.receipt, met)
@@ -158,7 +158,7 @@ class MailServer:
     @staticmethod
     def _hang_up(server: Any) -> str:
         server.transport.abort()
-        return "421 4.4.2 gone"  # nobody reads this
+        return "421 4.4.2 gone"  # nobody reads this answer
 
 
 def _controller(server: MailServer) -> Any:
@@ -171,7 +171,7 @@ def _controller(server: MailServer) -> Any:
     class OnFreePort(Controller):
         def _trigger_server(self) -> None:
             server: Any = self.server
-            self.port = server.sockets[0].getsockname()[1]  # we asked for port 0
+            self.port = server.sockets[0].getsockname()[1]  # we asked for port 0: any free port
             super()._trigger_server()  # type: ignore[no-untyped-call]
 
     return OnFreePort(server, hostname="127.0.0.1", port=0)

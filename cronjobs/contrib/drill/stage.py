@@ -34,7 +34,7 @@ SHUTDOWN_GRACE_S: Final = 5
 MARK_VARIABLE: Final = "CRONJOBS_DRILL"  # marks every process of this drill, whatever started it
 
 POLL_S: Final = 0.02
-PATIENCE_S: Final = 60.0  # for anything that must happen, even on a busy machine
+PATIENCE_S: Final = 60.0  # how long to wait for anything that must happen, even on a busy machine
 AT_ONCE_S: Final = 0.5  # an unblocked operation starts within this time
 
 
@@ -83,7 +83,7 @@ class StagedTick:
 
 @dataclass
 class Stage:
-    """``database`` is only for reading and enqueuing. Everything else is done by commands and ticks."""
+    """The stage. Its ``database`` is only for reading and enqueuing; commands and ticks do everything else."""
 
     folder: Path
     database: Database
