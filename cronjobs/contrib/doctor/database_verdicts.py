@@ -26,7 +26,7 @@ NEWEST_SERVER: Final = 18  # newest tested version
 
 @dataclass(frozen=True)
 class Reached:
-    """The database. ``trouble`` says why it does not answer. ``belongs_to`` names its project if that is not ours."""
+    """The database. ``trouble`` says why it does not answer. ``belongs_to`` names its project if it is not ours."""
 
     name: str
     trouble: str | None = None
@@ -47,7 +47,10 @@ def database(found: Reached) -> Diagnosis:
 
 
 def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis:
-    """Compare the tables' revision *there* with *code*, this version's. *there* is None if there are no tables."""
+    """Compare the tables' revision *there* with *code*, the revision of this version of cronjobs.
+
+    *there* is None if there are no tables.
+    """
     if there is None:
         return problem("the database has no cronjobs tables", "cronjobs db upgrade")
     if there < code:

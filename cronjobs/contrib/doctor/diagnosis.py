@@ -12,7 +12,7 @@ SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``text`` says what was found and what it means. ``fix`` says what to do, or is None if nothing is to do."""
+    """A check's result. ``text`` says what was found and what it means. ``fix`` says what to do, if anything."""
 
     status: Grade
     text: str

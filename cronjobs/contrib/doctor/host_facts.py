@@ -23,7 +23,7 @@ PROBE: Final = "doctor"  # the file written to test the state folder
 
 
 def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
-    """Return the state of *file*'s block in this user's crontab. If *settings* is None, compare only its command."""
+    """Return the state of *file*'s block in this user's crontab. If *settings* is None, compare only the command."""
     daemon = host.daemon_runs(root)
     try:
         text = program.read()

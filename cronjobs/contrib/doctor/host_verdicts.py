@@ -132,7 +132,7 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
 
 @dataclass(frozen=True)
 class Fired:
-    """``last_at`` is the time of this host's last tick, ``elsewhere_at`` of the other hosts' last. None means never."""
+    """When ticks ran last: ``last_at`` on this host, ``elsewhere_at`` on any other host. None means never."""
 
     host: str
     now: datetime
@@ -158,7 +158,7 @@ def firing(found: Fired) -> Diagnosis:
 
 @dataclass(frozen=True)
 class MailSetUp:
-    """``mailto`` is who gets cron's mail, "" if nobody does, or None if the crontab has no line for the file."""
+    """``mailto`` is who gets cron's mail, "" if nobody does, or None if the crontab does not run the file."""
 
     program: str | None
     mailto: str | None

@@ -19,7 +19,7 @@ SHOWN: Final = 6
 
 @dataclass(frozen=True)
 class ReleaseItem:
-    """One item. If ``answer`` is "ask", only a person knows the answer.
+    """One item of the checklist. If ``answer`` is "ask", only a person knows the answer.
 
     ``do`` is the command or instruction that fixes the item, or None if ``answer`` is "ok".
     """

@@ -58,7 +58,7 @@ def _facts(patient: Patient) -> ReleaseFacts:
             health = look(connection, settings, patient.types)
             channels = delivered(connection)
         times = Times(health.now, settings.timezone)
-        # Without the file's faults: other items report them.
+        # Leave out the file's faults, since other items report them.
         wrong = [sentence(each, times) for each in judge(health, settings, but={"config"}) if each.alarm]
         hosts = len(health.ticks)
     rotations = [] if settings.log is None else [str(each) for each in rotations_of(settings.log)]
@@ -66,7 +66,7 @@ def _facts(patient: Patient) -> ReleaseFacts:
 
 
 def _lines(items: Sequence[ReleaseItem], counts: Counter[str]) -> Iterator[str]:
-    """Yield failures first, then questions, then passes."""
+    """Yield the lines of the items: first those that are to do, then the questions, then those that are ok."""
     label = max(len(item.item) for item in items)
     indent = " " * (label + 2)
     for answer in ("to do", "ask", "ok"):
