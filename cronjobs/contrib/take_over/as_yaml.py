@@ -69,10 +69,10 @@ def _quoted(value: str) -> str:
 def as_yaml(
     found: TakenOver, *, of: str, timezone: str, sender: str, env_file: str | None = None, secrets: Secrets = NONE
 ) -> str:
-    """Return the YAML. *of* names the crontab that it comes from.
+    """Return the YAML. *of* names the crontab that the YAML is made from.
 
     *sender* is the From address of alerts if the crontab sets no MAILFROM. *env_file* is the name of the file with the
-    *secrets*. If None, the YAML itself contains the secrets.
+    *secrets*. If *env_file* is None, the YAML itself contains the secrets.
     """
     count = max(1, min(len(found.taken), MOST_LONG_JOBS))
     parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]

@@ -40,7 +40,7 @@ class CronFields:
 
     @property
     def wild(self) -> bool:
-        """Whether the line follows a clock change at once: its minute or hour begins with "*"."""
+        """Whether the line follows a clock change at once. It does if its minute or hour field begins with "*"."""
         return self.minute_star or self.hour_star
 
     def on_day(self, day: int, month: int, weekday: int) -> bool:

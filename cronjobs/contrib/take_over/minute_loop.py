@@ -9,7 +9,8 @@ the clock with its virtual time. The clock may be
 - one minute ahead, the normal case: every matching line runs;
 - up to 5 minutes ahead: cron runs each minute in between, as if it had woken up late;
 - up to 3 hours ahead (summer time begins): lines with a "*" run by the new time. The other lines run for each skipped
-  minute, so a line that matches two of them runs twice. Cron waits for 10 s after each; here all run at once;
+  minute, so a line that matches two skipped minutes runs twice. Cron waits for 10 s after each skipped minute; the
+  simulation does not wait;
 - up to 3 hours behind (summer time ends): only lines with a "*" run until the clock has caught up;
 - further ahead or behind: cron adopts the new time, and skipped minutes do not run.
 """
@@ -45,7 +46,10 @@ class TimedLine:
 def starts(
     lines: Sequence[TimedLine], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[list[datetime]]:
-    """Return for each line when cron starts it, from *after* (exclusive) to *until*. Two starts are listed twice."""
+    """Return for each line when cron starts it, from *after* (exclusive) to *until*.
+
+    If cron starts a line twice in one minute, that minute is listed twice.
+    """
     first = _minute(after) + 1
     last = _minute(until)
     found: list[list[datetime]] = [[] for _ in lines]
@@ -62,7 +66,7 @@ def _minute(instant: datetime) -> int:
 
 
 def _bits(hit: int) -> Iterator[int]:
-    """Return the line numbers whose bits are set in *hit*."""
+    """Yield the numbers of the lines whose bits are set in *hit*."""
     while hit:
         low = hit & -hit
         yield low.bit_length() - 1
@@ -70,7 +74,7 @@ def _bits(hit: int) -> Iterator[int]:
 
 
 def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, cron: Cron) -> Iterator[tuple[int, int]]:
-    """Yield each real minute and the lines that main() in cron.c starts in it. A minute may come several times."""
+    """Yield each real minute and the lines that main() in cron.c starts in it. A minute may occur more than once."""
     find = _Matching(lines).found
     offset = zone.at(first - 1)
     counted_by = offset  # cronie's oldGMToff: the offset that the virtual time uses
@@ -122,7 +126,7 @@ class _Matching:
         """Return the lines that match the local minute *at*, like find_jobs() in cron.c.
 
         *wild* selects lines with a "*", and *fixed* the other lines. *counted_by* is the UTC offset of *at*, and
-        *offset* is the present one.
+        *offset* is the current one.
         """
         hit = self.here.matching(at)
         for zone, table in self.elsewhere:

@@ -98,8 +98,8 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
 def _early_in_a_minute() -> datetime:
     """Wait until cron has started this minute's lines and much of the minute is left. Return the minute.
 
-    The schedules start with the first tick. Cron stops running the lines at its next minute. If a minute began between
-    these two events, lines would run twice or not at all.
+    The trial tick starts the schedules, and cron drops the lines when the next minute begins. If cron had not started
+    this minute's lines yet, they would not run at all. If a minute began before swap is done, its lines may run twice.
     """
     if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
         complain("waiting for the next minute to begin, so that nothing runs twice …")
