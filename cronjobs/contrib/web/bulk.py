@@ -1,8 +1,8 @@
 """Retry, cancel or dismiss many jobs. A page says what will happen, then each request does one step.
 
-A step's form contains everything that the step needs, and so does the address of the page after it. If the page is
-closed, the remaining jobs stay unchanged. Opening the address continues the change. The audit trail records what has
-been done so far.
+A step's form contains everything that the step needs. The address of the page after a step contains everything that the
+next step needs. If that page is closed, the remaining jobs stay unchanged, and opening its address continues the
+change. The audit trail records what has been done so far.
 """
 
 from __future__ import annotations

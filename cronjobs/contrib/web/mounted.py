@@ -55,7 +55,8 @@ def _nobody() -> AbstractContextManager[Connection]:
 class Mounted:
     """The WSGI callable that ``app`` returns. ``close`` closes the database connections that it has opened, if any.
 
-    With ``doors``, its pages show that database. Otherwise they show the one that ``connect`` or the file names.
+    If ``doors`` is given, the pages read the database through it. Otherwise they read the database of ``connect``, or
+    else the one that the file names.
     """
 
     connect: Connect | None

@@ -13,7 +13,7 @@ from cronjobs.engine.rules.progress import in_words, reported_of, time_left
 
 @dataclass(frozen=True)
 class Progress:
-    """If ``of`` is None, the total is unknown, and there is no bar. ``end_at`` is None without an honest estimate."""
+    """A job's progress. If the total ``of`` is None, there is no bar. ``end_at`` is None if it cannot be estimated."""
 
     words: str
     done: float
@@ -22,7 +22,7 @@ class Progress:
 
 
 def progress_of(column: Any, started_at: datetime | None, now: datetime) -> Progress | None:
-    """Return the progress in the row's *column*, or None if the attempt has reported none.
+    """Return the progress that the row's *column* holds, or None if the attempt has reported none.
 
     The estimated end is never before *now*.
     """

@@ -1,4 +1,4 @@
-"""The project that the pages show: its present configuration, its job types, and its database."""
+"""The project that the pages show: its current configuration, its job types, and its database."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 TOKEN: Final = "once"
-# In a request's environment True, which no server can set, if the app's own tests made the request.
+# A key in a request's environment. It is True, which no server can set, if the app's own tests made the request.
 EXEMPT: Final = "cronjobs.csrf_exempt"
 REALM: Final[dict[str, str | None]] = {
     "realm": "cronjobs pages"
@@ -91,7 +91,7 @@ class ByLink:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def admit(self, request: PageRequest) -> Visitor | Login:
-        # DNS rebinding: another site's name may resolve to this machine. The Host header then has that name.
+        # Prevent DNS rebinding: if another site's name resolves to this machine, the Host header has that name.
         if request.asked_host not in self.hosts:
             raise MisdirectedRequest(
                 "this server does not accept the host name of this address; add it with cronjobs web --allow-host"

@@ -33,7 +33,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Strip:
-    """``letters`` has one letter for each quarter, from the quarter number ``first`` on."""
+    """A schedule's strip. ``letters`` has one letter for each quarter, from the quarter number ``first`` on."""
 
     name: str
     letters: str

@@ -48,7 +48,7 @@ def shown(value: Any) -> Any:
         return ""
     if isinstance(value, int) or hasattr(value, "__html__"):
         return value
-    # SQLite keeps any type in any column.
+    # SQLite keeps any type in any column, so the value may be bytes.
     return visible(masking.hide(decoded(value) if isinstance(value, bytes) else str(value)))
 
 

@@ -16,7 +16,7 @@ from cronjobs.engine.config.settings import Settings
 
 PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/types": "Job types", "/queues": "Queues", "/hosts": "Hosts"}
 
-# The messages after a POST. Its redirect has only the key in the address, since no text in an address is ever shown.
+# The messages after a POST. The redirect's address has only a message's key: pages never show text from an address.
 SAID: Final = {
     "retried": "The job is queued again and due now.",
     "cancelled": "The job is cancelled.",

@@ -78,8 +78,8 @@ def _nothing(verb: str, wrong: str, typed: str = "") -> dict[str, Any]:
 def _cause(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> CauseName | None:
     """Return the name of the cause if the search is for one cause and nothing else.
 
-    When all is done, no dead job has the cause any more, so an attempt of a changed job gives its name. Return None if
-    those attempts are pruned, too.
+    When the change has ended, no dead job has the cause any more, so the name is taken from an attempt of a changed
+    job. Return None if those attempts are pruned, too.
     """
     key = bulk.wanted.cause
     if key is None or bulk.wanted != Filter(cause=key):

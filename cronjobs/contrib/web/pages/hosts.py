@@ -19,7 +19,7 @@ from cronjobs.engine.tick.result import did_in_words
 ENTRIES: Final = 30
 TICKS: Final = 30
 RUNNING: Final = 50
-AT_WORK: Final = timedelta(minutes=2)  # a tick's budget is under a minute, and its last act is to complete its row
+AT_WORK: Final = timedelta(minutes=2)  # a tick has less than a minute, so an older one without an end was killed
 
 
 def hosts(connection: Connection, view: View, _types: JobTypes) -> str:

@@ -54,7 +54,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         earlier=earlier,
         so_far=so_far,
         progress=how_far(row, view),
-        # Failed attempts are shown with their errors. But a job may die without a failed attempt, as at its deadline.
+        # Failed attempts are shown with their errors. A job may also die without one, as at its deadline.
         last_error=row.last_error if row.last_error not in [run.error for run in runs] else None,
         runs=runs,
         left_out=count - len(runs),

@@ -42,7 +42,7 @@ SORTS: Final = {
 
 
 class Errors(NamedTuple):
-    """If ``unread``, there are earlier errors that were not read."""
+    """Errors in groups. If ``unread``, there are earlier errors that were not read."""
 
     groups: Sequence[ErrorGroup]
     unread: bool

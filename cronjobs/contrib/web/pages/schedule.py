@@ -25,7 +25,7 @@ from cronjobs.model import Status, duration_text
 
 SHOWN: Final = 50
 LONGEST: Final = timedelta(days=31)
-FOLDED: Final = 3  # more usual occurrences in a row are folded into one line
+FOLDED: Final = 3  # if more usual occurrences follow each other, one line stands for them
 
 
 def schedule(connection: Connection, view: View, types: JobTypes) -> str:
@@ -64,7 +64,7 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
 def badge(explanation: Explanation) -> tuple[str, str]:
     """Return the outcome of an occurrence and the name of its colour.
 
-    If the occurrence made a job, the outcome is the job's present status, or "…, and pruned" if the job is gone.
+    If the occurrence made a job, the outcome is the job's current status, or "…, and pruned" if the job is gone.
     """
     job, facts = explanation.facts.get("job"), explanation.facts
     if explanation.verdict != "enqueued":

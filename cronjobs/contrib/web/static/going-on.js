@@ -1,10 +1,10 @@
-// Sends the next step of a change of many after the first one was clicked in this tab: without it a button does.
-// An address alone sends nothing, whoever made it: what was clicked is remembered here, and in no address.
+// Once the first step of a change of many jobs was clicked in this tab, sends each next step. Without this script, each
+// step takes a click. Opening an address sends nothing, since the click is remembered in this tab and in no address.
 "use strict";
 (() => {
   const CLICKED = "cronjobs-going-on";
-  const BREATH = 400; // milliseconds, to read and to stop it
-  const NAMES = ["q", "upper", "as_of"]; // the same in each step of one change
+  const BREATH = 400; // milliseconds before a step is sent, so that it can be stopped
+  const NAMES = ["q", "upper", "as_of"]; // these fields are the same in each step of a change
 
   const form = document.querySelector("#begins form, #goes-on form");
   if (!form) {
@@ -14,7 +14,7 @@
   const change = [form.action, ...NAMES.map((name) => form.elements[name].value)].join("\n");
   form.addEventListener("submit", () => remember(change));
 
-  // Not on a page that somebody has gone back to, or loaded again.
+  // Send nothing if somebody has gone back to this page or has reloaded it.
   const came = performance.getEntriesByType("navigation")[0]?.type;
   if (!document.getElementById("goes-on") || came !== "navigate" || remembered() !== change) return;
 
@@ -46,7 +46,7 @@
       if (text === null) sessionStorage.removeItem(CLICKED);
       else sessionStorage.setItem(CLICKED, text);
     } catch {
-      // storage is off: each step takes a click
+      // the browser's storage is off, so each step takes a click
     }
   }
 })();

@@ -1,11 +1,11 @@
-// Fetches the page again every few seconds while somebody looks at it, and puts the new content in place of the old.
-// Without it the pages are the same, and stand still.
+// Fetches the page again every few seconds while its tab is visible, and replaces the old content with the new.
+// Without this script, the pages are the same, but do not update themselves.
 "use strict";
 (() => {
   const EVERY = 5000; // milliseconds
-  const SHARE = 20; // a page that takes long is fetched more rarely: at most a twentieth of the time is spent on it
-  const LONGEST = 60000;
-  const GIVE_UP = 20000; // on one answer
+  const SHARE = 20; // a slow page is fetched less often, so that fetching takes at most a twentieth of the time
+  const LONGEST = 60000; // milliseconds between two fetches
+  const GIVE_UP = 20000; // milliseconds to wait for one answer
   const PAUSED = "cronjobs-reload-paused";
 
   const line = document.getElementById("reload");
@@ -17,7 +17,7 @@
   line.append(said, " ", button);
   line.hidden = false;
 
-  let shown = document.getElementById("content").innerHTML; // as it came, before anybody opened or typed anything
+  let shown = document.getElementById("content").innerHTML; // as the server sent it, before anybody changed anything
   let timer = 0;
   let asking = false;
   let failures = 0;
@@ -36,12 +36,12 @@
     try {
       sessionStorage.setItem(PAUSED, paused ? "1" : "0");
     } catch {
-      // storage is off: the pause holds for this page
+      // the browser's storage is off, so the pause ends with this page
     }
   }
 
   function say(text) {
-    if (said.textContent !== text) said.textContent = text; // a screen reader reads each change
+    if (said.textContent !== text) said.textContent = text; // a screen reader reads every change aloud
   }
 
   function showState() {
@@ -90,7 +90,7 @@
     return document.querySelector("footer").textContent.trim();
   }
 
-  // --- the content in place of the old one, with what the reader has done to it -------------------------------------
+  // --- replace the content, and keep what the reader has opened, scrolled or focused --------------------------------
 
   function put(fresh, content) {
     if (content.innerHTML === shown || inUse()) return;
@@ -112,7 +112,7 @@
     document.querySelector("footer").textContent = fresh.querySelector("footer").textContent;
   }
 
-  // One box for all of the page, in the head of the column: of no use without a script.
+  // Put a checkbox into the column's header that ticks all jobs of the page. It would not work without a script.
   function boxForAll() {
     const boxes = document.querySelectorAll('input[name="job"][form="ticked"]');
     const head = document.querySelector(".jobs th:first-child");
@@ -125,7 +125,7 @@
     head.replaceChildren(all);
   }
 
-  // Whether somebody is typing, has changed a field, or has marked text: then the page waits.
+  // Whether somebody is typing, has changed a field, or has selected text. If so, the content is not replaced.
   function inUse() {
     const content = document.getElementById("content");
     const active = document.activeElement;
@@ -142,7 +142,8 @@
     return Boolean(marked && !marked.isCollapsed && content.contains(marked.anchorNode));
   }
 
-  // By what stays the same from one answer to the next: the section's heading, where it leads or what it says.
+  // Name the elements by what stays the same from one answer to the next: the heading of their section, and where they
+  // lead or what they say.
   function named(root, selector) {
     const seen = new Map();
     return Array.from(root.querySelectorAll(selector), (each) => {
@@ -155,7 +156,7 @@
     });
   }
 
-  // Whoever has read to the end of an output that grows stays at its end.
+  // If the reader has scrolled to the end of an output, stay at its end as the output grows.
   function placeIn(box) {
     const atEnd = box.scrollHeight > box.clientHeight && box.scrollTop + box.clientHeight >= box.scrollHeight - 4;
     return { top: atEnd ? Infinity : box.scrollTop, left: box.scrollLeft };
