@@ -1,1 +1,1 @@
-"""The extras, a folder each. No extra imports another; engine and desk call them by name."""
+"""The extras, each in a folder of its own. No extra imports another. The engine and the desk call extras by name."""

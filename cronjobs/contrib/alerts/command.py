@@ -26,7 +26,7 @@ KILLED_BEFORE_S: Final = 0.5  # kill the program this long before time is up, so
 
 
 def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Path) -> None:
-    """Run the program in *folder* and in its own session, which is killed when time is up. Raises OSError."""
+    """Run the program in *folder*, in a session of its own. Kill the session when time is up. Raises OSError."""
     timeout_s = max(KILLED_BEFORE_S, timeout_s - KILLED_BEFORE_S)
     process = subprocess.Popen(
         channel.arguments,

@@ -24,7 +24,7 @@ UNDELIVERED: Final = "alert"  # the kind of a finding about a channel that does 
 OF_ONE_HOST: Final = "config"  # the kind of a finding about one host's files; only that host can see that it is over
 WHILE_QUIET: Final = timedelta(minutes=5)  # the longest time between looks, since not every change comes from a tick
 WHILE_OPEN: Final = timedelta(minutes=2)  # the time between looks while a finding is open, or may begin without a tick
-ROWS_KEPT: Final = 1000  # rows stored for one finding
+ROWS_KEPT: Final = 1000  # at most this many rows are stored for a finding
 OFTEN: Final = 3  # if a finding recurs this often within an hour, its next message is delayed
 FIRST_RETRY: Final = timedelta(minutes=1)
 LONGEST_RETRY: Final = timedelta(minutes=15)

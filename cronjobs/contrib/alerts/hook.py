@@ -26,7 +26,7 @@ LEFT_FOR_MARKS_S: Final = 1.0  # and this much more is kept for marking messages
 OVERDUE_TICKS: Final = 2  # after this many ticks without time to look, a tick looks before its work
 OVERDUE_SHARE: Final = 0.25  # the share of the tick's time that such an early look may take; more in a short tick
 AWAY: Final = "database"  # stands for a database outage in a channel's findings: and ignore:
-DATABASE_TROUBLE: Final = 4  # exit code
+DATABASE_TROUBLE: Final = 4  # the exit code if the database cannot be reached or used
 
 
 class AlertHook(Hook):

@@ -28,7 +28,7 @@ from cronjobs.engine.store.job_types import remembered, runnable_types
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseError
 
-JOBS_SHOWN: Final = 3  # jobs named per finding
+JOBS_SHOWN: Final = 3  # at most this many jobs are named per finding
 PATIENCE_S: Final = 2.0  # how long to wait for SQLite's write lock
 
 
@@ -51,8 +51,8 @@ class Alerting:
     def look(self, types: JobTypes | None, *, anyway: bool) -> bool:
         """Look if a look is due, or *anyway*. Return whether this process looked. Raises DatabaseError.
 
-        *types* has this host's job types, or is None if the handlers are not loaded. If None, and no recent tick has
-        recorded its job types, the look is left to a tick that loads the handlers.
+        *types* has this host's job types, or is None if the handlers are not loaded. If *types* is None, and no
+        recent tick has recorded its job types, the look is left to a tick that loads the handlers.
         """
         with self.database.read() as connection:
             if types is None and runnable_types(connection, remembered(self.settings.run.every)) is None:
@@ -135,7 +135,7 @@ class Alerting:
         """Send due messages, one per channel, in parallel, if there is time. Raises DatabaseError.
 
         Messages are leased, sent outside any transaction, then marked as sent or failed. If the process dies between
-        sending and marking, the message is sent again after its lease. If there is no time, the next tick tries.
+        sending and marking, the message is sent again after its lease. If there is no time, the next tick sends them.
         """
         with self.database.read() as connection:
             names = store.due_channels(connection) & self.channels.keys()

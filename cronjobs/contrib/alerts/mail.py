@@ -32,7 +32,7 @@ def send(channel: MailChannel, message: Message, timeout_s: float) -> None:
         refused = smtp.send_message(as_mail(channel, message), channel.sender, channel.to)
         if refused:  # a retry sends the other recipients a duplicate: better than leaving one uninformed
             raise smtplib.SMTPRecipientsRefused(refused)
-        with suppress(OSError):  # the server has accepted the mail
+        with suppress(OSError):  # an error is harmless now: the server has accepted the mail
             smtp.quit()
     finally:
         smtp.close()

@@ -60,7 +60,7 @@ class Pings:
         return frozenset(self._urls)
 
     def started(self, job: Job) -> None:
-        """Ping /start: the handler of *job* begins."""
+        """Ping /start, since the handler of *job* begins."""
         url = self._urls.get(job.schedule or "")
         if url is not None:
             run_id = str(uuid5(NAMESPACE_URL, f"{url}#{job.id}.{job.attempt}"))

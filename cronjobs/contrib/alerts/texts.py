@@ -44,7 +44,7 @@ class ReportedFinding:
 
 @dataclass(frozen=True)
 class Message:
-    """One channel's message from one look. ``left_out`` is the number of findings that are only counted."""
+    """A message to one channel. ``left_out`` is the number of findings that are only counted."""
 
     project: str
     environment: str

@@ -19,7 +19,7 @@ from cronjobs.errors import CronjobsError, UsageError
 
 DIFFERENCES_SHOWN: Final = 20
 NOTES_SHOWN: Final = 20
-NAME_SHOWN: Final = 40  # columns
+NAME_SHOWN: Final = 40  # a longer name is cut to this many columns
 ALWAYS: Final = ("due", "ran", "failed", "missed", "wrong")  # other columns are shown only if they have values
 
 

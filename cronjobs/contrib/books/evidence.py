@@ -46,7 +46,7 @@ def books(
 ) -> list[Book]:
     """Return the books of the schedules due from *begin* to *end*, sorted by name.
 
-    *only* is the current or a former name of a schedule, whose book alone is returned. If None, all books are returned.
+    *only* is the current or a former name of the only schedule wanted. If *only* is None, all books are returned.
     """
     now = database_now(connection)
     period = _period(connection, settings.retention, begin, min(end, now), now)

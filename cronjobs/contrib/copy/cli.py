@@ -87,7 +87,7 @@ def copy(
                 wait=patience,
                 progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
             )
-        except SchemaMissing:  # the new side has no tables; those of the old side were created above
+        except SchemaMissing:  # the new side has no tables; the old side's tables were created above
             raise SchemaMissing(str(target.address), _upgrade(typed)) from None
         except BaseException:
             with suppress(CronjobsError):

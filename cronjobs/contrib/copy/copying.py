@@ -33,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class CopyRefused(CronjobsError):
-    """The copy is not safe in the present state of the two databases; nothing was changed."""
+    """The copy is not safe in the current state of the two databases; nothing was changed."""
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def insert(connection: Connection, table: Table, rows: Rows) -> None:
 
 
 def insert_late(connection: Connection, rows: Rows) -> int:
-    """Insert jobs under new ids, except jobs whose key is already used here. Return how many were inserted."""
+    """Insert jobs under new ids, except jobs whose key this side already has. Return how many were inserted."""
     names = [column.name for column in jobs.columns if column.name != "id"]
     return _insert(connection, jobs, names, rows, "ON CONFLICT (idempotency_key) DO NOTHING RETURNING id")
 

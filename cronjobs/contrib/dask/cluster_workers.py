@@ -347,7 +347,7 @@ class ClusterWorkers(Workers):
             self._over.append((far, GuardReport.decode(row.ended)))
 
     def _close(self, some: list[FarAttempt]) -> None:
-        """End those of the attempts that nobody runs. Of the others, ask the guards to stop those that must stop."""
+        """End the attempts in *some* that nobody runs. If an attempt runs but must stop, ask its guard to stop it."""
         some = [far for far in some if far.key.job_id in self._far and all(far is not other for other, _ in self._over)]
         if not some:
             return

@@ -25,7 +25,7 @@ class CodeOnDisk:
         for registration in handlers:
             try:
                 files.append(inspect.getsourcefile(inspect.unwrap(registration.handler)) or "")
-            except TypeError:  # a callable object
+            except TypeError:  # a callable object has no source file
                 continue
         return cls({file: _mark(file) for file in files if file})
 

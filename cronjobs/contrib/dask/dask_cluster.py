@@ -20,7 +20,7 @@ from cronjobs.contrib.dask.travelling import Begun, Progressed, news
 from cronjobs.engine.config.settings import ExecutorSettings
 
 CONNECT_WITHIN_S: Final = 5.0
-STOP_WITHIN_S: Final = 5.0  # ask an unresponsive worker again after this
+STOP_WITHIN_S: Final = 5.0  # ask an unresponsive worker again after this long
 RESULT_WITHIN_S: Final = 5.0  # wait this long for a worker's result; the database has the result too
 
 
@@ -149,7 +149,7 @@ class DaskCluster:
     # --- in threads of Dask -------------------------------------------------------------------------------------------
 
     async def _stop(self, client: Client, worker: str, called: tuple[int, int], reason: str) -> None:
-        # Do not block on the answer: a frozen worker gives none, and other workers need calls meanwhile.
+        # Do not block on the answer: a frozen worker never answers, and calls to other workers must not wait for it.
         try:
             with suppress(Exception):
                 await client.run(

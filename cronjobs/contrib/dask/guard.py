@@ -2,7 +2,7 @@
 
 The guard takes the attempt's token in the database, starts the handler in a process below the launcher, and holds a
 permit. Unless the database confirms the permit in time, the process is killed before the lease ends. Clusters rerun a
-task whose worker they lost, so a call that finds the token taken changes nothing.
+task whose worker they lost, so the guard may be called twice. A call that finds the token taken changes nothing.
 """
 
 from __future__ import annotations

@@ -35,9 +35,10 @@ DEPLOY: Final = "its file or its handlers have changed"
 
 @dataclass
 class Supervisor:
-    """``has_changed`` returns whether the file or the handlers on disk have changed. ``wake`` is set by signals.
+    """A supervisor at work. ``has_changed`` returns whether the file or the handlers on disk have changed.
 
-    ``up`` is true while we are connected to the cluster. ``stale`` is true once a deploy has replaced our code.
+    ``wake`` is set by signals. ``up`` is true while we are connected to the cluster. ``stale`` is true once a deploy
+    has replaced our code.
     """
 
     loop: Loop

@@ -3,7 +3,7 @@
 A supervisor is a tick's loop whose workers are a cluster. It claims jobs of the executor's types, submits them, renews
 their leases together, and records their outcomes. It has no deadline, and ends after a while without work. After a
 deploy (the file or the handlers' modules have changed), it claims nothing more, and the next tick starts another
-supervisor. Like a tick's watchdog, its watchdog fires before a lease ends.
+supervisor. Like a tick's watchdog, a supervisor's watchdog fires before a lease ends.
 """
 
 from __future__ import annotations

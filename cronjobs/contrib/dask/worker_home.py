@@ -26,7 +26,7 @@ _lock: Final = threading.Lock()
 
 
 def settings_here(claimed: Settings) -> Settings:
-    """Return the settings in the worker's own configuration file. Without a file, return those of the claiming host.
+    """Return the settings in the worker's own configuration file. Without that file, return the claiming host's.
 
     The secrets are the worker's own, since the claiming host sends none. Raises CronjobsError.
     """

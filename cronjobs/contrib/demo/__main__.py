@@ -1,6 +1,6 @@
 """``python3 -m cronjobs.contrib.demo`` in a fresh checkout: create .venv if needed, and run ``cronjobs demo`` in it.
 
-This needs only Python. Creating the environment needs the network, too.
+This module needs only Python. Creating the environment needs the network, too.
 """
 
 import os

@@ -1,7 +1,7 @@
 """``cronjobs demo``: show cronjobs at work in a few seconds, with real ticks on its own SQLite file.
 
-Each command runs in a fork of this process, which has already imported what the commands need. Starting interpreters
-would take most of the time.
+Each command runs in a fork of this process, which has already imported what the commands need. To start an interpreter
+for each command would take most of the demo's time.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class Demo:
     def a_minute_passes(self, schedule: str) -> None:
         """Set the schedule's watermark back by a minute.
 
-        If a tick has fired the schedule already, wait instead, since that minute would run twice.
+        If a tick has fired the schedule already, wait for the next one instead. Otherwise, a minute would run twice.
         """
         fired, next_at = self.query(
             "SELECT (SELECT count(*) FROM cronjobs_occurrences o WHERE o.schedule_id = s.id), next_at "

@@ -20,7 +20,7 @@ MODULES: Final = ("jobs", "tasks")  # module names searched in each app
 class CronjobsConfig(AppConfig):
     """Provides the tables (by ``migrate``), ``manage.py cronjobs`` and the admin.
 
-    It finds handlers in the modules ``jobs`` and ``tasks`` of each app.
+    The app finds handlers in the modules ``jobs`` and ``tasks`` of each app.
     """
 
     name = APP

@@ -19,7 +19,7 @@ VENDORS: Final = ("postgresql", "sqlite")
 
 
 def in_tests() -> bool:
-    """Whether Django's tests run, on a database of their own."""
+    """Whether Django's tests are running. They have a database of their own."""
     return hasattr(mail, "outbox")
 
 

@@ -50,7 +50,7 @@ class JsonField(models.JSONField):
                 return None
         try:
             found = super().from_db_value(value, expression, connection)
-        except (ValueError, RecursionError):  # e.g. a number of 5,000 digits, or too deeply nested
+        except (ValueError, RecursionError):  # as for a number of 5,000 digits, or for deep nesting
             return None
         if found in NOT_FETCHED or (isinstance(value, str) and too_deep(value, found)):
             return None

@@ -75,7 +75,7 @@ class JobModel(models.Model):
 
 
 class JobRunModel(models.Model):
-    """One attempt of a job that has begun."""
+    """One attempt that has begun."""
 
     pk = models.CompositePrimaryKey("job_id", "attempt")
     job = models.ForeignKey(JobModel, models.DO_NOTHING, related_name="runs")

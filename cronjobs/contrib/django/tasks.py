@@ -154,7 +154,7 @@ class CronjobsBackend(BaseTaskBackend):
         payload = found.payload if isinstance(found.payload, dict) else {}
         args, kwargs = payload.get("args"), payload.get("kwargs")
         started = [run.started_at for run in runs]
-        if found.started_at is not None and (running or not runs):  # the time of the claim, slightly earlier
+        if found.started_at is not None and (running or not runs):  # the job was claimed slightly before it started
             started.append(as_djangos(found.started_at))
         result = TaskResult(
             task=self._as_enqueued(task, found),

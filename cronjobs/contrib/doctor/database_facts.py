@@ -115,7 +115,7 @@ def roles(connection: Connection) -> list[judge.RoleRights]:
 
 
 def _kind_by(held: Sequence[examining.HeldRights]) -> Role:
-    """Guess the purpose of a role with a custom name from its rights."""
+    """Guess from a role's rights what the role is for, since its name is a custom one."""
     changes = {each.relation for each in held if (each.rights | each.partly) & {"INSERT", "UPDATE", "DELETE"}}
     if held and not changes:
         return Role.READ

@@ -160,7 +160,7 @@ def _database(patient: Patient) -> Diagnosis:
         )
         return database_verdicts.database(database_verdicts.Reached("", trouble=why))
     name = str(patient.database.address)
-    if patient.unusable:  # the file names the project; without the file there is nothing to compare with
+    if patient.unusable:  # only the file names our project, so it is unknown whether the database is ours
         return database_verdicts.database(database_verdicts.Reached(name))
     with patient.database.read() as connection:
         return database_verdicts.database(database_facts.reached(connection, patient.settings, name))

@@ -24,7 +24,7 @@ _NETWORK: Final = """
   fuse.sshfs fuse.glusterfs fuse.ceph-fuse fuse.s3fs fuse.gcsfuse fuse.rclone fuse.davfs"""
 ON_A_NETWORK: Final = frozenset(_NETWORK.split())
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
-LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # by then, a tick or exec should have delivered a spooled run
+LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # within this time, a tick or exec should deliver a spooled run
 OFTEN: Final = 3  # fewer times may be an accident
 
 
@@ -86,7 +86,7 @@ def timeouts(never: Sequence[str]) -> Diagnosis:
 
 @dataclass(frozen=True)
 class CronLine:
-    """The line that starts ticks. ``state`` is the one that ``cronjobs crontab show`` reports.
+    """The line that starts ticks. ``state`` is the state that ``cronjobs crontab show`` reports.
 
     ``daemon`` is whether a cron daemon runs, or None if that is unknown.
     """
@@ -94,7 +94,7 @@ class CronLine:
     state: Literal["same", "differs", "missing", "broken", "unknown"]
     said: str
     daemon: bool | None
-    others: Sequence[str] = ()  # blocks of the same file under other paths
+    others: Sequence[str] = ()  # blocks that name the same file by other paths
     twice: str = ""  # names the crontab's lines that both cron and a schedule run
 
 
@@ -223,7 +223,7 @@ class StateFolder:
 
     path: str
     lasting: bool
-    fault: str | None  # why nothing can be written there
+    fault: str | None  # why nothing can be written to the folder
     filesystem: str | None
     runs: int = 0  # exec runs of all projects that wait there for their database
     longest: timedelta = timedelta(0)  # how long ago the oldest of these runs began
@@ -285,7 +285,7 @@ def disk_space(volumes: Sequence[Volume]) -> Diagnosis:
 
 @dataclass(frozen=True)
 class AlembicSetUp:
-    """``env_files`` has each env.py found, and whether that file names our filter.
+    """The app's alembic. ``env_files`` has each env.py that was found, and whether it names our filter.
 
     ``same_database`` is whether the app's alembic also migrates our database, or None if that is unknown.
     """

@@ -13,7 +13,7 @@ from cronjobs.model import duration_text
 
 Answer = Literal["ok", "to do", "ask"]
 
-MANY_TRIES: Final = 25  # eleven hours with the default delays
+MANY_TRIES: Final = 25  # this many tries take eleven hours with the default delays
 SHOWN: Final = 6
 
 

@@ -39,9 +39,9 @@ class InterruptedSends:
     """A tick that was ended in mid-run, and what it left."""
 
     code: int
-    took_s: float  # since the signal
+    took_s: float  # from the signal to the tick's end
     mails: int
-    waiting: int  # jobs
+    waiting: int  # jobs that were still waiting
     leases: int
     unrecorded: int  # mails sent without a recorded effect
 

@@ -247,7 +247,7 @@ class Play:
             return str(job_status(connection, job_id))
 
     def _lost(self) -> Counter[int]:
-        """Count the attempts at each receipt that died with their runner."""
+        """For each receipt, count the attempts that died with their runner."""
         payloads = self.stage.look(lambda connection: store.lost(connection, RECEIPT))
         return Counter(payload["receipt"] for payload in payloads)
 

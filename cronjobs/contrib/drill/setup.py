@@ -53,8 +53,8 @@ class SchemaRefusedError(DatabaseError):
 def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[Stage]:
     """Yield a stage in its own schema of the PostgreSQL database at *url*, or on a SQLite file if *url* is None.
 
-    *port* is the mail server's. Everything is removed afterwards, even after Ctrl-C, unless the stage's ``keep`` is
-    set. *note* is called with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
+    The mail server has *port*. Everything is removed afterwards, even after Ctrl-C, unless the stage's ``keep`` is set.
+    *note* is called with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
     """
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-drill-"))
     made: Stage | None = None

@@ -1,4 +1,4 @@
-"""The drill's own SQL: reads, and dropping its schema."""
+"""The drill's own SQL, which reads the tables and drops the drill's schema."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _FLAGS = ("-v", "--verbose", "-q", "--quiet")
 
 
 class ExecArguments:
-    """The command to run, the name of its runs, and the project that records them."""
+    """The command to run, the name of its runs, and the project that records the runs."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -39,7 +39,7 @@ class WrongArguments(Exception):
 
 
 def wants_help(arguments: Sequence[str]) -> bool:
-    """Whether the words ask for --help, which typer prints."""
+    """Whether *arguments* ask for the help, which typer prints."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(word in ("-h", "--help") and (at == 0 or ours[at - 1] != "-c") for at, word in enumerate(ours))
 

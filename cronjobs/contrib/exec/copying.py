@@ -8,7 +8,7 @@ import select
 import stat
 
 KEPT = 64 * 1024  # bytes kept from the end of the output
-AT_ONCE = 64 * 1024  # a pipe's capacity
+AT_ONCE = 64 * 1024  # bytes per read: a pipe's capacity
 NEVER_BLOCKS = 4096  # PIPE_BUF: this much can be written when poll(2) reports a pipe writable
 
 
@@ -134,7 +134,7 @@ class Copier:
             stream.write(AT_ONCE)
 
     def take_the_rest(self) -> list[Stream]:
-        """Forward the output that the ended command left in the pipes. Return the pipes that others still hold."""
+        """Forward the output that the ended command left in the pipes. Return pipes that other processes still hold."""
         for stream in self.streams:
             self._write_all(stream)
             # One read empties the pipe. Any later bytes come from the command's background processes.

@@ -1,4 +1,4 @@
-"""Validate ``--cron``. This is a module of its own, since exec imports the cron parser only at the end."""
+"""Validate ``--cron``. A module of its own, since exec imports the cron parser after the command's end."""
 
 from __future__ import annotations
 

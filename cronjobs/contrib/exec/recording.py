@@ -1,9 +1,9 @@
 """Record an exec run through a recorder process. If that fails or is too slow, spool the run to the state folder.
 
-exec forks the recorder once the command runs. While it runs, the recorder does its imports, writes the row of a running
-job, and waits a while for the command to end. If the command runs longer, exec later forks a second recorder to write
-the outcome. No recorder can change how exec exits. After the command has ended, exec waits at most ``PATIENCE_S`` for
-the recorder.
+exec forks the recorder once the command runs. While the command runs, the recorder does its imports, writes the row of
+a running job, and waits a while for the command to end. If the command runs longer, exec later forks a second recorder
+to write the outcome. No recorder can change how exec exits. After the command has ended, exec waits at most
+``PATIENCE_S`` for the recorder.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, Retr
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import OUTPUT_LIMIT, clean
 
-LEASE: Final = timedelta(days=1)  # meanwhile, a run counts as alive unless its host can prove that the run is dead
+LEASE: Final = timedelta(days=1)  # for this long, a run counts as alive unless its host can prove that it is dead
 LONGEST: Final = timedelta(days=3650)
 POLICY: Final = AttemptPolicy(
     RetryPolicy(max_attempts=1),
@@ -82,7 +82,7 @@ class ExecRun:
         return f"{EXEC_PREFIX}{self.name}"
 
     def row(self, more: dict[str, str]) -> ExecRow:
-        """Return the row to write when the run begins. *more* is what ``due_by`` returned, to be added to ``meta``."""
+        """Return the row to write when the run begins. *more*, the result of ``due_by``, is added to its ``meta``."""
         host = self.locked_by.partition(":")[0]
         meta = {"host": clean(host), "user": clean(os_user())[:100]} | more
         return ExecRow(self.key, self.job_type, self.locked_by, _since(self.began), LEASE, POLICY, meta, caller())

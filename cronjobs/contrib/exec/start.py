@@ -155,7 +155,7 @@ class Supervised:
         while found is None:
             try:
                 self.copier.copy_until_woken()
-            except (MemoryError, OSError):  # go on without the tail
+            except (MemoryError, OSError):  # give up the tail, but go on forwarding
                 self.copier.tail.clear()
             found = os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         exited: bool = found.si_code == os.CLD_EXITED

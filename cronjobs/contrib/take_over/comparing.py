@@ -81,7 +81,7 @@ def paired(lines: Sequence[TakenLine], settings: Settings) -> list[Pair]:
 def differences(
     pairs: Sequence[Pair], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[LineDifference]:
-    """Return the differences from *after* (exclusive) to *until*. *timezone* is the host's, which cron uses."""
+    """Return the differences from *after* (exclusive) to *until*. Cron uses the host's *timezone*."""
     found = []
     by_cron = starts([pair.taken.cron_line for pair in pairs], timezone, after, until, cron)
     for pair, old in zip(pairs, by_cron, strict=True):

@@ -128,7 +128,7 @@ def _range(item: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -
             raise BadField(f'"{step_text}" is not a step')
         step = int(step_text[:9])
     if cron == "cronie" and dash and not slash and begin > end == 0:
-        end = 7  # "fri-sun"
+        end = 7  # as in "fri-sun", where "sun" was parsed as 0
     if begin > end and cron == "cronie":
         return set()
     touched = range(begin, end + 1, step)

@@ -1,4 +1,4 @@
-"""The actions of the pages' forms. They do the same as the commands, and the audit trail names the visitor."""
+"""The actions of the pages' forms. An action does the same as its command, and the audit trail names the visitor."""
 
 from __future__ import annotations
 

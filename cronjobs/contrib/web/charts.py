@@ -84,7 +84,7 @@ def first_hour(now: datetime, span: str) -> int:
 
 
 def bars(rows: Collection[HourSum], times: LocalTimes, span: str) -> list[Bar]:
-    """Return a bar for each of the last 24 hours, or of the last 30 local days, oldest first, even if it is empty."""
+    """Return a bar for each of the last 24 hours, or of the last 30 local days, oldest first. Bars may be empty."""
     if span == "24h":
         last = hour_of(times.about)
         hours = range(last - SPANS[span] + 1, last + 1)

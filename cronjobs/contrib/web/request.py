@@ -30,7 +30,7 @@ class PageRequest(Request):
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """The fields in the address, each sent once. TICKED has all its values, joined by commas. Raises BadRequest."""
+        """The address's fields. Only TICKED may be sent twice: its values are joined by commas. Raises BadRequest."""
         return _fields(self.query_string)
 
     def fields(self) -> dict[str, str]:

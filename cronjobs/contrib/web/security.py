@@ -49,7 +49,7 @@ REALM: Final[dict[str, str | None]] = {
 
 @dataclass(frozen=True)
 class Visitor:
-    """``name`` is for the audit trail. ``csrf`` is the token that each of the visitor's forms must contain.
+    """Somebody let in. ``name`` is for the audit trail. ``csrf`` is the token that each of the visitor's forms needs.
 
     ``session`` is the value of a new cookie, or None if the visitor has a cookie already. If ``is_exempt``, the forms
     need no ``csrf``.
@@ -74,7 +74,7 @@ class Access(Protocol):
     def cookie(self) -> str: ...
 
     def admit(self, request: PageRequest) -> Visitor | Login:
-        """Return the visitor, or a Login if the request follows the one-time link. Raises HTTPException for others."""
+        """Return the visitor, or a Login if the request follows the one-time link. Raises HTTPException otherwise."""
         ...
 
 
@@ -173,7 +173,7 @@ def csrf_of(session: str, name: str) -> str:
 
 
 def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> None:
-    """Raise Forbidden unless the POST comes from a form of ours that was shown to this visitor, who may act."""
+    """Raise Forbidden unless the visitor may act and the POST comes from a form that this visitor was shown."""
     site, origin = request.header("Sec-Fetch-Site"), request.header("Origin")
     ours = site in ("", "same-origin")
     if origin == "null":

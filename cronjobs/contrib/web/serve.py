@@ -29,10 +29,10 @@ except ModuleNotFoundError:
     raise WebMissing from None
 
 THREADS: Final = 8
-TIMEOUT_S: Final = 30.0  # for a whole request to arrive; then for its answer to be read and the next one to arrive
+TIMEOUT_S: Final = 30.0  # for a whole request to arrive; then for its answer to be read and the next request to arrive
 LONGEST_HEAD: Final = 32 * 1024  # bytes
 MOST_WAITING: Final = 500  # connections without a whole request; if there are more, the oldest is closed
-LEAVING_S: Final = 3.0  # after stop(), for requests that are being answered
+LEAVING_S: Final = 3.0  # how long requests that are being answered may take after stop()
 
 
 class Parser(HTTPRequestParser):
@@ -145,7 +145,7 @@ class Server(TcpWSGIServer):
 
 
 class StderrHandler(logging.Handler):
-    """Print an error that waitress logs as one line, without the address, which may hold private data."""
+    """Prints each error that waitress logs, in one line and without the address, which may hold private data."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None

@@ -41,7 +41,7 @@ def last_ticks(connection: Connection, view: View) -> list[dict[str, Any]]:
 
 
 def _tick(row: Any, view: View) -> dict[str, Any]:
-    """Return the tick's row, with whether its host has been quiet since, and what the tick did."""
+    """Return the tick's row as a dict. Add what the tick did, and whether its host has been quiet since."""
     tick = dict(row._mapping)
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     if tick["finished_at"] is None:

@@ -54,7 +54,8 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         earlier=earlier,
         so_far=so_far,
         progress=how_far(row, view),
-        # Failed attempts are shown with their errors. A job may also die without one, as at its deadline.
+        # Failed attempts are shown with their errors. If the job died without a failed attempt, as at its deadline, its
+        # own error is shown.
         last_error=row.last_error if row.last_error not in [run.error for run in runs] else None,
         runs=runs,
         left_out=count - len(runs),

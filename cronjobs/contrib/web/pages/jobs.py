@@ -28,9 +28,9 @@ from cronjobs.model import Status, rough
 SHOWN: Final = 50
 MOST_SHOWN: Final = 500
 GROUPS_SHOWN: Final = 10
-ERRORS_READ: Final = 2_000  # errors of the newest dead jobs, and as many of the newest failed jobs
+ERRORS_READ: Final = 2_000  # the newest dead jobs whose errors are read, and as many failed jobs
 LONGEST_NOTE: Final = 2_000  # characters; a line shows as many as fit
-FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")  # for addresses without the search text "q"
+FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")  # an address may have these instead of "q"
 SORTS: Final = {
     "-id": "newest first",
     "id": "oldest first",
@@ -159,7 +159,7 @@ def _note(row: Any, view: View) -> str:
 def _payload(row: Any, view: View) -> str:
     """Return the job's payload, which tells jobs of the same type apart if there is no error.
 
-    A standalone report may be sent to others, so it has no payloads.
+    A standalone report may be sent to other people, so it has no payloads.
     """
     if view.alone or row.payload in ({}, None) or isinstance(row.payload, BadJson):
         return ""

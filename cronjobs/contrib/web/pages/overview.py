@@ -25,12 +25,12 @@ from cronjobs.engine.store import exec_runs, quarters
 from cronjobs.engine.store.counts import by_hour
 from cronjobs.engine.store.schedule_runs import active_names, schedule_rows
 
-SCHEDULES: Final = 20  # on a page; a report has more
+SCHEDULES: Final = 20  # how many a page shows; a report has more
 IN_REPORT: Final = 50
 BY_CRON: Final = 10
 ALL_BY_CRON: Final = 200
 FINDINGS: Final = 50
-OPEN_FINDINGS: Final = 5  # further findings are folded
+OPEN_FINDINGS: Final = 5  # how many findings are open; further findings are folded
 TRIGGERS: Final = 5  # at most this many schedules of a finding get a trigger button
 MOST_PAGES: Final = 10_000
 LONGEST_SEARCH: Final = 200  # characters
@@ -142,7 +142,7 @@ def _strip_of(connection: Connection, facts: ScheduleFacts, view: View) -> Strip
 
 
 def _figures(health: Health) -> list[tuple[str, int, str]]:
-    """Return for each figure its label, the number of jobs, and the status to list them by."""
+    """Return each figure's label, its number of jobs, and the status by which the jobs can be listed."""
     return [
         ("running", health.running_total, "running"),
         ("due", health.total("due"), "queued"),

@@ -115,6 +115,6 @@ def _in_words(key: str, value: Any) -> tuple[str, str]:
 
 
 def _alike(explanations: Sequence[Explanation]) -> list[tuple[bool, list[Explanation]]]:
-    """Group the occurrences, newest first. A group with True has many usual ones, and is shown as one line."""
+    """Group the occurrences, newest first. A group with True has many usual occurrences: it is shown as one line."""
     groups = [(usual, [*several]) for usual, several in groupby(reversed(explanations), key=lambda each: each.usual)]
     return [(usual and len(several) > FOLDED, several) for usual, several in groups]
