@@ -158,7 +158,7 @@ def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_of
 
 
 def over_at(state: AlertState, now: datetime) -> datetime | None:
-    """Return when to send "it is over": now if the channel got or is getting a message, else None."""
+    """Return when to send "it is over": now if the channel got, or is getting, word of the finding, else None."""
     return now if state.sent or state.locked_until is not None else None
 
 
@@ -190,9 +190,9 @@ def ticking_hosts(health: Health) -> set[str]:
 
 
 def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: bool) -> datetime:
-    """Return when to look next if no tick does any work before: a finding may begin, end or be repeated even then.
+    """Return when to look next if no tick does work until then: even so, a finding may begin, end or be repeated.
 
-    A tick that does work changes the facts, and looks anyway.
+    A tick that does work looks anyway.
     """
     now = health.now
     # These can change without a tick: an app can fill a capped queue, and a tick that was killed never records its end.

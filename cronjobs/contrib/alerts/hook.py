@@ -22,7 +22,7 @@ from cronjobs.engine.tick.mail_throttle import Alarm, away_name
 from cronjobs.errors import CronjobsError, DatabaseBusy
 
 LEAST_LEFT_S: Final = 3.0  # a look needs this much time left in the tick
-LEFT_FOR_MARKS_S: Final = 1.0  # and this much more is kept for marking messages as sent or failed
+LEFT_FOR_MARKS_S: Final = 1.0  # this much more time is kept for marking messages as sent or failed
 OVERDUE_TICKS: Final = 2  # after this many ticks without time to look, a tick looks before its work
 OVERDUE_SHARE: Final = 0.25  # the share of the tick's time that such an early look may take; more in a short tick
 AWAY: Final = "database"  # stands for a database outage in a channel's findings: and ignore:
@@ -69,9 +69,9 @@ class AlertHook(Hook):
         return lambda: until - beside.clock.monotonic() - LEFT_FOR_MARKS_S if beside.go_on() else 0.0
 
     def _alert(self, types: JobTypes | None, until: float, *, due: bool, anyway: bool) -> None:
-        """Look if *due* and no other process is looking. Look in any case if *anyway*, or if only we can end a finding.
+        """Look if *due* and no other process is looking. Then send messages until the instant *until*.
 
-        Then send messages until the instant *until*.
+        Look in any case if *anyway*, or if a finding is open that only this host can end.
         """
         left_s = self._left_until(until)
 

@@ -26,7 +26,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def send(channel: WebhookChannel, message: Message, timeout_s: float) -> None:
-    """POST the message. Raises OSError, also if the answer is not 2xx. The error never quotes the URL, a secret."""
+    """POST the message. Raises OSError, also if the answer is not 2xx. The error never quotes the URL: it is secret."""
     post(channel.url, json.dumps(payload(channel, message)).encode(), timeout_s)
 
 

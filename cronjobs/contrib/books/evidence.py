@@ -63,7 +63,7 @@ def books(
     for job in store.unnamed_jobs(connection, period.begin, period.end, UNNAMED_AT_MOST):
         if owner := _owner(job, names):
             unnamed.setdefault(owner, []).append(job)
-    set_back = cache(partial(store.clock_set_back, connection, period.begin))  # many acts share an instant
+    set_back = cache(partial(store.clock_set_back, connection, period.begin))  # many audit entries share an instant
     kept = []
     unsettled = _unsettled_because(connection, settings)
     for each in stored:
@@ -166,7 +166,10 @@ def in_order(
 
 
 def _owner(job: UnnamedJob, names: Mapping[str, Sequence[Name]]) -> str | None:
-    """Return the current name of the schedule that had the name in the job's row when the job was due, or ever."""
+    """Return the current name of the schedule that had the name in the job's row when the job was due.
+
+    If no schedule had that name then, return the current name of one that had it at any other time.
+    """
     owners = [now for now, several in names.items() if any(each.name == job.schedule for each in several)]
     at = from_microseconds(job.at)
     then = [now for now in owners if any(each.holds(job.schedule, at) for each in names[now])]

@@ -25,11 +25,11 @@ from cronjobs.errors import CronjobsError, UsageError
 ACTION: Final = "copy"  # the new side's audit entry that records how far the copy got
 POLL_S: Final = 0.2
 
-# A row in these tables means that a database is in use. An unused one may have rows about pauses, queues and audits.
+# A row in these tables means that a database is in use. An unused one may have pauses, queues and audit entries.
 _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
-"""Is called with the table, the rows done, and the rows in all."""
+"""Called with a table's name, the rows done, and the rows in all."""
 
 
 class CopyRefused(CronjobsError):
@@ -141,7 +141,7 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
 
 
 def _life(connection: Connection) -> dict[str, int]:
-    """Return row counts and highest ids. If they differ later, the database has been used in between."""
+    """Return row counts and highest ids. If they differ later, the database has been used since."""
     return {
         "jobs": store.newest(connection, jobs),
         "runs": store.count(connection, job_runs),

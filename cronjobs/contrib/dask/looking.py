@@ -26,7 +26,7 @@ def wrong_with(executor: ExecutorSettings) -> list[str]:
         return [f"executor {executor.name}: the scheduler {executor.dask} cannot be reached: {error}"]
     try:
         known, said = cluster.workers(), cluster.examine()
-    except Exception as error:  # the cluster went away after connect
+    except Exception as error:  # the cluster went away after we had connected
         return [f"executor {executor.name}: the scheduler {executor.dask} does not answer: {error}"]
     finally:
         cluster.close()

@@ -40,7 +40,7 @@ class HeldPermit:
     def take(self) -> Permit:
         """Take the token, and try again if the connection is lost. Raises DatabaseError.
 
-        The call whose answer was lost may have taken the token for us. Then nobody else could begin the attempt.
+        The call whose answer was lost may have taken the token for us. If we gave up, nobody could begin the attempt.
         """
         for left in reversed(range(TAKE_TRIES)):
             sent = self.clock.monotonic()

@@ -291,7 +291,7 @@ def _batches(ids: list[int]) -> Iterator[Collection[int]]:
 
 
 def _configuration() -> Settings:
-    """Return the project's configuration, which says which payloads to show. If it is unreadable, no payload is."""
+    """Return the project's configuration, which says which payloads to show. If it is unreadable, none are shown."""
     file = config_file(settings)
     try:
         found = load(file, environ=os.environ, need_database=False, only_database=True)

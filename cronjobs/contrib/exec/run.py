@@ -32,9 +32,10 @@ KILLED: Final = "exec was killed, so nobody knows how the command ended"
 
 @dataclass(frozen=True)
 class ExecRun:
-    """One exec run. ``status`` is the command's wait status, or None: the command runs, or exec was killed (``lost``).
+    """One exec run. ``status`` is the command's wait status, or None while the command runs.
 
-    ``began`` and ``ended`` are seconds since 1970, by the host's clock.
+    If exec was killed, ``lost`` is true and ``status`` is None. ``began`` and ``ended`` are seconds since 1970, by the
+    host's clock.
     """
 
     token: str

@@ -52,7 +52,10 @@ def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> E
 
 
 def _overlap(later: LatestRun, earlier: LatestRun) -> bool:
-    """Whether the later run began during the earlier one. Runs on two hosts never do: each has its own crontab."""
+    """Whether the later run began during the earlier one.
+
+    Runs on different hosts do not count, since each host has its own crontab.
+    """
     if later.meta.get("host") != earlier.meta.get("host"):
         return False
     return earlier.finished_at is None or earlier.finished_at > later.started_at

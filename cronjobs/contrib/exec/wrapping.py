@@ -15,7 +15,7 @@ from cronjobs.desk.crontab.block import LONGEST_COMMAND
 from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines
 from cronjobs.desk.crontab.naming import name_of, unused
 
-_BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # up to the first bare "%", as do_command.c splits
+_BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # up to the first bare "%", as in do_command.c
 _WORD: Final = r"(?:[^\s'\"\\]|\\.|'[^']*')+"
 _QUOTED: Final = r"'((?:[^']|'\\'')*)'"
 _WRAPPED: Final = re.compile(

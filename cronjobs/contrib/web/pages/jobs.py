@@ -28,7 +28,7 @@ from cronjobs.model import Status, rough
 SHOWN: Final = 50
 MOST_SHOWN: Final = 500
 GROUPS_SHOWN: Final = 10
-ERRORS_READ: Final = 2_000  # the newest dead jobs whose errors are read, and as many failed jobs
+ERRORS_READ: Final = 2_000  # read the errors of this many newest dead jobs, and of as many failed jobs
 LONGEST_NOTE: Final = 2_000  # characters; a line shows as many as fit
 FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")  # an address may have these instead of "q"
 SORTS: Final = {
