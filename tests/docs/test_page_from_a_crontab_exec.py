@@ -54,8 +54,8 @@ def test_the_lines_of_the_crontab_are_what_exec_reads() -> None:
 
 def test_its_numbers_and_names_are_those_of_the_code() -> None:
     text = " ".join(PAGE.text.split())
-    assert f"`~/.local/state/cronjobs/{spool.FOLDER}` (at most {spool.MOST_FILES:,}, beyond" in text
-    assert f"beyond {spool.MOST_BYTES >> 20} MiB" in text
+    assert f"`~/.local/state/cronjobs/{spool.FOLDER}`. The spool keeps at most {spool.MOST_FILES:,} runs" in text
+    assert f"larger than {spool.MOST_BYTES >> 20} MiB" in text
     assert f"`~/.local/state/cronjobs/{users_own.FILE}`" in text
     assert f"The last {KEPT >> 10} KiB are recorded" in text
     [forwarded] = re.findall(r"- (SIG.*) are forwarded", text)
