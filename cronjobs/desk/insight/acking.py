@@ -23,9 +23,9 @@ def acknowledge(
     host: str | None,
     why: str | None,
 ) -> None:
-    """Write an ack for *finding*'s present rows and severity, and record who did it.
+    """Write an ack for *finding*'s present rows and severity, and an audit entry that says who acknowledged it.
 
-    If the finding is about work that was given up for good, the record also ends it: see ``store.given_up``.
+    If the finding is about work that was given up for good, the audit entry ends the finding: see ``store.given_up``.
     """
     put_ack(connection, StoredAck(finding.key, finding.severity, finding.rows, until, by, why, now))
     detail: dict[str, Any] = {"until": until.isoformat(), "severity": finding.severity, "text": finding.text}
@@ -35,7 +35,7 @@ def acknowledge(
 
 
 def take_ack_back(connection: Connection, key: str, *, by: str | None, host: str | None, why: str | None) -> bool:
-    """Delete the ack and record who did it. Return False if there was no ack."""
+    """Delete the ack of the finding *key* and record who deleted it. Return False if there was no ack."""
     there = delete_ack(connection, key)
     if there:
         record(connection, action="unack", subject=key, actor=by, host=host, why=why)

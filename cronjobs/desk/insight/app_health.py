@@ -21,7 +21,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.meta import require_schema
 
-# Kinds of findings that only ticks and the command line can judge, since an app need not register the handlers.
+# ``health`` leaves out these kinds of findings. They need the handlers, which an app need not register.
 OF_THE_FILE: Final = frozenset({"config"})
 NO_FILE: Final = Path("cronjobs.yaml")
 

@@ -14,13 +14,13 @@ from cronjobs.engine.rules.causes import Cause, cause_of, causes
 from cronjobs.engine.store import causes as store
 
 READ: Final = 2000  # how many of the newest dead jobs to read; each costs 50 µs, even if all errors differ
-READ_BEFORE: Final = 1000  # how many dead jobs to read from before the file changed
-MESSAGE: Final = 200  # characters
+READ_BEFORE: Final = 1000  # how many of the jobs that died before the file changed to read
+MESSAGE: Final = 200  # the most characters of an error to show
 
 
 @dataclass(frozen=True)
 class Causes:
-    """Why jobs died, largest cause first. ``unread``: whether there are dead jobs beyond the READ that were read."""
+    """Why jobs died, largest cause first. ``unread``: whether there are more dead jobs than the READ that were read."""
 
     found: Sequence[Cause] = ()
     unread: bool = False
@@ -35,7 +35,7 @@ def causes_of(connection: Connection, health: Health) -> Causes:
 
 
 def find_causes(connection: Connection) -> Causes:
-    """Read the READ jobs that died last, and group them. This is too slow for a tick without new deaths."""
+    """Group the READ jobs that died last by cause. This is slow, so a tick should do it only after new deaths."""
     return _causes(connection, store.newest_deaths(connection, READ + 1))
 
 

@@ -1,6 +1,6 @@
 """``cronjobs check``: find mistakes in names, payloads, commands, limits and files.
 
-Nothing here needs a database. A finding has to be fixed; a note may describe what the author intended.
+Nothing here needs a database. A finding is a mistake to fix. A note is about a valid setting, which may be intended.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ConfigFinding:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of ``check``. ``job_types`` and ``schedules`` count the usable ones."""
+    """The result of ``check``. ``job_types`` and ``schedules`` are the numbers of usable job types and schedules."""
 
     findings: tuple[ConfigFinding, ...]
     notes: tuple[Problem, ...]
@@ -55,7 +55,7 @@ class Checked:
 def check(
     settings: Settings, known: JobTypes | None, *, file: str, environ: Mapping[str, str], now: datetime
 ) -> Checked:
-    """Check a parsed configuration. If *known* is None, the handlers were not imported.
+    """Check a parsed configuration. *known* is None if the handlers were not imported, and so are not checked.
 
     *file* is the file name to print. *environ* is this shell's environment, to report what cron's environment lacks.
     Problems from reading the file come first.
@@ -95,7 +95,7 @@ def wrong_names(settings: Settings, known: JobTypes, file: str) -> list[Problem]
 
 
 def misfits(settings: Settings, known: JobTypes, file: str) -> list[tuple[str, Problem]]:
-    """Return a problem for each schedule's payload that the handler here does not accept, with the job type."""
+    """Return the job type and the problem for each schedule payload that the handler here does not accept."""
     place = _Place(settings, file)
     handlers = {name: found.registration for name, found in known.types.items()}
     return [
@@ -120,7 +120,7 @@ def never_begin(settings: Settings, known: JobTypes, file: str) -> list[NeverBeg
 
 @dataclass(frozen=True)
 class _Place:
-    """Makes problems. Each is placed at the first of the given dotted paths that the file contains."""
+    """Makes problems. A problem's position is that of the first given dotted path that the file contains."""
 
     settings: Settings
     file: str
@@ -167,7 +167,7 @@ def _fault(place: _Place, settings: Settings, fault: Fault) -> ConfigFinding:
 
 
 def _last_lines(secrets: frozenset[str], traceback: str | None) -> tuple[str, ...]:
-    """Return a traceback's end, without import machinery and without the error, which is reported already."""
+    """Return a traceback's last lines, without the import machinery. The error itself is reported elsewhere."""
     frames: list[list[str]] = []
     for line in mask(traceback or "", secrets).splitlines():
         if line.startswith("  File "):
@@ -183,7 +183,7 @@ _OUR_FRAMES: Final = f'  File "{Path(__file__).parents[2]}{os.sep}'
 
 
 def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
-    """Check that the named job types exist, and that their handlers accept the payloads."""
+    """Check that the job types that schedules name exist, and that their handlers accept the schedules' payloads."""
     unusable = {*settings.disabled_job_types, *(fault.where for fault in known.faults)}
     broken = any(fault.where.startswith(("module ", "setup ")) for fault in known.faults)
     perhaps = " It may be in a module that cannot be imported." if broken else ""
@@ -297,7 +297,7 @@ def _commands(place: _Place, settings: Settings, environ: Mapping[str, str]) -> 
             )
 
 
-# Shell builtins: no program has these names.
+# These commands are shell builtins, not programs, so only a shell can run them.
 _OF_THE_SHELL: Final = frozenset(
     {"cd", "export", "source", ".", "exec", "set", "eval", "alias", "ulimit", "umask", "wait"}
 )

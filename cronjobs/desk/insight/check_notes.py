@@ -16,7 +16,7 @@ from cronjobs.engine.rules.shell_words import as_shell_line, shell_word
 from cronjobs.errors import CronjobsError
 from cronjobs.model import RetryPolicy, duration_text
 
-Note = tuple[str, tuple[str, ...]]  # the text, and dotted paths; the first that the file has gives its position
+Note = tuple[str, tuple[str, ...]]  # the text, and dotted paths; the first path in the file gives the note's position
 
 
 def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
@@ -89,7 +89,7 @@ def _old_schema(folder: Path) -> Iterator[Note]:
     try:
         written = (folder / SCHEMA_FILE).read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return  # absent, or unreadable for an editor too
+        return  # it does not exist, or no editor can read it either
     if written != starter_schema():
         text = (
             f"{SCHEMA_FILE} was written by another version, so editors check against that version: "

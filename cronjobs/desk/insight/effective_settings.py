@@ -23,18 +23,19 @@ ENV_FILE: Final = "env_file"
 SECRET_FILE: Final = "secret file"  # ${file:…}
 COMMAND_LINE: Final = "command line"
 DJANGO: Final = "Django"
-BAD: Final = "bad"  # an invalid value, so the default applies; an invalid named entry is ignored whole
+BAD: Final = "bad"  # an invalid value: the default applies, or, in a named section, the whole entry is ignored
 
-_BEFORE_THE_FILE: Final = ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL")  # shown with the keys that they set
-# Bad items of these lists are dropped; the others apply.
+# These variables are not listed by themselves. They are shown as the source of the keys that they set.
+_BEFORE_THE_FILE: Final = ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL")
+# In these lists, only the bad items are ignored; the good ones apply.
 _GOOD_ITEMS: Final = ("imports", "python_path", "extras", "around")
 
 
 class Setting(NamedTuple):
-    """One key and its value, which is None if there is no value. ``where`` then says what that means.
+    """One key and its value. If there is no value, ``value`` is None and ``where`` says what that means.
 
-    Otherwise ``where`` is file:line, and the variables that the value uses. ``is_written``: whether the value is not a
-    default.
+    If there is one, ``where`` names the file and line, and the variables that the value uses. ``is_written`` is False
+    if the value is a default.
     """
 
     key: str
@@ -146,7 +147,7 @@ class _Reading:
         return self._from(path, _masked_by_name(value) if name == "env" else value, node)
 
     def _payload(self, path: str) -> Any:
-        """Return the payload that jobs get, or only MASK for a bad schedule, since it is unknown what to hide."""
+        """Return a schedule's payload. If the schedule is bad, return MASK, since it is unknown which keys to hide."""
         schedule = self._settings.schedules.get(path.removeprefix("schedules.").removesuffix(".payload"))
         if schedule is None:
             return MASK
@@ -183,7 +184,7 @@ class _Reading:
         return Setting(path, value, source, ", ".join([self._place(node), *(shown for _, shown in came_in)]))
 
     def _references(self, text: str) -> Iterator[tuple[str, str]]:
-        """Yield the source and the name of each ``${…}`` in *text*. A default after ":-" counts as the file's own."""
+        """Yield the source and the name of each ``${…}`` in *text*, unless its default after ":-" is used."""
         for found in REFERENCE.finditer(text):
             if found["file"]:
                 yield SECRET_FILE, found["file"]

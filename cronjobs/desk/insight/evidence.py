@@ -1,7 +1,7 @@
 """Gather the database's facts about an occurrence, for ``explain`` to describe.
 
 The audit trail shows which definition was in force. The ledger shows what became of an occurrence. The ticks show which
-host did it. A fact that no row shows is None.
+host settled it. A fact that no row shows is None.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
 
-LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 29 February comes every four years, but around 2100 after eight
+LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 2096-02-29 to 2104-02-29 is the longest time between leap days
 
 
 class ScheduleEvidence:
-    """A schedule's facts, read once, with methods that answer questions about it. Raises NoSuchSchedule."""
+    """A schedule's facts, read once, with methods that answer questions about the schedule. Raises NoSuchSchedule."""
 
     def __init__(self, connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]) -> None:
         self.connection, self.settings, self.types = connection, settings, types
@@ -121,7 +121,7 @@ class ScheduleEvidence:
         exact = row is not None and row.last_for == asked.at
         era = self._era_of(row) if exact else self._era(asked.at)
         due = exact or (era.timing is not None and is_due(era.timing, asked.at))
-        if not asked.exists:  # only the run after the clock change can make up for the skipped time
+        if not asked.exists:  # the clocks skipped this time, so it is due only if it runs at the end of the gap
             due = due and era.timing is not None and runs_after_a_gap(era.timing, asked.wall)
         wall = None if asked.wall is None else f"{asked.wall:%Y-%m-%d %H:%M}"
         if not due or row is None or row.first_for > asked.at:
@@ -134,7 +134,8 @@ class ScheduleEvidence:
             due_by=None if due else self._due_by_another(era, asked.at),
         )
         if not due and era.timing is not None:
-            # For a time that the clocks skipped, asked.at is the first instant after the gap, possibly an occurrence.
+            # If the clocks skipped the time, asked.at is the first instant after the gap, which may be an occurrence.
+            # That occurrence then has to be the next one.
             upto = asked.at if asked.exists else asked.at - JUST_BEFORE
             previous, following = self._neighbours(era, era.timing, upto)
             facts = replace(facts, previous=previous, next=following)
@@ -173,7 +174,7 @@ class ScheduleEvidence:
         return replace(self.at(self.latest()), standing=standing)
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[OccurrenceFacts], bool]:
-        """Return the newest *limit* facts from *begin* to *end*, one per ledger row, and whether there are older ones.
+        """Return facts from *begin* to *end*, one per ledger row. Return the newest *limit*, and whether others exist.
 
         The facts also cover spans too old for the ledger, occurrences that wait for a tick, and spans without
         a definition.
@@ -268,7 +269,7 @@ class ScheduleEvidence:
         return next((era for era in reversed(self.eras) if era.since is None or era.since < at), self.eras[0])
 
     def _era_of(self, row: Any) -> DefinitionPeriod:
-        """Return the definition that made a ledger row. If a clock was ahead, the definition may be dated later."""
+        """Return the definition that made a ledger row. It may be dated after the row, if a host's clock was ahead."""
         era = self._era(row.last_for)
         if _asked_for(row) or (era.timing is not None and is_due(era.timing, row.last_for)):
             return era
@@ -410,7 +411,7 @@ def _set_back(first: int | None, then: int | None, facts_of: Mapping[int, TickFa
 
 
 def _asked_for(row: Any) -> bool:
-    """Whether a backfill made the row. A backfill needs no definition that was in force at the row's time."""
+    """Whether a backfill made the row. A backfill works even if no definition was in force at the row's time."""
     return str(row.reason or "").startswith(BACKFILLED)
 
 

@@ -26,7 +26,9 @@ from cronjobs.errors import CronjobsError
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
-LATE: Final = timedelta(minutes=5)  # cron starts a run within its minute; a spooled run is recorded by the next run
+# A run that is not recorded this long after it was due counts as absent. Cron starts a run within its minute. A spooled
+# run is absent until the next run records it.
+LATE: Final = timedelta(minutes=5)
 _EARLY: Final = timedelta(minutes=1)  # tolerated difference between the host's and the database's clock
 
 
@@ -43,7 +45,7 @@ def _timing(run: LatestRun) -> Timing | None:
     try:
         when = timing(cron, None, run.meta.get("timezone", "UTC"))
         next_after(when, run.started_at)
-    except (CronjobsError, ValueError, KeyError, OSError):  # anyone may have written the row
+    except (CronjobsError, ValueError, KeyError, OSError):  # anyone may have written the row, so meta may be invalid
         return None
     return when
 

@@ -34,13 +34,13 @@ class DefinitionFacts:
     catch_up: str
     catch_up_within: timedelta
     overlap: str
-    starts_later_by: timedelta = timedelta(0)  # the schedule's share of spread:
+    starts_later_by: timedelta = timedelta(0)  # how much ``spread:`` delays this schedule's jobs
     applied: AuditEntry | None = None
 
 
 @dataclass(frozen=True)
 class TickFacts:
-    """One tick. ``broken`` lists its file's bad entries, and why each is bad.
+    """One tick. ``broken`` lists the bad entries of the tick's file, and why each is bad.
 
     ``broken`` and ``schedules_off`` have been recorded since schema revision 0003.
     """
@@ -49,7 +49,7 @@ class TickFacts:
     started_at: datetime
     finished_at: datetime | None
     broken: tuple[tuple[str, str], ...] = ()
-    schedules_off: bool = False  # CRONJOBS_SCHEDULES=off: it settled no occurrences
+    schedules_off: bool = False  # CRONJOBS_SCHEDULES=off, so the tick settled no occurrences
 
     @property
     def last_sign_at(self) -> datetime:
@@ -74,7 +74,7 @@ class LedgerFacts:
 class PauseFacts:
     """A past or present pause.
 
-    ``ended_at``: when the pause was resumed or expired, or None while it is in force.
+    ``ended_at``: when someone ended the pause or it expired, or None while it is in force.
     """
 
     scope: str  # all, queue, schedule
@@ -84,7 +84,7 @@ class PauseFacts:
     since: datetime
     until: datetime | None = None
     ended_at: datetime | None = None
-    skip: bool = False  # it skipped occurrences instead of holding them back
+    skip: bool = False  # the pause skips occurrences instead of holding them back
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class PassedOver:
 class Ahead:
     """How many due jobs ticks claim before this one.
 
-    ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. ``more``:
-    whether there may be more. Jobs whose queue is paused or whose limit is reached do not count.
+    ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. Jobs
+    whose queue is paused or whose limit is reached do not count. ``more``: whether there may be more jobs than counted.
     """
 
     better: int
@@ -149,7 +149,7 @@ class TypeFacts:
 
 @dataclass(frozen=True)
 class Excluded:
-    """Since ``since``, the options of every tick that could run the job exclude it."""
+    """Since ``since``, every tick that could have run the job excluded it by its options."""
 
     since: datetime
     options: tuple[tuple[str, str], ...]  # host, "--queue mail"
@@ -168,7 +168,7 @@ class Triggered:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """A job's row and history. ``most``: how often the job may fail, or None if only the handler's code says."""
+    """A job's row and history. ``most``: how often the job may fail, or None if only the handler's code says so."""
 
     id: int
     job_type: str
@@ -254,7 +254,7 @@ class OccurrenceFacts:
     due: bool = True
     definition: DefinitionFacts | None = None
     settled_until: datetime | None = None  # the watermark
-    owed: bool = False  # unsettled below the watermark: its definition ended while a pause held it back
+    owed: bool = False  # unsettled, though before the watermark: its definition ended while a pause held it back
     beyond_retention: bool = False
     ledger: LedgerFacts | None = None
     # the instant itself
@@ -311,7 +311,7 @@ class JobLife:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer. ``brief``: its line in a list; a list merges ``usual`` answers. ``facts``: the facts for programs."""
+    """The answer of ``explain``, with ``facts`` for programs. In a list it is ``brief``, or merged if ``usual``."""
 
     subject: str
     at: datetime | None

@@ -110,7 +110,8 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []
-    # The job was interrupted, snoozed, retried by hand, or its payload did not fit. None of these counts as a failure.
+    # These do not count as failures, but change run_at, too: the job was interrupted, snoozed or retried by hand, or
+    # its payload did not fit.
     if job.attempts and (job.attempts[0].outcome != job.status or job.status == "failed"):
         return []
     behind = begun - job.run_at
@@ -131,8 +132,9 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
 
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Name the occurrences that the job stands for or that gave way to it, and when the first of them was settled."""
-    # This sorts first: by the host's clock, the first attempt may begin just before the decision that made the job.
+    """Name the occurrences that the job stands for or that gave way to it, dated by when the first was settled."""
+    # Those settled together with the job sort first. By the host's clock, the first attempt may begin just before the
+    # decision that made the job.
     made_at = datetime.min.replace(tzinfo=UTC)
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
@@ -217,7 +219,7 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
             return f"{subject} timed out after {took}{on}, at {at}."
         case "lost":
             begun = times.clock(attempt.started_at)
-            # A tick recorded it, or exec's own recorder, which notices that exec was killed.
+            # The loss was recorded by a tick, or by exec's own recorder, which notices that exec was killed.
             return f"{subject}, begun at {begun}{on}, was lost: its runner died or lost its lease, as recorded at {at}."
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
@@ -254,7 +256,7 @@ def _done(job: JobFacts, action: str, at: datetime) -> str:
 
 
 def _in_vain(job: JobFacts, at: datetime) -> str:
-    """Report a cancel without effect: the running attempt did not stop, and its outcome counts. Else return ""."""
+    """Say that the cancel had no effect, since the running attempt succeeded all the same. Otherwise return ""."""
     ran = _ran_at(job, at)
     return f": no effect, as attempt {ran.number} did not stop" if ran and ran.outcome == "succeeded" else ""
 
@@ -291,7 +293,7 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
-    """Add to *said*, which reports the end without success, how to run the job again or who already did."""
+    """Return *said*, which reports that the job did not succeed, and how to run it again or who already did so."""
     dismiss = f'"cronjobs jobs dismiss {job.id}" ends the report'
     report = job.status == "dead" and not job.dismissed
     if job.job_type.startswith(EXEC_PREFIX):
@@ -316,7 +318,7 @@ _WHY_DEAD: Final = (OUTLIVED, GAVE_UP, ON_LOST, MAX_LOSSES)
 
 
 def _why_dead(job: JobFacts) -> str:
-    """Explain why the job has no tries left, unless the sentence about its last attempt does."""
+    """Explain why the job has no tries left, unless the sentence about its last attempt already explains it."""
     last = job.attempts[-1]
     said = last.error if last.outcome == "failed" else None
     error = job.last_error or ""
@@ -349,7 +351,7 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
         where, begun = f"submitted to its cluster by {name(job.host or '?')}, but no worker there has started it", ""
     elif job.cluster_worker is not None:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
-    if job.attempts and job.attempts[-1].number == job.attempt:  # recorded while its thread was still running
+    if job.attempts and job.attempts[-1].number == job.attempt:  # its outcome is recorded, but its thread may still run
         return f"Job {job.id} is still leased for attempt {job.attempt} {where}{lease}."
     if job.runner_gone:
         gone = "its process is gone, so the next tick there will settle its outcome"
@@ -419,7 +421,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         reasons.append(f'no host can run type "{name(facts.name)}": {had}')
     if not facts.here:
         other = ""
-        if facts.known and facts.last is not None:  # another host, or this host under a former name
+        if facts.known and facts.last is not None:  # this tick ran on another host, or on this one under a former name
             began = f"began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
             other = f", but the tick that {began} could run it"
         reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')

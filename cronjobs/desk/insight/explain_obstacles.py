@@ -1,4 +1,4 @@
-"""Find out why one job does not start, for ``explain``. A list would need too many reads to do this for each job."""
+"""Find out why one job does not start, for ``explain``. For each job of a list, this would take too many reads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _ahead(
     better = earlier = 0
     more = False
     for lane in lanes_due(connection, runnable):
-        apart = lane.job_type in types and types[lane.job_type].executor is not None  # ticks do not claim these
+        apart = lane.job_type in types and types[lane.job_type].executor is not None  # ticks do not claim such jobs
         if lane.paused or apart or lane.priority > priority or not (runnable is None or lane.job_type in runnable):
             continue
         in_turn = [row for row in lane.rows if row.its_turn]
@@ -71,7 +71,7 @@ def _ahead(
 
 
 def unsettled_effect(connection: Connection, error_type: str | None, error: str | None) -> str | None:
-    """Return the key of the unsettled effect that this error reports, or None if there is none, or none any more."""
+    """Return the key of the effect that this error reports as unknown, or None if none is, or if it is settled now."""
     said = error or ""
     if error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and said.endswith(_AFTER)):
         return None

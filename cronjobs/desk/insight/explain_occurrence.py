@@ -122,7 +122,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
 
 
 def _usual(facts: OccurrenceFacts, found: str) -> bool:
-    """Whether the occurrence's own job ran in time and succeeded at the first attempt. A list merges such ones."""
+    """Whether the occurrence's own job ran in time and succeeded at once. A list merges such occurrences."""
     job, row = facts.job, facts.ledger
     if found != "enqueued" or job is None or row is None or (row.reason or "").startswith(RAN_EARLY):
         return False
@@ -167,7 +167,7 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: datetime | None = None) -> str:
-    """Name the definition. *due* is an occurrence that this definition settled, so it was in force by then."""
+    """Name the definition. *due* is an occurrence that it settled, so the definition was in force by then."""
     if definition is None:
         return ""
     timing = one_line(definition.timing, 100)
@@ -229,7 +229,7 @@ def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[s
 
 
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    """Describe what ticks did between the occurrence and its settlement. Return [] if that time was short."""
+    """Explain why the occurrence was settled late. Return [] if it was settled in time."""
     before, after = facts.tick_before, facts.tick_after
     held_back = facts.pause is not None and not facts.pause.skip
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and not held_back:
@@ -267,7 +267,10 @@ def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
-    """Explain why a tick left the occurrence: schedules were off, or the schedule's entry in its file was broken."""
+    """Explain why a tick left the occurrence unsettled, or return None if neither reason applies.
+
+    Schedules were switched off on the tick's host, or the schedule's entry in the tick's file was broken.
+    """
     if tick.schedules_off:
         return "it fired no schedules (CRONJOBS_SCHEDULES=off on that host)"
     for where, what in tick.broken:
@@ -290,7 +293,7 @@ def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> l
 
 
 def _joined(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
-    """Whether the occurrence was coalesced into a job that was already waiting, not into one made with it."""
+    """Whether the occurrence was coalesced into a job that was waiting already, not made when it was settled."""
     older = facts.job is not None and facts.job.created_at < row.decided_at - timedelta(seconds=1)
     return older or (row.reason or "").startswith("overlap")
 

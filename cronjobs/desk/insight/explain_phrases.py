@@ -59,7 +59,7 @@ class ByHand:
 def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
     """Return the newest successful run by hand, else the newest run by hand, or None if there is none.
 
-    After such a run, the reader may not need to repeat the work.
+    Readers are told about such a run, since they may then not need to repeat the work.
     """
     best = next((each for each in runs if each.status == Status.SUCCEEDED), runs[0] if runs else None)
     if best is None:

@@ -44,9 +44,10 @@ class Ack:
 
 @dataclass(frozen=True)
 class Covered:
-    """A finding that another finding also reports: its key, and which of its ``rows`` (all if empty).
+    """A finding that another finding also reports: the ``key`` of the covered finding, and which ``rows`` of it.
 
-    ``until``: the finding is covered only if it began by then. None means that its beginning does not matter.
+    If ``rows`` is empty, all rows are covered. ``until``: the finding is covered only if it began by then. None means
+    that its beginning does not matter.
     """
 
     key: str
@@ -82,7 +83,7 @@ class Finding:
     job_id: int | None = None
 
     def __post_init__(self) -> None:
-        # The text quotes names from rows that anyone may have written.
+        # The text quotes names from rows that anyone may have written, so mask secrets and keep it on one line.
         object.__setattr__(self, "text", one_line(masking.hide(self.text), MESSAGE_LIMIT))
 
     @property

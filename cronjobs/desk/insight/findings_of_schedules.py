@@ -111,7 +111,7 @@ def _behind(late: Mapping[str, datetime]) -> Iterator[Finding]:
 
 
 def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
-    """Find schedules whose last runs failed. Each limit (warn_after_failures) gets its own finding."""
+    """Find schedules whose last runs failed. Schedules with the same ``warn_after_failures`` share a finding."""
     found: dict[int, dict[str, FailingRuns]] = {}
     for name, runs in failing_runs(health.watch).items():
         if name not in same.not_failing:

@@ -118,7 +118,7 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
 def _config(
     health: Health, settings: Settings, same: SameCause, at_work: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
-    """Find faults in the file here, and the faults that other hosts' ticks recorded about theirs."""
+    """Find faults in the file here, and the faults that other hosts' ticks recorded about their own files."""
     here = [(fault.where, fault.what, f"{fault.where}: {fault.what}") for fault in health.faults]
     here += [(problem.path, problem.message, str(problem)) for problem in settings.problems]
     types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
@@ -200,13 +200,13 @@ def _of_hosts(
         _rows(faults, hosts),
         [job_type for host in hosts for job_type in same.hosts.get(host, ())],
         tuple(name for host in hosts for name in same.entries.get(host, ())),
-        max(_held_by_limits(tick, faults) for tick in ticks),  # all hosts count the same jobs
+        max(_held_by_limits(tick, faults) for tick in ticks),  # every host counts the same jobs, so do not add them up
         health,
         same,
         since=min((at for host in hosts if (at := health.watch.misconfigured.get(host))), default=None),
         subject=hosts[0],
     )
-    # No command: typed here, it would check the file here.
+    # No command: "cronjobs check", typed here, would check the file here instead of theirs.
     return replace(found, text=f'{found.text} ("cronjobs check" there says more)', command=None)
 
 

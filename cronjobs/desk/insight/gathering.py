@@ -28,7 +28,7 @@ NEXT_SHOWN: Final = 5
 
 
 def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
-    """Gather the facts in a few indexed statements. *types* are those that this configuration registers."""
+    """Gather the facts in a few indexed statements. *types*: the job types that this configuration registers."""
     every, now = settings.run.every, database_now(connection)
     whose = meta.read_meta(connection)
     in_force = schedules.pauses_in_force(connection)
@@ -82,6 +82,6 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         **troubled_types(connection, settings.run),
         of_extras=findings_of_extras(connection, settings, now),
     )
-    for (queue, _), jobs in without_room(health, every).items():  # the finding ``config`` reports them
+    for (queue, _), jobs in without_room(health, every).items():  # the finding ``config`` reports these jobs instead
         health.queues.get(queue, health.others).late -= jobs
     return health

@@ -26,8 +26,8 @@ from cronjobs.errors import Problem
 class Health:
     """The facts, some of them as plain rows. ``late`` counts only jobs that could run.
 
-    Such jobs have a known type, are not paused, and wait neither for a limit nor for another job of their schedule.
-    If there are very many queues or unknown types, only the first are listed: see ``QueueFacts``.
+    A job could run if its type is known, its queue is not paused, and it waits neither for a limit nor for another job
+    of its schedule. If there are very many queues or unknown types, only some are listed: see ``QueueFacts``.
     """
 
     now: datetime
@@ -75,7 +75,7 @@ class Health:
 
     @property
     def late_groups(self) -> set[tuple[str, str]]:
-        """Return the queues and types that have late jobs."""
+        """Return each pair of a queue and a job type that has late jobs."""
         return {(each.queue, each.job_type) for each in self.late}
 
     def total(self, what: str) -> int:

@@ -11,7 +11,7 @@ from cronjobs.text import one_line
 
 
 def since_instant(text: str, now: datetime, timezone: str, option: str = "--since") -> datetime:
-    """Parse an option's value: a duration before *now*, or an ISO instant, in *timezone* if it has no offset."""
+    """Parse an option's value: a duration before *now*, or an ISO time, which is in *timezone* if it has no offset."""
     option = option if option.endswith(":") else f"{option}:"
     try:
         return now - duration(text)
@@ -29,6 +29,6 @@ def since_instant(text: str, now: datetime, timezone: str, option: str = "--sinc
 
 
 def iso_instant(text: str, timezone: str) -> datetime:
-    """Parse an ISO time into UTC. A time without an offset is in *timezone*. Raises ValueError or OverflowError."""
+    """Convert an ISO time to UTC. A time without an offset is in *timezone*. Raises ValueError or OverflowError."""
     read = datetime.fromisoformat(text.strip())
     return (read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(timezone))).astimezone(UTC)

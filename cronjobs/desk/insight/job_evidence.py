@@ -90,7 +90,7 @@ def settler_of(connection: Connection, row: Any) -> TickFacts | None:
 
 
 def count_of(row: Any) -> int:
-    """Return the column ``count``, since ``row.count`` is tuple's method."""
+    """Return the value of the column ``count``. ``row.count`` would be the method that rows inherit from tuple."""
     return int(row._mapping["count"])
 
 
@@ -157,9 +157,10 @@ def job_facts(
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
 ) -> tuple[dict[int, PassedOver], dict[int, Excluded]]:
-    """Map jobs to the last tick that recorded why it left the job, and jobs that all ticks' options exclude to these.
+    """Return two maps: jobs to the last tick that said why it left the job, and jobs to the options that exclude them.
 
-    A job that is asked for alone is included even if it has started since.
+    The second map has only jobs that the options of all ticks exclude. If *rows* is one job, it is included in the
+    first map even if it has started since.
     """
     due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
     waiting = due.keys()
@@ -194,8 +195,8 @@ def _passed_over(
 
 
 def _after_others(did: Any) -> str:
-    """Say how many jobs took the time that this one lacked; on SQLite plain SQL may have written anything."""
-    begun = did.get("claimed") if isinstance(did, dict) else None
+    """Say how many other jobs the tick had begun before it ran out of time. *did*: what the tick recorded."""
+    begun = did.get("claimed") if isinstance(did, dict) else None  # on SQLite plain SQL may have written anything
     if not isinstance(begun, int) or begun < 1:
         return ""
     return f", which had begun {begun:,} {'job' if begun == 1 else 'jobs'}"
@@ -217,7 +218,7 @@ def _place(job: Any) -> dict[str, Any]:
 
 
 def type_facts(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeFacts:
-    """Return what ticks recorded about which hosts can run a job type."""
+    """Return whether some host can run a job type and why not, as far as ticks recorded it."""
     runnable = present_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
     last, since, faults = None, None, {}
@@ -311,7 +312,7 @@ def triggered_since(connection: Connection, names: Collection[str], since: datet
 
 
 def with_triggered(job: JobFacts, triggered: Iterable[Triggered]) -> JobFacts:
-    """Return *job*. If it did not succeed, add the later runs triggered by hand."""
+    """Return *job*, with the later runs triggered by hand if it did not succeed."""
     if job.status not in NOT_DONE:
         return job
     later = tuple(each for each in triggered if each.job_id != job.id and each.at >= job.created_at)
@@ -328,11 +329,12 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
 
 
 def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] | None:
-    """Return the pause that delayed the first attempt (of several, the last to end), and since when it did."""
+    """Return since when a pause delayed the first attempt, and the pause. Of several pauses, use the last to end."""
     begun = job.attempts[0].started_at if job.attempts else job.started_at
     if begun is None:
         return None
-    # A retry has overwritten run_at. No pause can have held a job before it was created.
+    # If run_at is later than the first attempt, a retry has overwritten it. No pause can have held the job back before
+    # the job was created.
     due = max(job.created_at, job.run_at if job.run_at <= begun else job.scheduled_for or job.created_at)
     pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), ["all", f"queue {job.queue}"]))
     over = [(end, pause) for pause in pauses if (end := ends_at(pause)) and pause.since < begun and due < end <= begun]
@@ -351,7 +353,7 @@ def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
 
 
 def _moved(detail: Any) -> tuple[datetime, datetime] | None:
-    """Return a reschedule's old and new time, or None if *detail* has none. Another program may have written it."""
+    """Return a reschedule's old and new time, or None if *detail*, which any program may have written, lacks them."""
     if not isinstance(detail, dict):
         return None
     try:

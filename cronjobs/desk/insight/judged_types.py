@@ -16,15 +16,15 @@ from cronjobs.engine.store.explaining import first_tick_without, last_tick_that_
 from cronjobs.engine.store.job_types import Loaded, present_types, remembered, types_recorded_at, unknown_to_schedules
 from cronjobs.engine.store.listing import defined_at, waiting_by_other_types
 
-TYPES_DATED: Final = 20  # the most types to date; each costs a query on ticks
+TYPES_DATED: Final = 20  # for how many types to find out since when work waits; each costs a query on ticks
 
 
 @dataclass(frozen=True)
 class JudgedTypes:
     """The job types that can run.
 
-    ``here``: the types registered here. ``ticks``: the types that recent ticks recorded, or None if no tick recorded
-    any. ``at``: when types were last recorded.
+    ``here``: the types registered in this process. ``ticks``: the types that recent ticks recorded, or None if no tick
+    recorded any. ``at``: when a tick last recorded types.
     """
 
     here: Collection[str]
@@ -50,10 +50,10 @@ def judged_types(connection: Connection, every: timedelta, types: JobTypes) -> J
 def waiting_without_handler(
     connection: Connection, settings: Settings, types: JobTypes, host: str, limit: int
 ) -> dict[str, int]:
-    """Count waiting jobs, due or not, by type, for types that neither this code nor another host has.
+    """Count waiting jobs, due or not, by type, for types that neither the code here nor another host has.
 
-    What earlier ticks of this *host* had loaded does not count. Empty if some code cannot be imported here, which is
-    reported instead.
+    Types that earlier ticks of this *host* had loaded do not count as available. If some code cannot be imported here,
+    the result is empty, since the failed import is reported instead.
     """
     if types.faults:
         return {}
@@ -76,9 +76,9 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
 
 @dataclass(frozen=True)
 class UnknownSince:
-    """When the work of unknown job types began to wait (``since``), and when ticks stopped knowing them (``gone``).
+    """Since when the work of unknown job types waits (``since``), and since when ticks lack these types (``gone``).
 
-    A type that ticks never knew is not in ``gone``.
+    A type that no tick ever knew is not in ``gone``.
     """
 
     since: dict[str, datetime]

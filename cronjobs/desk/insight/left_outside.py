@@ -61,7 +61,7 @@ def what_is_outside(
 
 
 def rotations_of(log: Path) -> list[Path]:
-    """Find logrotate files that name *log*, or all logs in its folder."""
+    """Find the logrotate files that name *log*, or a pattern for all logs in the folder of *log*."""
     names = (str(log), f"{log.parent}/*{log.suffix}")
     return [each for each in sorted(LOGROTATE.glob("*")) if any(name in _text(each) for name in names)]
 

@@ -37,7 +37,7 @@ def missing_at(gap: Gap, job_id: int, retention: Retention, now: datetime) -> st
     if job_id > gap.highest_here and gap.highest is None:
         return f"there is no job {job_id}: the highest id here is {gap.highest_here}"
     kept = min(retention.succeeded, retention.dead)
-    if gap.made_after is not None and now - gap.made_after < kept:  # too young to be pruned
+    if gap.made_after is not None and now - gap.made_after < kept:  # a job with this id would be too young to be pruned
         return f"there is no job {job_id}: {_USED_UP}"
     return (
         f"there is no job {job_id} any more: it ended over {duration_text(kept)} ago and was pruned (retention), or "

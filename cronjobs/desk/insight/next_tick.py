@@ -30,7 +30,8 @@ JOBS_SHOWN: Final = 50
 class Outlook:
     """The work that a tick would find.
 
-    ``due``: the number of due jobs. ``jobs``: the first JOBS_SHOWN of them. The tick would create those without an id.
+    ``due``: the number of due jobs. ``jobs``: the first JOBS_SHOWN of them. Jobs without an id do not exist yet: the
+    tick would create them.
     """
 
     now: datetime
@@ -47,7 +48,7 @@ class Outlook:
 def look(
     connection: Connection, settings: Settings, known: JobTypes, *, queue: str | None, only: str | None, fires: bool
 ) -> Outlook:
-    """Gather the outlook, with schedules if *fires*. Raises ForeignDatabase if ticks refuse the database."""
+    """Predict a tick's work. It includes schedules if *fires*. Raises ForeignDatabase if ticks refuse the database."""
     here = Identity.here()
     seen = ticks.overview(connection, host=here.host, place=here.place, fingerprint=fingerprint(settings))
     is_ours(settings, seen.project, seen.environment)
@@ -92,7 +93,7 @@ def _with_limits(
 
 
 def _schedule(due: Due, settled: Settled) -> dict[str, Any]:
-    """Return what a tick would write about a schedule's occurrences."""
+    """Return facts about the occurrences that a tick would settle for a schedule, and how."""
     facts: dict[str, Any] = {
         "schedule": due.stored.name,
         "skipped": 0,

@@ -18,7 +18,7 @@ GROUPS: Final = 50
 
 @dataclass(frozen=True)
 class BeyondOptions:
-    """Due jobs of one queue and type that no tick may claim. ``options``: such as "--queue mail on web1"."""
+    """Due jobs of one queue and type that no tick may claim. ``options`` are texts such as "--queue mail on web1"."""
 
     queue: str
     job_type: str
@@ -58,7 +58,10 @@ def out_of_reach(connection: Connection, late: Sequence[LateJobs], now: datetime
 
 
 def options_against(tick: Any, place: Mapping[str, Any]) -> str | None:
-    """Return the tick's options that exclude a job, as typed, or None if none do. *place*: as for ``reason_for``."""
+    """Return the tick's options that exclude a job, as typed, or None if none do.
+
+    *place*: the job's facts that ``reason_for`` needs.
+    """
     options = tick.did.get("options") if isinstance(tick.did, dict) else None
     if not isinstance(options, dict):
         return None

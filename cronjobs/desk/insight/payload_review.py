@@ -75,7 +75,7 @@ class PayloadReview:
                 group.ids.append(row.id)
 
     def _faults(self, row: StoredPayload) -> Iterator[tuple[tuple[str, str], str]]:
-        """Yield each fault as a key without the faulty value, for counting, and as text with the value."""
+        """Yield each fault as a key without the faulty value, to count equal faults, and as text with the value."""
         job_type = self.known.types.get(row.job_type)
         if job_type is None:
             yield ("", _UNKNOWN), _UNKNOWN
@@ -94,8 +94,9 @@ class PayloadReview:
 def review(database: Database, project: str, known: JobTypes) -> Iterator[PayloadReview]:
     """Compare all payloads in *database* with the handlers. Yield the growing review after each chunk. Write nothing.
 
-    Each chunk has its own transaction, so no snapshot stays open while millions of rows are read. Jobs enqueued
-    meanwhile are not checked. Tables that wait for a migration are accepted. Raises OtherProject or DatabaseError.
+    Each chunk has its own transaction, so no snapshot stays open while millions of rows are read. Jobs that are
+    enqueued during the review are not checked. Tables of an older schema revision are accepted. Raises OtherProject or
+    DatabaseError.
     """
     done = PayloadReview(known)
     with database.read() as connection, only_reading(connection):

@@ -17,7 +17,7 @@ from cronjobs.engine.store.ticks import Overview
 def preview(
     connection: Connection, seen: Overview, settings: Settings, *, host: str
 ) -> tuple[SyncPlan | None, list[tuple[Due, Settled]]]:
-    """Return the sync that a tick of *host* would do, or None, and what the tick would do with due occurrences."""
+    """Return the sync that a tick of *host* would do, if any, and how the tick would settle the due occurrences."""
     stored = schedules.all_schedules(connection)
     todo = None
     if applies(connection, seen, settings, host=host):

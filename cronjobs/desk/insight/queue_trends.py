@@ -35,7 +35,7 @@ def queue_trends(connection: Connection, health: Health, among: Collection[str] 
 
 
 def trend_of(due: int, change: int | None, span: timedelta) -> str:
-    """Describe a change, or return "" if *change* is None (unknown). Less than a twentieth of *due* counts as none."""
+    """Describe a change, or return "" if it is unknown (None). A change of less than *due* / 20 counts as steady."""
     if change is None:
         return ""
     if abs(change) * 20 < due or not change:

@@ -14,7 +14,7 @@ from cronjobs.model import rough
 
 @dataclass
 class Holders:
-    """The runners that hold leases, judged from *here*."""
+    """The runners that hold leases. The process *here* finds out which of them are gone."""
 
     here: Identity = field(default_factory=Identity.here)
     _gone: dict[str, bool | None] = field(default_factory=dict)
@@ -26,7 +26,10 @@ class Holders:
         return self._gone[locked_by]
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
-        """Whether the runner is gone. If that is unknown, whether its lease expired too long ago for a live runner."""
+        """Whether the runner is gone. If that is unknown, whether no runner can have written a lease that ends so late.
+
+        While a cluster worker may still run the job, return False.
+        """
         if holding.permitted(now):
             return False
         gone = self.is_gone(holding.locked_by)

@@ -1,4 +1,4 @@
-"""Find schedules whose occurrences did not run, and read as few ledger rows as possible."""
+"""Find schedules whose occurrences did not run, while reading as few ledger rows as possible."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cronjobs.engine.store import status_facts as store
 from cronjobs.engine.store.schedules import StoredSchedule
 
 RUNS_LOOKED_AT: Final = 10  # rows read of a schedule whose newest run did not succeed
-FEW: Final = 2  # rows read first: nearly always a running and a successful run
+FEW: Final = 2  # rows read first; they are nearly always enough: a running and a successful run
 ASKED_AT_ONCE: Final = 2000  # schedules per statement
 PAGE: Final = 100  # rows read at a time when reading further back
 PAGES: Final = 50  # the most pages read, if no run succeeded and operators dealt with all of the runs
@@ -56,7 +56,7 @@ def not_run(
 
     Missed runs and dead jobs are left out, since they have their own findings.
 
-    *lately* maps schedule ids to their newest ledger rows. Older rows are added to it where these do not decide.
+    *lately* maps schedule ids to their newest ledger rows. If these rows do not decide, older rows are added to it.
     """
     asked = [each for each in schedules if each.paused is None and lately.get(each.id)]
     heads: dict[str, JobNow] = {}
@@ -79,7 +79,7 @@ def not_run(
 
 
 def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetime) -> datetime | None:
-    """Return up to when a run triggered by hand makes up for occurrences, or None if there is no such run."""
+    """Return the time up to which a run triggered by hand makes up for occurrences, or None without such a run."""
     return covered_by(store.triggered(connection, stored.name), now, _of(stored, {})[1])
 
 
@@ -91,7 +91,7 @@ def as_ledger_row(schedule_id: int, run: ByHand) -> Happened | None:
 
 
 def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
-    """Return when the newest run by hand that succeeded, or whose job was pruned, was triggered, or None."""
+    """Return when the newest successful run by hand was triggered, or None. A run whose job was pruned counts, too."""
     triggered = store.triggered(connection, schedule)
     return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
 
@@ -102,7 +102,7 @@ def grace_of(schedule: ScheduleSettings) -> timedelta:
 
 
 def _of(stored: StoredSchedule, heads: Mapping[str, JobNow]) -> tuple[JobNow | None, timedelta]:
-    """Return the job that the schedule's other jobs wait for, or None, and the schedule's grace after an occurrence."""
+    """Return the schedule's head, the job that its other jobs wait for, if any, and the schedule's grace."""
     try:
         schedule = schedule_from_definition(stored.name, stored.definition)
     except ValueError:
@@ -119,7 +119,7 @@ def _further_back(
     now: datetime,
     grace: timedelta,
 ) -> list[Happened]:
-    """Read older rows, back to a row that decides."""
+    """Read rows older than *rows*, back to a row that decides whether something did not run."""
     more: list[Happened] = []
     page = list(rows)
     well: set[int] = set()
@@ -140,5 +140,5 @@ def _is_well(row: Happened, head: JobNow | None, now: datetime, grace: timedelta
     if row.job is None:
         return True
     if row.job.scheduled_for is not None and row.job.scheduled_for + grace > now:
-        return True  # within grace, like all rows of this job
+        return True  # the job is still within its grace
     return why_not_run(waited_for(row.job, head), now, grace) is None

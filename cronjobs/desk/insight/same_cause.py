@@ -25,8 +25,8 @@ from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
-SHORTLY: Final = timedelta(minutes=10)  # hosts record their types at slightly different times
-_OF_MODULES: Final = ("module ", "setup ")  # prefixes of the faults of code that jobs.job_types could not import
+SHORTLY: Final = timedelta(minutes=10)  # more than the time between two hosts' records of the same change of types
+_OF_MODULES: Final = ("module ", "setup ")  # prefixes of faults in code that could not be imported, from jobs.job_types
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class SameCause:
 
     The finding ``dead`` covers ``late`` (schedules past their grace), ``failing`` (failing schedules) and ``types``
     (failing job types). ``hosts`` maps a host ("" for this one) to the types that are unknown because the host cannot
-    import a module or use their entries in the file. ``entries`` maps a host to the schedules that it therefore does
-    not fire.
+    import a module or use the types' entries in the file. ``entries`` maps a host to the schedules that it does not
+    fire, because it cannot use their entries in the file.
     """
 
     late: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
     failing = failing_runs(watch)
     died = {name for name, why in watch.without_run.items() if any(map(_is_dead, why.jobs))}
     died_failing = {name for name, runs in failing.items() if any(_is_dead(row.job) for row in runs.rows)}
-    if not watch.deaths.count:  # deaths are read a moment later, and someone has dealt with them meanwhile
+    if not watch.deaths.count:  # deaths are read a moment after the rows; someone dealt with them in between
         died = died_failing = set()
     unknown: dict[str, list[str]] = {}
     unknown_failing: dict[str, list[str]] = {}
@@ -158,7 +158,7 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 
 @dataclass(frozen=True)
 class FailingRuns:
-    """A schedule's last runs, all failed. ``rows``: newest first. ``most``: the limit that they reached."""
+    """A schedule's last runs, which all failed, newest first. ``most``: the number of failures that is reported."""
 
     rows: list[Happened]
     most: int
@@ -195,7 +195,7 @@ def _warn_after(schedule: StoredSchedule) -> int:
 
 
 def behind(health: Health, every: timedelta) -> dict[str, datetime]:
-    """Map each schedule that ticks could fire but do not to the time since when, longest first."""
+    """Return the schedules that ticks could fire but do not, each with the time since when, longest first."""
     if not health.watch.fires or not ticking(health.ticks, health.now, every):
         return {}
     found = {
@@ -216,7 +216,7 @@ def _could_fire_since(schedule: StoredSchedule) -> datetime | None:
 
 
 def _with_a_bad_entry(health: Health, settings: Settings) -> dict[str, dict[str, datetime]]:
-    """Map hosts ("" for this one) to schedules that are behind because of a bad entry, as ``config`` reports it."""
+    """Map hosts ("" for this one) to the schedules that are behind because their entries in the host's file are bad."""
     late, found = behind(health, settings.run.every), dict[str, dict[str, datetime]]()
     for place, wheres in _places(health, settings).items():
         if its := {name: since for name, since in late.items() if names_schedule(wheres, name)}:
@@ -234,7 +234,7 @@ def names_schedule(wheres: Collection[str], name: str) -> bool:
 
 
 def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Map hosts ("" for this one) to types unknown because of a fault there, as ``config`` reports it."""
+    """Map hosts ("" for this one) to the types that are unknown because of a fault in the host's file or code."""
     on_ticks = [recorded_faults(tick) for tick in last_ticking(health.ticks, health.now, settings.run.every)]
     places = _places(health, settings)
     module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks))
@@ -250,7 +250,7 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
 
 
 def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]:
-    """Map (queue, type) to the number of late jobs without room in the last ticks, as their timeout is too long."""
+    """Map (queue, type) to the number of late jobs that no tick has room for, because their timeout is too long."""
     types = {each.job_type for each in health.never_begin}
     entries = [entry for tick in ticking(health.ticks, health.now, every) for entry in entries_of(tick)]
     found = {}
@@ -263,7 +263,7 @@ def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]
 
 
 def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Map hosts ("" for this one) to the unusable parts of their file and code, as ``config`` reports them."""
+    """Map hosts ("" for this one) to the unusable parts of their file and code. ``config`` reports the same parts."""
     here = tuple(where for where, _ in faults_here(health, settings))
     return ({"": here} if here else {}) | {
         tick["host"]: tuple(recorded_faults(tick)) for tick in others_at_fault(health, settings)
@@ -284,7 +284,7 @@ def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any
 
 
 def recorded_faults(tick: Mapping[str, Any]) -> dict[str, str]:
-    """Map each part of its file and code that the tick could not use to the reason why."""
+    """Return the parts of its file and code that the tick could not use, each with the reason."""
     did: Any = tick["did"]
     entries = [did.get(kind) for kind in ("broken", "not_loaded")] if isinstance(did, Mapping) else []
     return {str(where): str(why) for each in entries if isinstance(each, Mapping) for where, why in each.items()}

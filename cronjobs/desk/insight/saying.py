@@ -18,14 +18,14 @@ from cronjobs.model import Status, in_zone, rough
 from cronjobs.text import one_line
 
 _UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?\+00:00")
-CELL_LIMIT: Final = 300  # characters of a text read for one cell
+CELL_LIMIT: Final = 300  # the most characters of a text that one cell shows
 
 
 def safe(value: object, limit: int = CELL_LIMIT) -> str:
     """Format *value* as one line without control characters. None gives ""."""
     if value is None:
         return ""
-    # Mask inside lists and objects first: repr would escape the secrets past recognition.
+    # Mask secrets inside lists and objects first, since repr may escape them, and they would not be recognised then.
     text = str(masking.hide_in(value)) if isinstance(value, dict | list | tuple) else str(value)
     return one_line(masking.hide(text), limit)
 
@@ -59,7 +59,7 @@ class LocalTimes:
     timezone: str
 
     def clock(self, instant: datetime) -> str:
-        """Return text such as "14:03:07". A date other than *about*'s is included; in a doubled hour, the offset is."""
+        """Return text such as "14:03:07". Add the date if *about* has another, and in a repeated hour the offset."""
         local = self.local(instant)
         return self._of_day(local) if local.date() == self.local(self.about).date() else self.dated(instant)
 
@@ -146,7 +146,7 @@ def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
 
 
 def died_lost(status: str, error_type: str | None) -> bool:
-    """Whether the job died because its last attempt was lost. ``finished_at`` is then when a tick found out."""
+    """Whether the job died because its last attempt was lost. ``finished_at`` is then when a tick noticed the loss."""
     return status == Status.DEAD and error_type == "Lost"
 
 

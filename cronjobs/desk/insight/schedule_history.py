@@ -1,6 +1,6 @@
 """Read a schedule's history from the audit trail: its definitions, pauses and names over time.
 
-Pure: rows in, spans out.
+Pure: the functions take rows and return spans.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Name:
 
 
 def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Name]:
-    """Return all names of the schedule now called *name*, newest first. Other schedules may have had them before."""
+    """Return all names of the schedule now called *name*, newest first. Other schedules may have had the same names."""
     found: list[Name] = []
     until: datetime | None = None
     for at, old, new in reversed(renames):
@@ -58,10 +58,10 @@ def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Na
 
 
 def names_of_its_own(name: str, renames: Sequence[tuple[datetime, str, str]], known: Collection[str]) -> frozenset[str]:
-    """Return the names that only the schedule that is or was called *name* has or had.
+    """Return the present and former names of the schedule that is or was called *name*.
 
-    *known*: the names that schedules have now. Names that another schedule also had are left out, since rows under
-    them may belong to either.
+    *known*: the names that schedules have now. Names that another schedule also has or had are left out, since rows
+    with such a name may belong to either schedule.
     """
     now = name if name in known else name_now(name, renames)
     left = Counter(old for _, old, _ in renames)
@@ -81,10 +81,10 @@ class DefinitionPeriod:
     until: datetime | None
     facts: DefinitionFacts | None = None
     timing: Timing | None = None
-    act: AuditEntry | None = None  # the audit entry that began it
+    act: AuditEntry | None = None  # the audit entry of the action that began this period
 
     def clipped(self, begin: datetime, end: datetime) -> tuple[datetime, datetime] | None:
-        """Return the part of [*begin*, *end*] in this span, without its start, or None if they do not overlap."""
+        """Return the part of [*begin*, *end*] that is in this span, as (first, last], or None if there is none."""
         first = max(begin - JUST_BEFORE, self.since) if self.since else begin - JUST_BEFORE
         last = min(end, self.until) if self.until else end
         return (first, last) if first < last else None
@@ -139,7 +139,7 @@ def due_on_the_clock(when: Timing, wall: datetime) -> bool:
 
 
 def runs_after_a_gap(when: Timing, wall: datetime | None) -> bool:
-    """Whether a time in a DST gap runs at the gap's end: Debian's rule for fixed times."""
+    """Whether an occurrence at *wall*, in a DST gap, runs at the gap's end. By Debian's rule, fixed times do."""
     fixed = isinstance(when, CronTiming) and when.expression.fixed_time
     return fixed and wall is not None and due_on_the_clock(when, wall)
 
@@ -149,7 +149,7 @@ def runs_after_a_gap(when: Timing, wall: datetime | None) -> bool:
 
 @dataclass(frozen=True)
 class Asked:
-    """The instant asked about. ``wall``: the local time if it did not exist or came twice, else None."""
+    """The instant asked about. ``wall``: the local time asked about if it did not exist or came twice, else None."""
 
     at: datetime
     wall: datetime | None = None
@@ -157,14 +157,15 @@ class Asked:
 
 
 def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
-    """Convert the naive time *wall* from *timezone*. In a doubled hour take the first pass, in a gap the gap's end."""
+    """Convert the naive time *wall* from *timezone*. Use the first pass of a repeated hour, and the end of a gap."""
     zone = ZoneInfo(timezone)
     first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     if first == second:
         return Asked(first)
     if first < second:
         return Asked(first, wall)
-    # In the gap fold=0 uses the old offset, which gives an instant after the change, and fold=1 one before it.
+    # In a gap, fold=0 uses the old offset, which gives an instant after the clock change, and fold=1 gives an instant
+    # before the change.
     offset = first.astimezone(zone).utcoffset()
     seconds = range(int((first - second).total_seconds()) + 1)
     change = bisect_left(
@@ -181,8 +182,9 @@ def pauses_over_time(
 ) -> list[PauseFacts]:
     """Return pauses with their ends, from the audit trail. A pause that was changed counts once, as last changed.
 
-    *names*: all of the schedule's names, so that a pause under one name is matched with its end under another.
-    *renames*: every renaming, oldest first, for a trail of many schedules: each pause gets its schedule's present name.
+    *names*: if the trail is about one schedule, all of its names. A pause under one name is then matched with its end
+    under another. *renames*: if the trail is about many schedules, every renaming, oldest first. Each pause then gets
+    its schedule's present name.
     """
     found: list[PauseFacts] = []
     on: dict[str, PauseFacts] = {}

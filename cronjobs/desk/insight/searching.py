@@ -21,7 +21,7 @@ from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
-LONGEST: Final = 6_000  # characters
+LONGEST: Final = 6_000  # the most characters in a search
 MOST_IDS: Final = 500
 STATUS_WORDS: Final = [status_word(status) for status in Status]
 _NAME: Final = re.compile(r"([A-Za-z_]+):")
@@ -38,7 +38,10 @@ class SearchError(UsageError):
 
 @dataclass(frozen=True)
 class Search:
-    """The words as typed, None if not given. ``type`` and ``error`` match parts of a job's type and error."""
+    """The words of a search as typed. A word that was not given is None.
+
+    ``type`` and ``error`` match parts of a job's type and error.
+    """
 
     type: str | None = None
     status: str | None = None

@@ -26,7 +26,8 @@ ACTS: Final = {
 }
 ONE_ACT: Final = timedelta(minutes=10)  # the longest time between one actor's actions that are merged
 
-# Outcomes, most important first. If there is no room for all, the last are left out. QUIET ones need no attention.
+# Outcomes, most important first. If there is no room for all, the least important are left out. QUIET outcomes need no
+# attention.
 BROKE: Final = (
     "dead",
     "no tick",
@@ -50,7 +51,7 @@ class Story(NamedTuple):
     """A shortened history.
 
     ``lines`` are the entries of each line, oldest first. ``tallies`` are outcomes that are only counted, oldest first.
-    ``left_out`` says how many entries of each outcome are in neither.
+    ``left_out`` says how many entries of each outcome are neither in ``lines`` nor in ``tallies``.
     """
 
     lines: list[list[Entry]]
@@ -59,7 +60,7 @@ class Story(NamedTuple):
 
 
 def when(entry: Entry) -> datetime:
-    """Return when the entry began. For an occurrence, return the last it was for; for a death, when the job died."""
+    """Return when the entry began. For occurrences, return when the last was due; for a death, when the job died."""
     at: datetime = entry[{"occurrence": "last_for", "death": "finished_at"}.get(entry["kind"], "started_at")]
     return at
 
@@ -93,9 +94,9 @@ def acts_on_jobs(
 ) -> list[dict[str, Any]]:
     """Return actions on jobs as entries, oldest first. An actor's consecutive similar actions are merged.
 
-    *rows*: audit entries, each with its jobs' ids. *jobs*: the known jobs' types and schedules. In an entry,
-    ``job_id``, ``job_type`` and ``schedule`` are None if there are several. ``were_dead`` counts the jobs that were
-    dead until then.
+    *rows*: audit entries, each with its jobs' ids. *jobs*: the known jobs' types and schedules. If the actions of an
+    entry concern several jobs, types or schedules, its ``job_id``, ``job_type`` or ``schedule`` is None. ``were_dead``
+    counts the jobs that were dead before the action.
     """
     found: list[tuple[dict[str, Any], set[int]]] = []
     last: dict[Hashable, tuple[dict[str, Any], set[int]]] = {}
@@ -124,7 +125,7 @@ def _were_dead(detail: Any, ids: Collection[int]) -> int:
 
 
 def merge_backfills(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """Merge a schedule's occurrences that one backfill ran, which have a row each, into one entry."""
+    """Merge the occurrences that one backfill ran for a schedule into one entry. Each of them has its own row."""
     found: list[dict[str, Any]] = []
     last: dict[Hashable, dict[str, Any]] = {}
     for entry in sorted(entries, key=when):
@@ -144,7 +145,7 @@ def merge_backfills(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 def story(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Story:
     """Return at most *limit* lines: a line for each failure in *entries*, then the quiet *tallies*.
 
-    If there are too many, similar entries share a line, beginning with the least important outcome.
+    If there are too many failures, similar ones share a line, beginning with the least important outcome.
     """
     broke = [[entry] for entry in entries if outcome_of(entry) not in QUIET]
     for outcome in reversed(BROKE):

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
 from cronjobs.engine.store.schedule_runs import with_long_runs
 
-SHORT: Final = timedelta(seconds=5)  # a shorter run is no problem, however short runs usually are
-TIMES_USUAL: Final = 3
+SHORT: Final = timedelta(seconds=5)  # a shorter run never counts as slow
+TIMES_USUAL: Final = 3  # a slow run takes longer than this many median runs
 AMONG_LAST: Final = 1000  # how many of the last runs of all schedules are searched
 LOOKED_AT: Final = 200  # the most schedules to examine
 
@@ -36,7 +36,7 @@ def slow_runs(connection: Connection, now: datetime) -> list[SlowRun]:
 
 
 def slower_than_usual(schedules: Iterable[ScheduleFacts], now: datetime) -> list[SlowRun]:
-    """Return schedules' newest runs that took longer than the 95th percentile and than TIMES_USUAL medians."""
+    """Return the schedules' newest runs that took longer than the 95th percentile and than TIMES_USUAL × the median."""
     found = []
     for schedule in schedules:
         run = schedule.running or schedule.last

@@ -1,4 +1,4 @@
-"""Decide what ``jobs tail`` prints next. Each part of the output is printed once, and so is each gap's size. Pure."""
+"""Decide what ``jobs tail`` prints next. Each part of the output and the size of each gap are printed once. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LEFT_OUT: Final = re.compile(r"\n… ([\d,]+) bytes left out …\n")  # as text
 
 
 class TailPart(NamedTuple):
-    """The number of missing bytes to report, which may be 0, then the text to print."""
+    """A text to print, and how many bytes are missing before it. If any are, their number is printed first."""
 
     left_out: int
     text: str
@@ -19,8 +19,8 @@ class TailPart(NamedTuple):
 class Tail:
     """The position up to which one attempt's output has been printed.
 
-    Positions count bytes of the masked output. Masking may have shortened an unseen part, so a position can be wrong.
-    Therefore the last printed text is searched for in the stored output.
+    Positions count bytes of the masked output. Masking may have changed the length of a part that was never printed,
+    so a position can be wrong. Therefore the text printed last is searched for in the stored output.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Tail:
         return [TailPart(0, tail[self._place_in(tail, self.end - after) :])]
 
     def _place_in(self, output: str, expected: int) -> int:
-        """Return the position after the last printed text, in characters. *expected*: about where it is, in bytes."""
+        """Return the position in characters after the text printed last. *expected*: about that position in bytes."""
         place = len(output.encode()[: max(0, expected)].decode(errors="ignore"))
         if not self._last:
             return place

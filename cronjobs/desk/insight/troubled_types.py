@@ -12,9 +12,9 @@ from cronjobs.engine.store.crashing_types import crashing
 from cronjobs.engine.store.listing import typical_runs
 from cronjobs.engine.store.misfits import waiting_misfits
 
-RUNS_ASKED: Final = 1000
+RUNS_ASKED: Final = 1000  # how many of the last runs to read
 RUNS_TO_TELL: Final = 5  # fewer runs do not show a typical duration
-RUNS_IN_A_LEASE: Final = 5  # typical runs; long jobs are exempt, as a process renews for its only run
+RUNS_IN_A_LEASE: Final = 5  # a lease must outlast this many typical runs, except of long jobs, which renew their own
 
 
 def troubled_types(connection: Connection, run: RunSettings) -> dict[str, Any]:

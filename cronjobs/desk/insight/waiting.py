@@ -22,7 +22,7 @@ from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.store.status_facts import resumed_lately
 from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED
 
-STRANDED_NAMED: Final = 3  # for how many types to search the ticks for a host that could run them
+STRANDED_NAMED: Final = 3  # for how many job types to search the ticks for a host that could run the type
 MOST_TYPES: Final = 100  # unknown types listed; the others are only counted
 
 
@@ -31,14 +31,14 @@ class LateGroup(NamedTuple):
 
     queue: str
     job_type: str
-    run_at: datetime  # the oldest job's
+    run_at: datetime  # when the oldest of these jobs became due
     late: int
     a_minute: float = 0.0  # how many such jobs have lately succeeded in a minute
 
 
 @dataclass
 class Queue:
-    """Counts of one queue's waiting jobs. ``failed``: those waiting for a retry, included in ``due`` or ``future``."""
+    """Counts of a queue's waiting jobs. ``failed``: jobs that wait for a retry, which ``due`` or ``future`` include."""
 
     due: int = 0
     future: int = 0
@@ -62,11 +62,12 @@ class Queue:
 
 @dataclass
 class QueueFacts:
-    """What waits, by queue.
+    """The waiting jobs by queue.
 
-    ``unresolved`` counts the due jobs of each type that no recent tick knew. ``came`` says when the oldest was due.
-    Only the largest queues and the oldest of these types are listed. ``others`` sums up ``more_queues`` further queues.
-    ``more_unresolved`` jobs have ``more_types`` further types.
+    ``unresolved`` counts the due jobs of each type that no recent tick knew. ``came`` says when the oldest of these
+    jobs became due. Only the largest queues and the oldest unknown types are listed. ``others`` sums up the
+    ``more_queues`` queues that are not listed. ``more_unresolved`` counts the due jobs of the ``more_types`` types that
+    are not listed.
     """
 
     queues: dict[str, Queue] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class QueueFacts:
 
 @dataclass(frozen=True)
 class Stranded:
-    """Late jobs of a type that no host that ticks now can run. ``host`` could run them, and last ticked ``at``."""
+    """Late jobs that no host that ticks now can run. ``host`` could run them, but last ticked ``at``."""
 
     group: LateGroup
     host: str | None = None
@@ -96,9 +97,9 @@ class Stranded:
 def stranded(
     connection: Connection, late: Sequence[LateGroup], at_work: Sequence[Mapping[str, Any]], ticks: Sequence[Any]
 ) -> list[Stranded]:
-    """Return the groups of *late* jobs that no host can run, by the last ticks of the hosts that tick now, *at_work*.
+    """Return the groups of *late* jobs that no host that ticks now can run.
 
-    *ticks*: the last tick of every host.
+    *at_work*: the last ticks of the hosts that tick now. *ticks*: the last tick of every host.
     """
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in ticks}
     found: list[Stranded] = []
@@ -133,7 +134,7 @@ def _a_minute(
 
 
 def _waited_for_others(group: LateGroup, records: Sequence[Sequence[Mapping[str, Any]]]) -> int:
-    """Return the fewest jobs of *group* that a host's last tick left because they waited for a limit or another job."""
+    """Return how many jobs of *group* waited for a limit or another job, by the last tick that counted the fewest."""
     return min((sum(_waiting_in(entry, group) for entry in entries) for entries in records), default=0)
 
 
@@ -185,7 +186,7 @@ def what_waits(
         if unknown:
             found.unresolved[group.job_type] = found.unresolved.get(group.job_type, 0) + group.due
             found.came[group.job_type] = min(found.came.get(group.job_type, group.run_at), group.run_at)
-        # Without a file and before any tick, no type is known. That alone is no reason for a finding.
+        # Without a usable file and before any tick, no type is known. The jobs can be late all the same.
         nobody_knows = settings.broken and judged.ticks is None
         its = found.queues.get(group.queue, found.others)
         if group.late and not its.paused and (not unknown or nobody_knows):

@@ -37,8 +37,8 @@ DIFFERENT_FILES: Final = timedelta(minutes=15)
 LONGEST_GRACE: Final = timedelta(days=366)
 ONE_TICK: Final = timedelta(minutes=1)
 STEADY_TICKS: Final = 10  # after this many ticks within FORGOTTEN, a host is expected to go on ticking
-FORGOTTEN: Final = timedelta(days=1)  # a silent host counts as switched off after this
-KILLED_WITHIN: Final = 20  # the time of this many ticks is searched for killed ticks
+FORGOTTEN: Final = timedelta(days=1)  # a host that is silent for longer counts as switched off
+KILLED_WITHIN: Final = 20  # killed ticks are searched for as far back as this many ticks reach
 KILLED_TICKS: Final = 2  # this many killed ticks in that time make a finding
 
 
@@ -46,20 +46,20 @@ KILLED_TICKS: Final = 2  # this many killed ticks in that time make a finding
 
 
 def late_after(every: timedelta) -> timedelta:
-    """Return how long a job may be due before it is late. This is two minutes if cron starts a tick each minute."""
+    """Return how long a job may be due before it counts as late: two minutes if cron starts a tick each minute."""
     return every + timedelta(minutes=1)
 
 
 def quiet_after(every: timedelta) -> timedelta:
-    """Return how long ticks may be absent. This is three minutes if cron starts a tick each minute."""
+    """Return how long no tick may come without a finding: three minutes if cron starts a tick each minute."""
     return 2 * every + timedelta(minutes=1)
 
 
 def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
     """Return when a tick last wrote its row. A tick writes its row when it starts to work and when it ends.
 
-    Ticks dated later than the tick with the highest id are ignored. Otherwise a tick whose clock was years ahead would
-    count for years.
+    Ticks that began after the tick with the highest id are ignored. Otherwise a single tick whose clock was years ahead
+    would hide for years that no tick comes.
     """
     newest = max(ticks, key=lambda tick: tick["id"], default=None)
     if newest is None:
@@ -110,7 +110,7 @@ class WithoutRun:
 
     why: str
     since: datetime | None = None
-    jobs: tuple[JobNow, ...] = ()  # the existing jobs of the occurrence without a run, and of later ones
+    jobs: tuple[JobNow, ...] = ()  # the existing jobs of the occurrence without a run, and of later occurrences
     job_id: int | None = None
 
 
@@ -203,7 +203,7 @@ def watch(
 
 
 def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: str) -> dict[str, datetime | None]:
-    """Map each host whose last tick recorded one of *names* to the time since when all its ticks have."""
+    """Map each host whose last tick recorded one of *names* to the time since when all its ticks have done so."""
     return {
         tick["host"]: store.recorded_since(connection, tick["host"], *names)
         for tick in ticks
@@ -212,7 +212,7 @@ def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: s
 
 
 def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether files have differed for DIFFERENT_FILES. During a deploy they differ for a minute or two."""
+    """Whether the hosts' files have differed for DIFFERENT_FILES. During a deploy they differ for a minute or two."""
     if len({tick["fingerprint"] for tick in ticks if tick["fingerprint"]}) < 2:
         return False
     window = silence_after(every)
@@ -224,7 +224,7 @@ def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mappi
 def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], latest: datetime) -> datetime | None:
     """Return since when two hosts have had the different files that they have now.
 
-    Return None if that began after *latest*: these hosts then replaced others, whose files differed before.
+    Return None if that began after *latest*. These hosts have then replaced other hosts, whose files differed before.
     """
     files = {tick["host"]: tick["fingerprint"] for tick in ticks if tick["fingerprint"]}
     if len(set(files.values())) < 2:
@@ -237,7 +237,7 @@ def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], la
 
 
 def missed(rows: Sequence[Happened]) -> Happened | None:
-    """Return the newest missed row, or one that a wrong clock ran early, if no run has succeeded since."""
+    """Return the newest row that was missed or that a wrong clock ran early, or None if a run has succeeded since."""
     return next(filter(without_a_run, since_a_run(rows)), None)
 
 
@@ -275,7 +275,8 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     jobs = store.jobs_now(connection, named)
     status: dict[int | None, str] = {id_: job.status for id_, job in jobs.items()}
     attempts: dict[int | None, int] = {id_: job.attempts for id_, job in jobs.items()}
-    # A skipped occurrence gave way to that job. A job without a status is pruned, so it ended long ago.
+    # A skipped occurrence's row names the job that it gave way to. A job without a status is pruned, so it ended long
+    # ago and counts as succeeded.
     succeeded = {id_ for id_ in named if status.get(id_) in (Status.SUCCEEDED, None)}
     early = {row.job_id for row in rows if ran_early(row.reason, attempts.get(row.job_id))}
     if succeeded - early:

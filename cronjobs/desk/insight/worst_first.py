@@ -32,7 +32,7 @@ def schedules_shown(connection: Connection, health: Health, every: timedelta, li
 def run_by_cron(
     connection: Connection, now: datetime, limit: int | None, chosen: Callable[[str], bool] = lambda _name: True
 ) -> tuple[list[ScheduleFacts], int]:
-    """Return the first *limit* crontab lines that an extra records, as schedules, and their total number.
+    """Return the first *limit* crontab lines that an extra records, as schedules, and how many there are in all.
 
     If *limit* is None, return all. *chosen* says which names to include.
     """
