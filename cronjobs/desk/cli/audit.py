@@ -20,7 +20,7 @@ from cronjobs.engine.store.trail import TrailFilter
 from cronjobs.masking import hidden_json
 
 INDENT: Final = 22  # columns before the text: time of day and action
-DETAIL_SHOWN: Final = 200  # characters
+DETAIL_SHOWN: Final = 200  # the most characters of an entry's detail
 
 
 def audit(
@@ -98,7 +98,7 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
     why = f": {safe(entry['why'])}" if entry["why"] else ""
     detail = entry["detail"]
     if entry["action"] == "ack" and entry["subject"] in KINDS and isinstance(detail, dict):
-        # The entry has an end, as every ack has, although this ack ends the finding for good.
+        # Like every ack's entry, this one says when the ack ends. Leave that out, since the finding has ended for good.
         rest = {name: value for name, value in detail.items() if name not in ("until", "up_to")}
         detail = {"holds": "for good"} | rest
     shown = _detail(detail, times)
@@ -106,7 +106,7 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
 
 
 def _detail(detail: Any, times: LocalTimes) -> str:
-    """Format *detail*, cut to DETAIL_SHOWN characters. The ids of a batch are counted; instants are as in the table."""
+    """Format *detail* in at most DETAIL_SHOWN characters. Ids are only counted; instants are in the zone of *times*."""
     if isinstance(detail, BadJson):
         return f"cannot be read: {safe(detail.reason)}"
     if not isinstance(detail, dict):

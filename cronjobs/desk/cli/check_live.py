@@ -35,7 +35,7 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     # Skip findings that a fault in the file causes, since check reports the fault itself.
     known_faults = [*elsewhere, *(each for each in found if each.kind == "config" and not each.alarm)]
     covering = [covered for fault in known_faults for covered in fault.covers]
-    kinds = {"config"} if known else {"config", "unresolved", "late"}  # check has reported the file here
+    kinds = {"config"} if known else {"config", "unresolved", "late"}  # check itself reports faults in the file here
     troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in covering)]
     times = Times(health.now, settings.timezone)
     return [sentence(each, times) for each in (*elsewhere, *troubles) if each.alarm]

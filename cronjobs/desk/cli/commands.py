@@ -1,4 +1,4 @@
-"""Tables that declare commands, so that a command's module is imported only when called. Also adapts typer's help."""
+"""Tables that declare commands, so that a module is imported only when its command is called. Also adapts typer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PlainCommand(TyperCommand):
             raise
 
     def _mend_the_hint(self, error: Any, given: str) -> None:
-        """Drop poor suggestions, such as --help for --schedule. If an argument was meant, suggest that."""
+        """Drop poor suggestions, such as --help for --schedule. If an argument was typed as an option, say so."""
         if getattr(error, "possibilities", None):
             error.possibilities = [each for each in error.possibilities if nearest(given, [each.lstrip("-")], 0.7)]
         for each in self.params:
@@ -88,7 +88,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def called(**given: Any) -> None:
         for name, value in given.items():
-            # Python decodes bytes that are not UTF-8 as surrogates, which no database stores.
+            # Python decodes bytes that are not UTF-8 as surrogates, which no database can store.
             if isinstance(value, str) and not is_utf8(value):
                 raise UsageError(f"{name} is not UTF-8")
         for name, group in groups.items():

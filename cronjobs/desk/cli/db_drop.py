@@ -57,7 +57,7 @@ def drop(
             forget(settings.folder, database.address)
             _tell(content, "dropped")
     others = [host for host in content.hosts if host != Identity.here().host]
-    # Closing the database removed its -wal file.
+    # Closing the database has removed its -wal file, which would otherwise be listed.
     _tell_outside(
         what_is_outside(
             settings, database.address, others, is_shared_file=content.is_shared_file, in_django=content.in_django

@@ -100,7 +100,7 @@ class _Ticks:
         self.environ = environ
         self.stopped_by: signal.Signals | None = None
         self._running: subprocess.Popen[str] | None = None
-        self._said: set[str] = set()  # lines of the previous tick
+        self._said: set[str] = set()  # the lines of the previous tick, which are not printed again
         self._below = Progress()
 
     @contextmanager
@@ -125,7 +125,8 @@ class _Ticks:
     def run(self) -> int:
         """Run one tick; return its exit code."""
         # The tick gets a process group of its own. Otherwise the terminal's Ctrl-C would reach the tick in addition to
-        # our SIGTERM, and two signals mean "end at once". If the signal came while the tick started, it is sent here.
+        # our SIGTERM, and two signals mean "end at once". If a signal came before the tick's process existed, the tick
+        # is stopped below.
         with subprocess.Popen(
             self.command,
             env=self.environ,

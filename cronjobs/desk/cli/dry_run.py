@@ -21,7 +21,7 @@ from cronjobs.engine.schedules.changes import SyncPlan
 from cronjobs.model import duration_text, seconds_text
 from cronjobs.text import one_line
 
-LINES: Final = 50  # schedules shown
+LINES: Final = 50  # the most schedules to show
 
 
 def show(settings: Settings, *, queue: str | None, only: str | None, as_json: bool, fires: bool) -> None:

@@ -121,7 +121,7 @@ def settle(
             at=database_now(connection),
             **by_hand(),
         )
-        # Compare with the sentence as the worker truncates and stores it.
+        # Find the jobs by their error: this sentence, as the worker truncates and stores it.
         dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
     done = "is recorded as done: no attempt will repeat it"
     undone = "counts as never begun: the next attempt will do it"

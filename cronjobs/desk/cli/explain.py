@@ -231,7 +231,7 @@ def _not_there(subject: str, text: str, as_json: bool) -> tuple[Explanation, int
 
 
 def _asked(text: str, evidence: ScheduleEvidence | ExecEvidence, option: str) -> Asked:
-    """Parse an ISO time, or a time of day, which means its last occurrence."""
+    """Parse an ISO time, or a time of day, which means the last time that the clock showed it."""
     zone, now = evidence.timezone, evidence.now
     try:
         wall = of_day(text, now.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
@@ -286,7 +286,7 @@ def _print_range(
 
 
 def _rows(explanations: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
-    """Return a row for each explanation. Several ``usual`` ones in a row share one."""
+    """Return a row for each explanation. At least _ALIKE consecutive ``usual`` explanations share one row."""
     rows: list[list[str]] = []
     for usual, alike in groupby(explanations, key=lambda each: each.usual):
         several = list(alike)

@@ -61,9 +61,9 @@ from cronjobs.engine.store import explaining, listing, schedules
 from cronjobs.errors import UsageError
 from cronjobs.model import OUTCOME_WORDS, rough
 
-READ_AT_MOST: Final = 20_000  # failures read, of each kind
-COUNTED_AT_MOST: Final = 1_000_000  # attempts and ledger rows; counting them takes three seconds on SQLite
-TALLIES_AT_MOST: Final = 1_000  # schedules and job types, for each outcome
+READ_AT_MOST: Final = 20_000  # the most failures of each kind to read
+COUNTED_AT_MOST: Final = 1_000_000  # the most attempts, or ledger rows, to count; that takes three seconds on SQLite
+TALLIES_AT_MOST: Final = 1_000  # the most schedules and job types to count for each outcome
 INDENT: Final = 26  # columns before the text: time of day and outcome
 SECOND: Final = timedelta(seconds=1)
 _WORDS: Final = {"pause": "paused", "deploy": "deployed", "early": "ran early"} | ACTS
@@ -79,7 +79,7 @@ _OF_ATTEMPTS: Final = frozenset(OUTCOME_WORDS.values())
 
 @dataclass(frozen=True)
 class _Asked:
-    """If ``end`` is None, the range ends now."""
+    """What the command's options ask for. If ``end`` is None, the range ends now."""
 
     begin: datetime
     end: datetime | None
@@ -92,7 +92,7 @@ class _Asked:
         return {"names": self.names, "job_type": self.job_type}
 
     def schedule_ids(self, connection: Connection) -> list[int] | None:
-        """Return ids of schedules with that name or job type, or None for all."""
+        """Return the ids of the schedules that have the name and job type asked for, or None for all."""
         if self.names is None and self.job_type is None:
             return None
         return [
@@ -210,7 +210,7 @@ def history(
 
 
 def _instant(text: str, times: Times, option: str) -> datetime:
-    """Parse a duration before now, an instant, or a time of day, which means the last time it came."""
+    """Parse a duration before now, an instant, or a time of day, which means the last time that the clock showed it."""
     with suppress(ValueError):
         wall = typed.of_day(text, times.local(times.now).replace(tzinfo=None))
         if wall is not None:
@@ -273,7 +273,7 @@ def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetim
 def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
     limit = quiet_after(every)
     gaps = [{"kind": "gap"} | columns_of(row) for row in listing.tick_gaps(connection, asked.begin, limit)]
-    gaps = [gap for gap in gaps if gap["finished_at"] <= now]  # a tick in the future was written by a wrong clock
+    gaps = [gap for gap in gaps if gap["finished_at"] <= now]  # a later end comes from a tick whose clock was wrong
     last = last_sign([columns_of(row) for row in listing.last_ticks(connection)])
     if last is not None and now - last > limit:
         gaps.append({"kind": "gap", "started_at": last, "finished_at": None})
@@ -281,7 +281,7 @@ def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime
 
 
 def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
-    """Return where the ticks' clock was set back: the time from ``started_at`` to ``finished_at`` came twice."""
+    """Return when the ticks' clock was set back, so that it showed ``started_at`` to ``finished_at`` twice."""
     return [
         {"kind": "clock", "started_at": row.started_at, "finished_at": row.finished_at}
         for row in listing.clocks_set_back(connection, asked.begin, FUTURE_WATERMARK)
@@ -309,7 +309,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
             {"kind": "deploy", "started_at": row.started_at, "host": row.host, "by": None, "file": None}
             | {"changes": {verb: each for verb, each in changes.items() if each}}
         )
-    # Read beyond the range, since a pause may end after it.
+    # Read all pauses, since a pause that overlaps the range may have begun before it and ended after it.
     trail = listing.acts(connection, ["pause", "resume"], None, READ_AT_MOST)
     for pause in pauses_over_time(trail, renames=schedules.renames(connection)):
         ended = ends_at(pause)
@@ -439,7 +439,7 @@ def _jobs_text(entry: Entry) -> str:
 
 
 def _reason(text: str, times: LocalTimes) -> str:
-    """Describe why an occurrence had no run of its own, how it ran early, or who ran it later by a backfill and why."""
+    """Say why an occurrence had no run of its own, how it ran early, or who ran it later by a backfill, and why."""
     if text.startswith(RAN_EARLY):
         return safe(on_the_clock(early_words(text).removeprefix("ran early "), times), 200)
     by, _, before = text.partition(BEFORE) if text.startswith(BACKFILLED) else ("", "", text)

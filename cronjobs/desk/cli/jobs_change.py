@@ -38,8 +38,8 @@ YesOption = Annotated[
     bool, typer.Option("--yes", help="Do not ask; required with filters and --all if there is no terminal.")
 ]
 
-SHOWN: Final = 20  # unchanged jobs that the text names
-LOCKED_PATIENCE_S: Final = 2.0  # wait for rows that another transaction has locked
+SHOWN: Final = 20  # the most unchanged jobs that the text names
+LOCKED_PATIENCE_S: Final = 2.0  # how long to wait for rows that another transaction has locked
 LOCKED_PAUSE_S: Final = 0.1
 KINDS_SHOWN: Final = 12
 
@@ -52,10 +52,10 @@ class ChangeResult:
     """The result so far. ``sentences`` has a sentence for each changed job, ``refused`` one for each unchanged job."""
 
     changed: int = 0
-    asked: int = 0  # how many of them are running and were asked to stop
+    asked: int = 0  # how many of the changed jobs are running and were asked to stop
     sentences: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-    again: list[int] = field(default_factory=list)  # another transaction has locked their rows
+    again: list[int] = field(default_factory=list)  # jobs to try again, since another transaction has locked their rows
     stopped_early: bool = False
 
 
@@ -162,7 +162,7 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
 
 
 def _refuse(operation: Operation, ids: Sequence[int]) -> None:
-    """Record why each of *ids* was not changed. A job that the verb accepts must be locked, and is retried."""
+    """Record why each of *ids* was not changed. If the verb accepts a job, its row was locked: it is tried again."""
     if not ids:
         return
     verb = operation.verb

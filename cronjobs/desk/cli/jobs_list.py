@@ -126,7 +126,7 @@ def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]
 
 def _table(jobs: Sequence[Mapping[str, Any]], times: Times, settings: Settings) -> list[str]:
     room = width()
-    # Name the schedule if there is room: several may use one job type.
+    # If there is room, name the schedule, too, since several schedules may use one job type.
     with_schedule = room >= 100 and any(job["schedule"] for job in jobs)
     rows = []
     for job in jobs:
@@ -225,8 +225,8 @@ def next_step(
 ) -> str:
     """Describe in one sentence what happens to *job* next.
 
-    *known*: whether its type is registered here. *paused*: what is paused that holds it back, or None. *unsettled*: the
-    unsettled effect that it died of, or None.
+    *known*: whether the job's type is registered here. *paused*: what is paused and so holds the job back, or None.
+    *unsettled*: the unsettled effect because of which the job died, or None.
     """
     match job["status"]:
         case Status.SUCCEEDED:
@@ -241,7 +241,7 @@ def next_step(
             )
         case Status.DEAD:
             error = safe(job["last_error"], 120)
-            if job.get("error_type") == EffectUnknown.__name__:  # the error asks for a settlement, made since
+            if job.get("error_type") == EffectUnknown.__name__:  # the error asks to settle an effect, which is settled
                 error = "the outcome of an effect was unknown"
             again = "it stays so until someone retries it"
             if job["job_type"].startswith(EXEC_PREFIX):
@@ -272,7 +272,7 @@ def _running_step(job: Mapping[str, Any], times: Times) -> str:
 
 
 def _progress_lines(job: Mapping[str, Any], times: Times) -> list[str]:
-    """Return the running attempt's reported progress, with an end time if the rate supports one."""
+    """Return the running attempt's reported progress, and the time that it still needs if that can be estimated."""
     reported = reported_of(job["progress"]) if job["status"] == Status.RUNNING else None
     if reported is None or not (said := progress_text(reported.progress)) or job["started_at"] is None:
         return []

@@ -85,7 +85,7 @@ class _Follower:
         except DatabaseError as error:
             if self.attempt is None and not self.last_line:
                 raise
-            self._say(f"the database cannot be reached, retrying: {error}")  # it may be restarting; the job continues
+            self._say(f"the database cannot be reached, retrying: {error}")  # the job may go on meanwhile, so keep on
             return None
 
     def _look(self, follow: bool) -> int | None:

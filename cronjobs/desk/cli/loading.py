@@ -20,8 +20,8 @@ def load_settings(
 ) -> Settings:
     """Load the settings.
 
-    *without_project*: whether to fall back to what exec recorded in the state folder. If None, only commands that only
-    read do so.
+    *without_project*: whether to fall back to the settings that exec recorded in the state folder, if nothing names a
+    project. If None, commands that only read do so, and other commands do not.
     """
     config, url = source.given("config"), source.given("database_url")
     falls_back = only_database and need_database if without_project is None else without_project
@@ -51,7 +51,7 @@ _ours: list[str] = []
 
 
 def command_line() -> list[str]:
-    """Return the start of the command line that runs another cronjobs command."""
+    """Return the words with which the command line of every cronjobs command begins."""
     return _ours or [sys.executable, "-P", "-m", "cronjobs"]
 
 

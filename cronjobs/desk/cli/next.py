@@ -32,7 +32,7 @@ from cronjobs.text import one_line
 SHOWN: Final = 5  # occurrences of one expression or schedule, without -n
 WINDOW: Final = timedelta(hours=24)  # for the list of all schedules
 FREQUENT: Final = 24  # of a schedule with more occurrences in the window, only the first is listed
-WHOLE: Final = 2000  # columns; wider than a terminal, since a remark's end matters most
+WHOLE: Final = 2000  # columns of the table: more than a terminal has, since a remark's end matters most
 MARKED: Final = 60  # characters of an expression that are shown around a mistake
 
 
@@ -153,7 +153,7 @@ def _expression(text: str, zone: str) -> Upcoming:
 
 
 def _marked(text: str, error: CronError) -> list[str]:
-    """Return the expression and a caret line. Text before the mistake has passed the grammar, so it is ASCII."""
+    """Return the expression and a caret line. The text before the mistake is valid and so ASCII: one column each."""
     begin = max(0, error.column - MARKED // 2)
     before = one_line(text[begin : error.column - 1], MARKED)
     after = one_line(text[error.column - 1 :], MARKED // 2)
@@ -167,7 +167,7 @@ def _require_zone(zone: str) -> None:
 
 
 def _default_zone(ctx: typer.Context, config: Path | None) -> str:
-    """Return the file's timezone, if it has a valid one. Only a file given by name must exist and be valid."""
+    """Return the file's timezone, or UTC if there is no valid file. If a file was given by name, raise ConfigError."""
     try:
         return load_settings(Source(ctx, config), need_database=False).timezone
     except ConfigError:
@@ -177,7 +177,7 @@ def _default_zone(ctx: typer.Context, config: Path | None) -> str:
 
 
 def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[Upcoming]:
-    """Return the file's schedules, or only *name*. Raises UsageError if it is missing, ConfigError if it is bad."""
+    """Return the file's schedules, or only *name*. Raises UsageError if *name* is missing, ConfigError if it is bad."""
     if zone is not None:
         _require_zone(zone)
     if name is None:

@@ -161,7 +161,7 @@ def table(
 
 
 def labelled(label: str, lines: Iterable[str], colour: str | None = None) -> list[str]:
-    """Put a label before the first of *lines*, and indent the others. No lines give an empty list."""
+    """Put a label before the first of *lines*, and indent the others. If *lines* is empty, return []."""
     shown = []
     for number, line in enumerate(lines):
         name = f"{label if number == 0 else '':<11}"
@@ -188,7 +188,10 @@ def wrapped(text: str, room: int, indent: str = "") -> list[str]:
 
 
 def first(lines: Sequence[str], count: int, of: int | None = None) -> list[str]:
-    """Return at most *count* lines. The last counts those left out. *of*: the total, if *lines* are not all."""
+    """Return at most *count* lines. If more exist, the last line says how many are left out.
+
+    *of*: how many lines there are in all, if *lines* does not contain all of them.
+    """
     total = len(lines) if of is None else of
     if total <= count:
         return list(lines)

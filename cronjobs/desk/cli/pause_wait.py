@@ -53,9 +53,10 @@ class Still:
 def wait_until_quiet(database: Database, timezone: str, queue: str | None, span: timedelta, undo: str) -> None:
     """Wait until no job of *queue* is leased, or of any queue if *queue* is None.
 
-    After *span* or Ctrl-C, report that and raise typer.Exit.
+    If that takes longer than *span*, or on Ctrl-C, report it and raise typer.Exit. If the database fails until the end
+    of *span*, raise DatabaseError.
 
-    The pause is already committed. *undo* is the command that ends it.
+    The pause is already committed. *undo* is the command that ends the pause.
     """
     began = database.clock.monotonic()
     claims: frozenset[str] | None = None
@@ -89,7 +90,7 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
 
 
 def _look(database: Database, timezone: str, queue: str | None, before: frozenset[str] | None) -> Still:
-    # Read claims first: once a claim has committed, its jobs are among the running ones.
+    # Read the claims first. If a claim commits between the two reads, its jobs are among the running ones.
     with database.read() as connection:
         flying = operating.claims_in_flight(connection)
     with database.read() as connection:

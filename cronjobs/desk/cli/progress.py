@@ -40,7 +40,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-BAR: Final = 20  # characters
+BAR: Final = 20  # the bar's width in characters
 PLAIN_EVERY_S: Final = 10.0
 
 
@@ -54,7 +54,7 @@ class Bar:
         self._drawn = self._in_line = False
         self._said_at = -math.inf
         self._said: HowFar | None = None
-        self._turn = threading.RLock()  # the job's thread prints output, the loop's thread delayed reports
+        self._turn = threading.RLock()  # both the job's thread (its output) and the loop's (delayed reports) print
 
     def show(self, how_far: HowFar) -> None:
         with self._turn:

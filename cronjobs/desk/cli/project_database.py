@@ -39,9 +39,10 @@ def missing_file(settings: Settings) -> Address | None:
 def jobs_database(
     source: Source, *, only_database: bool = False, without_project: bool | None = None
 ) -> Iterator[tuple[Settings, Database]]:
-    """Yield the settings and their open database. *only_database*: whether to accept other faults in the file.
+    """Yield the settings and their open database.
 
-    *without_project*: see ``load_settings``.
+    *only_database*: whether to accept faults in the file that do not concern the database. *without_project*: see
+    ``load_settings``.
     """
     settings = load_settings(source, only_database=only_database, without_project=without_project)
     with closing(ready_database(settings)) as database:

@@ -77,7 +77,7 @@ def prune(
 
 
 def _doubt(times: Times, last_tick: datetime | None) -> None:
-    """Report the gap since the last tick. On a terminal ask, since to a clock far ahead every row looks old."""
+    """Report the gap since the last tick, and on a terminal ask. If the clock is far ahead, every row looks old."""
     assert last_tick is not None
     complain(f"it is {times.said} by the database's clock, and the last tick began {times.ago(last_tick)}")
     if is_interactive():
@@ -85,7 +85,7 @@ def _doubt(times: Times, last_tick: datetime | None) -> None:
 
 
 def _prune(database: Database, before: Before, now: datetime) -> tuple[bool, dict[str, Past]]:
-    """Prune, and return whether nothing is left, and what was deleted. Ctrl-C stops after a batch."""
+    """Prune. Return whether nothing is left to delete, and what was deleted. Ctrl-C stops after a batch."""
     with interruptible() as interrupted, Progress() as progress:
 
         def go_on() -> bool:

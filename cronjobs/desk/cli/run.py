@@ -109,7 +109,7 @@ def run(
 
 
 def _number(digits: str) -> int:
-    if len(digits.lstrip("0")) > 18:  # beyond any database's integer
+    if len(digits.lstrip("0")) > 18:  # no database has such a large id
         raise CannotRun("there is no job with that id")
     return int(digits)
 
@@ -120,7 +120,7 @@ def _tell(done: RunResult, streams: Streams, say: Callable[[str], None]) -> None
     if trace and done.signal is None:
         streams.say("\n".join(block(trace, "")))
     if done.decided is None:
-        return  # reported when it was noticed
+        return  # the lease was lost, which was reported when it was noticed
     text = safe(f"job {done.job.id} {_became(done)}", 2000)
     if streams.err.isatty():
         text = coloured(text, "green" if done.succeeded else "red")

@@ -28,7 +28,8 @@ def job_of(
     """Return the job for *target*, and whether no other job of its schedule may run meanwhile. Raises CannotTell."""
     by = f"cli:{operator()}"
     found = settings.schedules.get(target)
-    # An inline command's type has its schedule's name. Prefer the schedule, since it supplies payload and date.
+    # The job type of an inline command has its schedule's name. The name then means the schedule, which has the payload
+    # and supplies the date.
     inline = found is not None and f"schedules.{target}.command" in settings.positions
     if target in known.types and not schedule and not inline:
         _check_payload(known, target, arguments or {})
@@ -37,7 +38,7 @@ def job_of(
         raise CannotTell(_unknown(settings, known, target, schedule))
     if found.job not in known.types:
         raise CannotTell(f'schedule {target} names the job type "{one_line(found.job, 100)}", which cannot run here')
-    new = job_for(found, SYSTEM.now())  # begin_new replaces this time by the database's now
+    new = job_for(found, SYSTEM.now())  # begin_new replaces this time with the database's time
     if arguments is not None:
         new = replace(new, payload=arguments)
     _check_payload(known, found.job, new.payload)

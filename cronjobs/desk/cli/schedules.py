@@ -206,7 +206,7 @@ def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[s
 
 
 def _other_settings(definition: Any) -> list[str]:
-    """Describe the rest of the definition: always catch-up and overlap, and other settings that are not the default."""
+    """Describe the other settings: catch-up and overlap always, the rest only if they differ from their defaults."""
     usual = definition_of(ScheduleSettings("", "")) | dict.fromkeys(("catch_up", "overlap"))
     lines = []
     for key, value in definition.items() if isinstance(definition, dict) else ():

@@ -195,7 +195,7 @@ def _did(tick: Mapping[str, Any], times: Times) -> str:
         ended = "at work" if times.now - tick["started_at"] < timedelta(minutes=2) else "did not end; was it killed?"
     else:
         ended = safe(tick["ended"])
-    if ended == NOTHING_DUE:  # as far as the tick may tell: it settles no schedule that is off or broken
+    if ended == NOTHING_DUE:  # say only "no job": schedules that the tick could not fire may be due
         ended = "" if done else "no job was due"
     return "; ".join(part for part in (done, ended) if part)
 

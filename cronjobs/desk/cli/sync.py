@@ -108,7 +108,7 @@ def _stored(connection: Connection) -> dict[str, StoredSchedule]:
 def _changes(schedules: Mapping[str, ScheduleSettings], stored: Any, name: str) -> dict[str, Any]:
     """Map each changed key to its old and new value. A payload's values are left out, since they may be secret."""
     written = definition(schedules[name])
-    stored = stored if isinstance(stored, dict) else {}  # another program wrote an unreadable definition
+    stored = stored if isinstance(stored, dict) else {}  # another program may have written an unreadable definition
     found: dict[str, Any] = {}
     for key in written:
         if stored.get(key) == written[key]:

@@ -85,16 +85,17 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > LIMIT_DIGITS:  # Python itself refuses 4,301 digits
+    if len(digits) > LIMIT_DIGITS:  # int() refuses only numbers of 4,301 digits or more
         raise PayloadError(f"payload has a number of {len(digits):,} digits, more than {LIMIT_DIGITS:,}: quote it")
     return int(digits)
 
 
 def instant(given: str, zone: str, option: str, *, past_until: datetime | None = None) -> datetime:
-    """Parse an instant option such as ``--at`` into UTC. Without an offset it is in *zone*, and stderr says so.
+    """Convert the value of an instant option such as ``--at`` to UTC.
 
-    With *past_until* (for past events), "now" means that instant, and a time of day means the last time it came by
-    then: see ``of_day``. A time that the zone's clocks skip or show twice is refused, since it names no single instant.
+    A time without an offset is in *zone*, and stderr says so. If *past_until* is given (for options about the past),
+    "now" means that instant, and a time of day means the last time that the clock showed it by then (see ``of_day``). A
+    time that the zone's clocks skip or show twice is refused, since it names no single instant.
     """
     if past_until is not None and given.strip().lower() == "now":
         return past_until

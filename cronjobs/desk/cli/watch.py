@@ -98,7 +98,7 @@ class Screen:
     def _heard(self, number: int, _frame: Any) -> None:
         if number in STOPPING:
             self._stopped = True
-            if self._looking:  # quit even while the database does not answer
+            if self._looking:  # look() may wait for a database that does not answer
                 raise KeyboardInterrupt
         elif number == signal.SIGTSTP:
             _leave(self._modes)
@@ -149,9 +149,10 @@ def _leave(modes: list[Any]) -> None:
 
 
 def _put(text: str) -> None:
-    """Write to the terminal; ignore errors if it is gone, since SIGHUP will end the program.
+    """Write to the terminal. If the terminal is gone, ignore the error, since SIGHUP will end the program.
 
-    sys.stdout is not used, since a signal handler may draw in mid-write, and its buffer is not reentrant.
+    sys.stdout is not used. A signal handler may draw in the middle of a write, and the buffer of sys.stdout is not
+    reentrant.
     """
     data = text.encode(sys.stdout.encoding or "ascii", "backslashreplace")
     with suppress(OSError, ValueError):
