@@ -79,8 +79,8 @@ def shell_words(words: Sequence[str]) -> str:
 def _check_portable(word: str) -> None:
     r"""Raise UsageError for characters that some cron changes even in quotes.
 
-    A newline ends the entry. Debian's cron turns "\\" into "\" and cronie does not (measured; do_command.c), and
-    Debian's ``crontab -l`` writes a carriage return as "\r", so a command with these could not be found again.
+    A newline ends the entry. Debian's cron turns "\\" into "\" and cronie does not (measured; do_command.c). Debian's
+    ``crontab -l`` prints a carriage return as "\r", so a block with a carriage return could not be found again.
     """
     if "\\" in word or not word.isprintable():
         raise UsageError(
@@ -182,8 +182,8 @@ def find(crontab: str, config: Path) -> FoundBlock | None:
 def install(old: str, block: str, config: Path) -> str:
     """Return *old* with *block* in place of the earlier block of *config*.
 
-    If there is none, *block* goes to the end, below all of the user's settings. All other lines stay byte for byte the
-    same. Raises BlockBroken rather than guess.
+    If there is no earlier block, *block* goes to the end, below all of the user's settings. All other lines stay the
+    same, byte for byte. Raises BlockBroken rather than guess.
     """
     found = find(old, config)
     if found is not None:

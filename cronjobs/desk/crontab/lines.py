@@ -187,7 +187,7 @@ def split(rest: str, cron: Cron) -> tuple[str, str]:
 
 def _input(text: str) -> str:
     found = _PERCENT.sub(lambda percent: "%" if percent[0] == "\\%" else "\n", text)
-    last = found.rstrip("\\")[-1:]  # cron looks past trailing backslashes
+    last = found.rstrip("\\")[-1:]  # cron ignores backslashes at the end when it looks for the final newline
     return found + "\n" if last and last != "\n" else found
 
 

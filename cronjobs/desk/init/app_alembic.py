@@ -1,6 +1,6 @@
 """Find the env.py of the app's own alembic, and edit it so that autogenerate ignores our tables.
 
-Autogenerate writes ``drop_table`` for each table that the app's models do not have, so also for ours.
+Autogenerate writes ``drop_table`` for each table that the app's models do not declare, and so for each of our tables.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cronjobs.engine.host.files import names_in, read_text
 LEVELS_UP: Final = 3
 SKIPPED: Final = frozenset({"node_modules", "venv", "__pycache__", "site-packages"})
 
-# Our own migrations, in a wheel and in a clone.
+# The folders that contain our own migrations, in a wheel and in a clone.
 _OURS: Final = frozenset(above / "alembic" for above in Path(__file__).resolve().parents[2:4])
 
 IMPORT_LINE: Final = "from cronjobs.autogenerate import include_object"
@@ -92,7 +92,7 @@ def with_filter(source: str) -> str | None:
     tree = _parsed(source)
     if tree is None or "include_object" in source or "include_name" in source:
         return None
-    if "\ufffd" in source:  # stands for bytes that are not UTF-8; writing it back would replace them
+    if "\ufffd" in source:  # this character stands for bytes that are not UTF-8, and would be written in their place
         return None
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and _imports_context(node)]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _configures(node)]

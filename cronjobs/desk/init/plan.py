@@ -292,7 +292,7 @@ def _commands(around: Surroundings, database: JobsDatabase) -> tuple[str, ...]:
     if not database.is_sqlite and not around.has_postgresql_driver:
         commands.append("pip install 'cronjobs[postgres]'")
     if database.in_shell:
-        first = "" if around.dotenv is None else f"echo >> {DOTENV}; "  # its last line may lack a newline
+        first = "" if around.dotenv is None else f"echo >> {DOTENV}; "  # the file's last line may lack a newline
         commands.append(f'{first}echo "{database.variable}=${database.variable}" >> {DOTENV}')
     if not database.is_in_reach:
         return (*commands, "cronjobs db upgrade", "cronjobs check", "cronjobs crontab install")

@@ -11,8 +11,8 @@ from typing import Final
 from cronjobs.engine.config.reference import json_schema
 from cronjobs.engine.config.writing import written
 
-# The schema is a file beside cronjobs.yaml, named by a relative path. So it matches this version, needs no network, and
-# still works when the folder is copied.
+# The JSON Schema is a file beside cronjobs.yaml, which names it by a relative path. So the schema matches this version,
+# editors need no network to read it, and it is still found when the folder is copied.
 SCHEMA_FILE: Final = "cronjobs.schema.json"
 
 OWN_FILE: Final = "cronjobs.db"  # the SQLite file of a project without another database

@@ -39,8 +39,8 @@ _DATABASE_VARIABLE: Final = re.compile(r"(?:[A-Z0-9_]+_)?DATABASE_(?:URL|URI|DSN
 class DatabaseVariable:
     """A variable that names the app's database, without its value.
 
-    ``suffix``: the suffix of a SQLite file's name, such as ".db", or "" for another database. ``why_not``: why it
-    cannot be the jobs database, or None if it can.
+    ``suffix``: the suffix of a SQLite file's name, such as ".db", or "" for another database. ``why_not``: why the
+    variable's database cannot be the jobs database, or None if it can.
     """
 
     name: str
@@ -89,7 +89,7 @@ def look_around(folder: Path, environ: Mapping[str, str]) -> Surroundings:
         package=app_package(folder, django),
         django=django,
         dependencies=dependencies(folder),
-        # Not in parent folders: init edits only files in the given folder.
+        # Leave out an alembic in a parent folder, since init edits only files in the given folder.
         alembic=tuple(each for each in env_files(folder) if each.path.is_relative_to(folder)),
         crontab_lines=_crontab_lines(),
         unignored=_unignored(folder),
@@ -148,7 +148,7 @@ def database_variable(name: str, url: str) -> DatabaseVariable:
 
 
 def _crontab_lines() -> int:
-    """Count the lines of this user's crontab that do not run cronjobs."""
+    """Count the commands in this user's crontab, except our own blocks and runs of ``cronjobs exec``."""
     try:
         entries = lines.read(program.read(), "debian")
     except CronjobsError:
@@ -169,7 +169,7 @@ def _unignored(folder: Path) -> frozenset[str] | None:
     prefix = folder.absolute().relative_to(there)
     paths = [str(prefix / name) for names in LEFT_BEHIND.values() for name in names]
     try:
-        # -z allows any characters in names; --no-index skips reading the index.
+        # -z allows any characters in names. --no-index also reports ignored files that are tracked.
         done = subprocess.run(
             ["git", "-C", str(there), "check-ignore", "--no-index", "-z", "--stdin"],
             input="\0".join(paths).encode(errors="surrogateescape"),

@@ -54,7 +54,7 @@ def write(folder: Path, planned: InitPlan) -> list[str]:
         if isinstance(error, OSError):
             where = visible(str(error.filename or folder))
             raise CronjobsError(f"{where}: {error.strerror}: nothing was written") from None
-        if isinstance(error, CronjobsError):  # for example, a cronjobs.py in the folder
+        if isinstance(error, CronjobsError):  # for example, because the folder contains a cronjobs.py
             raise CronjobsError(f"{error}: nothing was written") from None
         raise
 
@@ -86,7 +86,7 @@ def _make_tables(settings: Settings, folder: Path, undo: list[Callable[[], objec
     address = parse_url(settings.database, settings.schema)
     file = Path(str(address.url.database))
     if file == folder.absolute() / OWN_FILE:
-        forget(settings.folder, address)  # a new project: forget the database known for this folder
+        forget(settings.folder, address)  # this is a new project, so forget an earlier project's file in this folder
     require_still_there(settings.folder, address)
     is_new = not os.path.lexists(file)
     if is_new:
@@ -97,7 +97,7 @@ def _make_tables(settings: Settings, folder: Path, undo: list[Callable[[], objec
     undo.append(lambda: forget(settings.folder, address))
     shown = file.relative_to(folder.absolute()) if file.is_relative_to(folder.absolute()) else file
     where = visible(str(folder / shown))
-    if before == newest:  # "db upgrade" or Django's migrate has created them
+    if before == newest:  # "db upgrade" or Django's migrate has created the tables already
         return f"the tables are in {where} already"
     return f"{'wrote' if is_new else 'migrated the tables in' if before else 'added the tables to'} {where}"
 
