@@ -241,7 +241,7 @@ def next_step(
             )
         case Status.DEAD:
             error = safe(job["last_error"], 120)
-            if job.get("error_type") == EffectUnknown.__name__:  # the error asks to settle an effect, which is settled
+            if job.get("error_type") == EffectUnknown.__name__:  # the error asks for a settlement made meanwhile
                 error = "the outcome of an effect was unknown"
             again = "it stays so until someone retries it"
             if job["job_type"].startswith(EXEC_PREFIX):

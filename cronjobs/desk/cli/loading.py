@@ -51,7 +51,7 @@ _ours: list[str] = []
 
 
 def command_line() -> list[str]:
-    """Return the words with which the command line of every cronjobs command begins."""
+    """Return the words with which every cronjobs command line begins: the interpreter and the program."""
     return _ours or [sys.executable, "-P", "-m", "cronjobs"]
 
 

@@ -153,7 +153,7 @@ def _expression(text: str, zone: str) -> Upcoming:
 
 
 def _marked(text: str, error: CronError) -> list[str]:
-    """Return the expression and a caret line. The text before the mistake is valid and so ASCII: one column each."""
+    """Return the expression and a caret line. Text before the mistake is valid, so each character takes one column."""
     begin = max(0, error.column - MARKED // 2)
     before = one_line(text[begin : error.column - 1], MARKED)
     after = one_line(text[error.column - 1 :], MARKED // 2)
@@ -167,7 +167,10 @@ def _require_zone(zone: str) -> None:
 
 
 def _default_zone(ctx: typer.Context, config: Path | None) -> str:
-    """Return the file's timezone, or UTC if there is no valid file. If a file was given by name, raise ConfigError."""
+    """Return the file's timezone, or UTC if there is no valid file.
+
+    If the file was given by name and cannot be used, raise ConfigError.
+    """
     try:
         return load_settings(Source(ctx, config), need_database=False).timezone
     except ConfigError:

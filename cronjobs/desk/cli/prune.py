@@ -77,7 +77,10 @@ def prune(
 
 
 def _doubt(times: Times, last_tick: datetime | None) -> None:
-    """Report the gap since the last tick, and on a terminal ask. If the clock is far ahead, every row looks old."""
+    """Report the gap since the last tick. On a terminal, ask whether the clock is right.
+
+    To a clock that is far ahead, every row looks old.
+    """
     assert last_tick is not None
     complain(f"it is {times.said} by the database's clock, and the last tick began {times.ago(last_tick)}")
     if is_interactive():

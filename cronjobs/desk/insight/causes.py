@@ -14,7 +14,7 @@ from cronjobs.engine.rules.causes import Cause, cause_of, causes
 from cronjobs.engine.store import causes as store
 
 READ: Final = 2000  # how many of the newest dead jobs to read; each costs 50 µs, even if all errors differ
-READ_BEFORE: Final = 1000  # how many of the jobs that died before the file changed to read
+READ_BEFORE: Final = 1000  # how many dead jobs to read of those that died before the file changed
 MESSAGE: Final = 200  # the most characters of an error to show
 
 

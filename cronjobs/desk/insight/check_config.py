@@ -1,6 +1,6 @@
 """``cronjobs check``: find mistakes in names, payloads, commands, limits and files.
 
-Nothing here needs a database. A finding is a mistake to fix. A note is about a valid setting, which may be intended.
+Nothing here needs a database. A finding is a mistake to fix. A note is about a valid setting that may be intended.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ne
     run = settings.run
     for timed in _timed(settings.schedules, known):
         if timed.job_type.executor is not None:
-            continue  # an executor's supervisor has no deadline
+            continue  # the supervisor of an executor's jobs has no deadline, so every timeout fits
         name, limit = timed.job_type.name, duration_text(timed.timeout)
         grace = timed.job_type.stop_grace
         if timed.timeout > run.longest_in_tick:

@@ -121,7 +121,7 @@ class ScheduleEvidence:
         exact = row is not None and row.last_for == asked.at
         era = self._era_of(row) if exact else self._era(asked.at)
         due = exact or (era.timing is not None and is_due(era.timing, asked.at))
-        if not asked.exists:  # the clocks skipped this time, so it is due only if it runs at the end of the gap
+        if not asked.exists:  # the clocks skipped the time asked about: it is due only if it runs at the gap's end
             due = due and era.timing is not None and runs_after_a_gap(era.timing, asked.wall)
         wall = None if asked.wall is None else f"{asked.wall:%Y-%m-%d %H:%M}"
         if not due or row is None or row.first_for > asked.at:
@@ -135,7 +135,7 @@ class ScheduleEvidence:
         )
         if not due and era.timing is not None:
             # If the clocks skipped the time, asked.at is the first instant after the gap, which may be an occurrence.
-            # That occurrence then has to be the next one.
+            # In that case it is the next occurrence, not the previous one.
             upto = asked.at if asked.exists else asked.at - JUST_BEFORE
             previous, following = self._neighbours(era, era.timing, upto)
             facts = replace(facts, previous=previous, next=following)
@@ -174,7 +174,7 @@ class ScheduleEvidence:
         return replace(self.at(self.latest()), standing=standing)
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[OccurrenceFacts], bool]:
-        """Return facts from *begin* to *end*, one per ledger row. Return the newest *limit*, and whether others exist.
+        """Return facts from *begin* to *end*, one per ledger row: the newest *limit*, and whether there are older ones.
 
         The facts also cover spans too old for the ledger, occurrences that wait for a tick, and spans without
         a definition.
@@ -184,7 +184,7 @@ class ScheduleEvidence:
         rows = rows[-limit:]
         beyond = explaining.row_from(self.connection, self.stored.id, end + JUST_BEFORE)
         if beyond is not None and beyond.first_for <= end and beyond.decided_at <= self.around.now + FUTURE_WATERMARK:
-            rows.append(beyond)  # it begins in the range and ends after it
+            rows.append(beyond)  # this row begins in the range and ends after the range
         if left_out:
             begin = rows[0].first_for
         found: list[tuple[OccurrenceFacts, Any]] = []
@@ -220,7 +220,7 @@ class ScheduleEvidence:
         if span is None:
             return []
         if era.timing is None:
-            if span[1] - max(span[0], begin) < timedelta(seconds=1):  # it would print as an empty span
+            if span[1] - max(span[0], begin) < timedelta(seconds=1):  # so short a span would be printed as empty
                 return []
             return [self._facts(era, Range(max(span[0], begin), span[1], 0), False)]
         found = []
@@ -277,7 +277,7 @@ class ScheduleEvidence:
         return next((each for each in later if each.timing is not None and is_due(each.timing, row.last_for)), era)
 
     def _due_by_another(self, era: DefinitionPeriod, at: datetime) -> DefinitionFacts | None:
-        """Return the nearest other definition that has an occurrence at *at*."""
+        """Return a definition other than *era*'s that has an occurrence at *at*: the nearest in the history."""
         place = self.eras.index(era)
         near = sorted(range(len(self.eras)), key=lambda number: abs(number - place))
         for number in near[:20]:
@@ -367,7 +367,7 @@ class ScheduleEvidence:
         return complete
 
     def _triggered(self, rows: Sequence[Any]) -> list[Triggered]:
-        """Return runs triggered by hand since the oldest of *rows*."""
+        """Return the runs triggered by hand since the oldest of *rows* was settled."""
         since = min((row.decided_at for row in rows), default=None)
         return [] if since is None else triggered_since(self.connection, self.names, since)
 

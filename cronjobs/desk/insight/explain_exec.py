@@ -26,8 +26,8 @@ from cronjobs.errors import CronjobsError
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
-# A run that is not recorded this long after it was due counts as absent. Cron starts a run within its minute. A spooled
-# run is absent until the next run records it.
+# A run that is not recorded this long after it was due counts as absent. Cron starts a run within its minute. If exec
+# had to spool a run, the run counts as absent until the next run records it.
 LATE: Final = timedelta(minutes=5)
 _EARLY: Final = timedelta(minutes=1)  # tolerated difference between the host's and the database's clock
 
@@ -67,7 +67,7 @@ class ExecEvidence:
         self.timezone = newest.meta.get("timezone", "UTC") if _timing(newest) else settings.timezone
 
     def latest(self) -> Explanation:
-        """Explain the newest run. If a later run was due but did not start, begin with that."""
+        """Explain the newest run. If another run was due since but did not start, begin with the missing run."""
         explanation, due = explain_job(self._life(self.newest)), next_due(self.newest)
         if due is None or due + LATE >= self.now:
             return explanation

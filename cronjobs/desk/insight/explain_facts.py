@@ -143,8 +143,8 @@ class TypeFacts:
     last: TickFacts | None = None
     since: datetime | None = None
     not_loaded: tuple[tuple[str, str, str], ...] = ()  # host, module or job type, why
-    here: bool = True  # whether it is registered in the configuration here
-    file_fault: str | None = None  # what is wrong with its entry in that configuration
+    here: bool = True  # whether the type is registered in the configuration here
+    file_fault: str | None = None  # what is wrong with the type's entry in that configuration
 
 
 @dataclass(frozen=True)
@@ -188,23 +188,23 @@ class JobFacts:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     last_error: str | None = None
-    host: str | None = None  # the host that holds its lease
+    host: str | None = None  # the host that holds the job's lease
     locked_until: datetime | None = None
     cancel_requested_at: datetime | None = None
-    dismissed: bool = False  # it is dead and was dismissed
-    unsettled: str | None = None  # the unsettled effect that killed it
+    dismissed: bool = False  # whether the job is dead and was dismissed
+    unsettled: str | None = None  # the unsettled effect because of which the job is dead
     triggered: tuple[Triggered, ...] = ()  # if the job did not succeed: later runs by hand, newest first
     acts: tuple[tuple[str, AuditEntry], ...] = ()  # operators' actions on the job: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()
     paused: PauseFacts | None = None  # the pause that the waiting job waits for
-    held: tuple[datetime, PauseFacts] | None = None  # the pause that delayed its first attempt, and since when
-    known: bool = True  # its job type is registered here
+    held: tuple[datetime, PauseFacts] | None = None  # the pause that delayed the first attempt, and since when
+    known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None
     passed_over: PassedOver | None = None
     type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here
     out_of_reach: Excluded | None = None
-    misfit_since: datetime | None = None  # when a tick first found that its payload does not fit the handler
-    limit: str | None = None  # a sentence about the reached limit that it waits for
+    misfit_since: datetime | None = None  # when a tick first found that the payload does not fit the handler
+    limit: str | None = None  # a sentence about the reached limit that the job waits for
     reported: Reported | None = None  # progress of the running attempt
     runner_gone: bool = False  # this host can prove that the runner's process has ended
     cluster_worker: str | None = None  # the cluster worker of the running attempt; "" while it waits for one
@@ -231,7 +231,7 @@ class Standing:
     """A schedule's present state: ``retired``, or active with a ``definition`` and the ``next`` occurrence."""
 
     retired: bool = False
-    act: AuditEntry | None = None  # the action that retired it
+    act: AuditEntry | None = None  # the action that retired the schedule
     definition: DefinitionFacts | None = None
     next: datetime | None = None
     pause: PauseFacts | None = None
@@ -254,16 +254,16 @@ class OccurrenceFacts:
     due: bool = True
     definition: DefinitionFacts | None = None
     settled_until: datetime | None = None  # the watermark
-    owed: bool = False  # unsettled, though before the watermark: its definition ended while a pause held it back
+    owed: bool = False  # unsettled, though before the watermark: a pause held it back when its definition ended
     beyond_retention: bool = False
     ledger: LedgerFacts | None = None
     # the instant itself
-    remark: str | None = None  # how a clock change affects it
+    remark: str | None = None  # how a clock change affects the instant
     asked: str | None = None  # the wall-clock time asked about, if it did not exist (gap) or came twice (doubled)
     clock_change: Literal["gap", "doubled"] | None = None
     previous: datetime | None = None
     next: datetime | None = None
-    due_by: DefinitionFacts | None = None  # another definition of the schedule that has an occurrence there
+    due_by: DefinitionFacts | None = None  # another definition of the schedule that has an occurrence at the instant
     # the schedule's own history
     first_defined: AuditEntry | None = None
     retired: AuditEntry | None = None
@@ -271,7 +271,7 @@ class OccurrenceFacts:
     renamed_from: str | None = None
     renamed_to: str | None = None  # by the file here, which no tick has applied yet
     standing: Standing | None = None  # set if the question had no time
-    file_fault: str | None = None  # what is wrong with its entry in the file here
+    file_fault: str | None = None  # what is wrong with the schedule's entry in the file here
     in_file: bool = False  # whether the file here has the schedule for this environment
     elsewhere: str | None = None  # the environment here, if the file has the schedule only for others
     # who settled it
@@ -279,12 +279,12 @@ class OccurrenceFacts:
     settled_ahead: bool = False  # the settler's clock was ahead, and had been set back when ``tick_after`` began
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
-    pause: PauseFacts | None = None  # the pause that skipped it or holds it back
-    job: JobFacts | None = None  # the job made for it, or that it gave way to or was coalesced into
-    pruned_dead: datetime | None = None  # when retention removed its dead job
+    pause: PauseFacts | None = None  # the pause that skipped the occurrence or holds it back
+    job: JobFacts | None = None  # the job made for the occurrence, or that it gave way to or was coalesced into
+    pruned_dead: datetime | None = None  # when retention removed the occurrence's dead job
     job_for: datetime | None = None  # the occurrence that ``job`` was made for
     stands_for: int = 1
-    triggered: tuple[Triggered, ...] = ()  # if no job was made for it: later runs by hand, newest first
+    triggered: tuple[Triggered, ...] = ()  # if the occurrence has no job: later runs by hand, newest first
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,11 @@ class JobLife:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer of ``explain``, with ``facts`` for programs. In a list it is ``brief``, or merged if ``usual``."""
+    """An answer of ``explain``.
+
+    ``brief``: its text in a list. ``usual``: whether a list may merge it with its neighbours. ``facts``: the facts for
+    programs.
+    """
 
     subject: str
     at: datetime | None

@@ -50,7 +50,7 @@ def explain_job(life: JobLife) -> Explanation:
     """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
-    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)  # it may have run on another day
+    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)  # the job may have run on another day
     times = LocalTimes(life.around.now if early else first, life.timezone)
     sentences = [_origin(life, job, made, times)]
     if job is None:
@@ -58,7 +58,7 @@ def explain_job(life: JobLife) -> Explanation:
         sentences.append(row_gone(life.pruned_dead, times, life.around))
         verdict = "pruned"
     else:
-        begin = [] if early else _begin(job, times)  # it was not late: the clock was wrong
+        begin = [] if early else _begin(job, times)  # the job was not late: the clock was wrong
         sentences += in_order([*begin, *_others(life, times), *_happened(job, times)])
         sentences += _state(job, times, life.around)
         verdict = "waiting" if job.status in ("queued", "failed") else job.status
@@ -133,8 +133,8 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
     """Name the occurrences that the job stands for or that gave way to it, dated by when the first was settled."""
-    # Those settled together with the job sort first. By the host's clock, the first attempt may begin just before the
-    # decision that made the job.
+    # The sentence comes first if the occurrences were settled together with the job. By the host's clock, the first
+    # attempt may begin just before the decision that made the job.
     made_at = datetime.min.replace(tzinfo=UTC)
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []

@@ -74,7 +74,7 @@ def verdict(facts: OccurrenceFacts) -> str:
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none. Facts about a range become one explanation."""
     found, row = verdict(facts), facts.ledger
-    early = row is not None and (row.reason or "").startswith(RAN_EARLY)  # it may have run on another day
+    early = row is not None and (row.reason or "").startswith(RAN_EARLY)  # the job may have run on another day
     times = LocalTimes(facts.around.now if early else facts.first_for, facts.timezone)
     sentences = []
     if facts.renamed_from is not None:
@@ -122,7 +122,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
 
 
 def _usual(facts: OccurrenceFacts, found: str) -> bool:
-    """Whether the occurrence's own job ran in time and succeeded at once. A list merges such occurrences."""
+    """Whether the occurrence's own job ran in time and succeeded at the first attempt. A list merges such answers."""
     job, row = facts.job, facts.ledger
     if found != "enqueued" or job is None or row is None or (row.reason or "").startswith(RAN_EARLY):
         return False

@@ -160,7 +160,7 @@ def _missing(found: Watched) -> Iterator[_Missing]:
 
 def _make_up(missing: _Missing) -> str:
     """Return the command that runs the newest missed occurrence. A trigger would make a job for the present instead."""
-    if missing.outage is None:  # it ran, though early, so backfill would not run it again
+    if missing.outage is None:  # the occurrence ran, though early, so backfill would not run it again
         return typed("cronjobs trigger", missing.name)
     at = missing.outage.last_for.isoformat()
     return f"{typed('cronjobs backfill', missing.name)} --from {at} --to {at}"

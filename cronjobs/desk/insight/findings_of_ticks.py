@@ -36,7 +36,7 @@ _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     foreign = list(_foreign(health, settings))
     yield from foreign
-    if not settings.without_project and not foreign:  # otherwise this configuration is why no tick comes
+    if not settings.without_project and not foreign:  # otherwise this configuration explains why no tick comes
         for found in _no_tick(health, settings.run.every):
             yield for_the_file_here(found) if settings.broken else found
     if len(health.silent) < len(health.ticks):
@@ -152,7 +152,7 @@ def _recorded(
 ) -> tuple[Mapping[str, str], list[str]]:
     """Return the largest set of faults of *here* that a tick recorded, and the hosts that recorded exactly this set.
 
-    Other hosts report the same rows: see ``_of_hosts``.
+    On other hosts, ``_of_hosts`` reports these faults with the same rows.
     """
     ours = [tick for tick in at_work if recorded_faults(tick).items() <= here.items()]
     most = max((recorded_faults(tick) for tick in ours), key=len, default={})

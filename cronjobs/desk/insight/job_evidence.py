@@ -157,10 +157,10 @@ def job_facts(
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
 ) -> tuple[dict[int, PassedOver], dict[int, Excluded]]:
-    """Return two maps: jobs to the last tick that said why it left the job, and jobs to the options that exclude them.
+    """Map jobs to the last tick that recorded why it left the job, and, in a second map, to options that exclude them.
 
-    The second map has only jobs that the options of all ticks exclude. If *rows* is one job, it is included in the
-    first map even if it has started since.
+    The second map has only the jobs that the options of all ticks exclude. If *rows* has a single job, the first map
+    includes it even if it has started since.
     """
     due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
     waiting = due.keys()
@@ -300,7 +300,7 @@ def _triggered_since(connection: Connection, job: JobFacts) -> list[Triggered]:
 
 
 def triggered_since(connection: Connection, names: Collection[str], since: datetime) -> list[Triggered]:
-    """Return a schedule's runs that were triggered by hand since *since*, newest first. *names*: all its names."""
+    """Return a schedule's runs triggered by hand since *since*, newest first. *names*: all of the schedule's names."""
     made = explaining.triggers(connection, names, since)
     jobs = {row.id: row for row in explaining.jobs_of(connection, [job_id for *_, job_id in made])} if made else {}
     return [

@@ -25,7 +25,7 @@ from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
-SHORTLY: Final = timedelta(minutes=10)  # more than the time between two hosts' records of the same change of types
+SHORTLY: Final = timedelta(minutes=10)  # hosts may record the same change of types this far apart
 _OF_MODULES: Final = ("module ", "setup ")  # prefixes of faults in code that could not be imported, from jobs.job_types
 
 
@@ -158,7 +158,7 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 
 @dataclass(frozen=True)
 class FailingRuns:
-    """A schedule's last runs, which all failed, newest first. ``most``: the number of failures that is reported."""
+    """A schedule's last runs, all failed, newest first. ``most``: the ``warn_after_failures`` that they reached."""
 
     rows: list[Happened]
     most: int
@@ -250,7 +250,7 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
 
 
 def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]:
-    """Map (queue, type) to the number of late jobs that no tick has room for, because their timeout is too long."""
+    """Map (queue, type) to its number of late jobs that ticks had no room for, because the timeout is too long."""
     types = {each.job_type for each in health.never_begin}
     entries = [entry for tick in ticking(health.ticks, health.now, every) for entry in entries_of(tick)]
     found = {}

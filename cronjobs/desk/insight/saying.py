@@ -59,7 +59,10 @@ class LocalTimes:
     timezone: str
 
     def clock(self, instant: datetime) -> str:
-        """Return text such as "14:03:07". Add the date if *about* has another, and in a repeated hour the offset."""
+        """Return text such as "14:03:07".
+
+        The date is included if it differs from *about*'s, and the offset if the hour is repeated.
+        """
         local = self.local(instant)
         return self._of_day(local) if local.date() == self.local(self.about).date() else self.dated(instant)
 

@@ -14,7 +14,7 @@ from cronjobs.engine.store.misfits import waiting_misfits
 
 RUNS_ASKED: Final = 1000  # how many of the last runs to read
 RUNS_TO_TELL: Final = 5  # fewer runs do not show a typical duration
-RUNS_IN_A_LEASE: Final = 5  # a lease must outlast this many typical runs, except of long jobs, which renew their own
+RUNS_IN_A_LEASE: Final = 5  # a lease should outlast this many typical runs; a long job has a process that renews for it
 
 
 def troubled_types(connection: Connection, run: RunSettings) -> dict[str, Any]:

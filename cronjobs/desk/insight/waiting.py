@@ -134,7 +134,7 @@ def _a_minute(
 
 
 def _waited_for_others(group: LateGroup, records: Sequence[Sequence[Mapping[str, Any]]]) -> int:
-    """Return how many jobs of *group* waited for a limit or another job, by the last tick that counted the fewest."""
+    """Return the smallest number of *group*'s jobs that a host's last tick left to wait for a limit or another job."""
     return min((sum(_waiting_in(entry, group) for entry in entries) for entries in records), default=0)
 
 

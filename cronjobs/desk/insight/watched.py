@@ -38,7 +38,7 @@ LONGEST_GRACE: Final = timedelta(days=366)
 ONE_TICK: Final = timedelta(minutes=1)
 STEADY_TICKS: Final = 10  # after this many ticks within FORGOTTEN, a host is expected to go on ticking
 FORGOTTEN: Final = timedelta(days=1)  # a host that is silent for longer counts as switched off
-KILLED_WITHIN: Final = 20  # killed ticks are searched for as far back as this many ticks reach
+KILLED_WITHIN: Final = 20  # how far back to look for killed ticks, as a number of ticks
 KILLED_TICKS: Final = 2  # this many killed ticks in that time make a finding
 
 
@@ -51,7 +51,7 @@ def late_after(every: timedelta) -> timedelta:
 
 
 def quiet_after(every: timedelta) -> timedelta:
-    """Return how long no tick may come without a finding: three minutes if cron starts a tick each minute."""
+    """Return how long ticks may be absent before that is a finding: three minutes if cron starts one each minute."""
     return 2 * every + timedelta(minutes=1)
 
 
@@ -59,7 +59,7 @@ def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
     """Return when a tick last wrote its row. A tick writes its row when it starts to work and when it ends.
 
     Ticks that began after the tick with the highest id are ignored. Otherwise a single tick whose clock was years ahead
-    would hide for years that no tick comes.
+    would hide an outage for years.
     """
     newest = max(ticks, key=lambda tick: tick["id"], default=None)
     if newest is None:
