@@ -63,7 +63,7 @@ def ack(
                 complain(f"{safe(finding)}: acknowledged for good")
                 leaving.leave(0, stuck=False)
     _print(found, Times(now, settings.timezone), as_json)
-    leaving.leave(0, stuck=False)  # the user's modules may have started threads
+    leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 
 def _findings(database: Database, settings: Settings) -> tuple[list[Finding], datetime]:

@@ -226,7 +226,7 @@ def config_file(context: typer.Context, given: Path | None) -> Path:
 def write(old: str, new: str) -> None:
     try:
         copy = program.keep_copy(old)
-    except OSError as error:  # home is not writable: go on, the change can be undone
+    except OSError as error:  # go on without a copy, since the change can be undone
         complain(f"no copy of the old crontab was kept: {error.strerror}: {error.filename}")
         copy = None
     program.replace(old, new)

@@ -177,7 +177,7 @@ class _Watch:
         self.schedules = schedules
         self.database: Database | None = None
         self.known: Set[object] = frozenset()
-        with suppress(CronjobsError):  # file or database unusable: the tick reports it
+        with suppress(CronjobsError):  # the tick reports an unusable file or database
             settings = load(file, environ=environ)
             self.fingerprint = fingerprint(settings)
             self.database = open_database(settings)

@@ -169,7 +169,7 @@ def explain(
     if explanation is not None:
         as_text = [line for sentence in explanation.sentences for line in wrapped(sentence, width(), "  ")]
         write([json_text(_object(explanation))] if as_json else as_text)
-    leaving.leave(code, stuck=False)  # the user's modules may have started threads
+    leaving.leave(code, stuck=False)  # do not wait for threads that the user's modules started
 
 
 def _unknown(

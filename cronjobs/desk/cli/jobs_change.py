@@ -63,7 +63,8 @@ class ChangeResult:
 class Verb:
     """One of the four ways to change jobs.
 
-    ``change`` handles a batch in transactions of its own. Ids that it neither changed nor refused are retried.
+    ``change`` handles a batch of ids in transactions of its own. An id that it neither changes nor refuses is tried
+    again.
     """
 
     name: str
@@ -162,7 +163,7 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
 
 
 def _refuse(operation: Operation, ids: Sequence[int]) -> None:
-    """Record why each of *ids* was not changed. If the verb accepts a job, its row was locked: it is tried again."""
+    """Record why each of *ids* was not changed. Without a reason, the row was locked, so the job is tried again."""
     if not ids:
         return
     verb = operation.verb

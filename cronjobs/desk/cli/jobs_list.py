@@ -217,7 +217,7 @@ def show(
         lines = _job_lines(job, times, most, sentence)
         lines += labelled("schedule", _occurrence_lines(job, occurrences, times))
         write([*lines, *_run_lines(runs, count, times)])
-    leaving.leave(0, stuck=False)  # the user's modules may have started threads
+    leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 
 def next_step(
@@ -241,7 +241,7 @@ def next_step(
             )
         case Status.DEAD:
             error = safe(job["last_error"], 120)
-            if job.get("error_type") == EffectUnknown.__name__:  # the error asks for a settlement made meanwhile
+            if job.get("error_type") == EffectUnknown.__name__:  # the error asks to settle what is settled now
                 error = "the outcome of an effect was unknown"
             again = "it stays so until someone retries it"
             if job["job_type"].startswith(EXEC_PREFIX):

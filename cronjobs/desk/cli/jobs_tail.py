@@ -27,7 +27,7 @@ from cronjobs.model import FINAL, Status, rough
 from cronjobs.text import visible
 
 POLL_S: Final = 1.0  # renewals write output only every few seconds
-GOES_ON: Final = (None, "snoozed", "interrupted")  # outcomes after which a job has not failed; None if it was released
+GOES_ON: Final = (None, "snoozed", "interrupted")  # outcomes after which a job goes on; None means "released"
 
 
 def tail(

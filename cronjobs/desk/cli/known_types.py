@@ -65,8 +65,8 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
 def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:
     """Raise UsageError if no handler has *job_type*, here or on a host that ticked lately.
 
-    Does not raise if a module here failed to import, since it may define the type. Imports the handlers only if
-    neither the file nor a tick's list has the type.
+    Does not raise if a module here failed to import, since that module may define the type. Imports the handlers only
+    if neither the file nor a tick's list has the type.
     """
     if job_type in settings.job_types or job_type in settings.disabled_job_types:
         return
@@ -87,7 +87,7 @@ def refuse_unknown(settings: Settings, database: Database, job_type: str) -> Non
 
 
 def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:
-    """Return how often the job may fail, or None if only the handler's code says so, which was not imported.
+    """Return how often the job may fail, or None if only the handler's code defines that and was not imported.
 
     The precedence is the same as in a tick: the row, ``job_types:``, ``@job``, ``defaults:``.
     """

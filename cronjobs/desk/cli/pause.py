@@ -116,7 +116,7 @@ def _end(timezone: str, until: str | None, span: str | None, now: datetime) -> d
 
 
 def _require_known(connection: Connection, settings: Settings, scope: str, name: str) -> None:
-    """Raise UsageError for an unknown schedule, and warn of an unknown queue: pausing a mistyped name stops nothing."""
+    """Raise UsageError for an unknown schedule and warn of an unknown queue. Pausing a mistyped name stops nothing."""
     if scope == "all":
         return
     if scope == "schedule":

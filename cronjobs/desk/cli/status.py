@@ -70,7 +70,7 @@ def status(
         write(lines)
         if not as_json and (waiting := runs_in_spool(source, settings)):
             complain(f"exec runs on this host not yet in the database: {waiting:,}")
-    leaving.leave(0, stuck=False)  # the user's modules may have started threads
+    leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 
 def _screen(settings: Settings, types: JobTypes, *, everything: bool) -> list[str]:

@@ -265,7 +265,7 @@ def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> It
     for schedule in found.schedules:
         if pause["scope"] == "schedule" and pause["name"] != schedule.name:
             continue
-        if schedule.owed:  # occurrences of a former definition, also of a retired schedule
+        if schedule.owed:  # occurrences of a former definition wait, even if the schedule is retired
             yield schedule.name
             continue
         if schedule.status != "active":

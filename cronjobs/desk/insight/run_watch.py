@@ -34,7 +34,7 @@ PAGES: Final = 50  # the most pages read, if no run succeeded and operators deal
 
 
 def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> dict[int, list[Happened]]:
-    """Map each schedule's id to its newest ledger rows, back to the last success or RUNS_LOOKED_AT rows."""
+    """Map each schedule's id to its newest ledger rows, back to the last success but at most RUNS_LOOKED_AT."""
     found: dict[int, list[Happened]] = {}
     ids = [each.id for each in schedules]
     for rows in (FEW, RUNS_LOOKED_AT):
@@ -97,7 +97,7 @@ def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
 
 
 def grace_of(schedule: ScheduleSettings) -> timedelta:
-    """Return the time within which an occurrence must have run: its share of ``spread:`` plus its grace."""
+    """Return the time within which an occurrence must have run: the delay by ``spread:`` plus the grace."""
     return spread_offset(schedule) + (DEFAULT_GRACE if schedule.grace is None else schedule.grace)
 
 

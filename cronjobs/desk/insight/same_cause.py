@@ -44,7 +44,7 @@ class SameCause:
     types: tuple[str, ...] = ()
     died: tuple[str, ...] = ()  # schedules with a dead job since their last success
     failing_and_late: tuple[str, ...] = ()  # schedules whose failures the finding ``schedule`` covers
-    waiting: tuple[str, ...] = ()  # schedules whose waiting job ``failing`` covers
+    waiting: tuple[str, ...] = ()  # schedules whose waiting job the finding ``failing`` covers
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules past their grace
     unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules that fail
     unknown_types: tuple[str, ...] = ()  # failing types that no tick knows

@@ -182,5 +182,5 @@ def tries(failures: int, most: int | None) -> str:
 
 
 def host_of(holder: str | None) -> str:
-    """Return the host in ``locked_by`` or ``runner``."""
+    """Return the host's name from the text of ``locked_by`` or ``runner``."""
     return safe((holder or "").partition(":")[0], 40)

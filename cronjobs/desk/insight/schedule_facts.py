@@ -127,7 +127,7 @@ def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dic
 
 
 def last_runs(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
-    """Map each id to the schedule's running run, else to the run with the newest result. Triggered runs count."""
+    """Map each id to the schedule's running run, else to the run with the newest result. Runs by hand count, too."""
     found = {each: list(map(run_facts, rows)) for each, rows in newest_runs(connection, schedule_ids, STRIP).items()}
     by_hand = {each: run_facts(row) for each, row in newest_triggered(connection, schedule_ids).items()}
     shown = {}

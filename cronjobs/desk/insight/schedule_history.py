@@ -91,7 +91,7 @@ class DefinitionPeriod:
 
 
 def eras(trail: Iterable[Any], stored: StoredSchedule) -> list[DefinitionPeriod]:
-    """Return a schedule's periods from its audit *trail*. Without entries, its present definition is the only one."""
+    """Return a schedule's periods from its audit *trail*. If that has no definition, use only the present one."""
     found: list[DefinitionPeriod] = []
     for row in trail:
         act = AuditEntry(row.at, row.actor, row.host, row.why)

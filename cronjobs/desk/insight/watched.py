@@ -116,21 +116,21 @@ class WithoutRun:
 
 @dataclass(frozen=True)
 class Watched:
-    """The facts. ``lately``: the newest ledger rows of the schedules whose newest run did not succeed."""
+    """The facts. ``lately``: schedule id → newest ledger rows, for schedules whose newest run did not succeed."""
 
     schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
     lately: dict[int, list[Happened]] = field(default_factory=dict)
-    by_trigger: dict[int, list[Happened]] = field(default_factory=dict)  # their runs triggered by hand, as ledger rows
-    covered: dict[str, datetime] = field(default_factory=dict)  # up to when a run by hand makes up for missed runs
-    by_hand: dict[str, datetime] = field(default_factory=dict)  # schedule that failed → when a run by hand succeeded
+    by_trigger: dict[int, list[Happened]] = field(default_factory=dict)  # schedule id → runs by hand, as ledger rows
+    covered: dict[str, datetime] = field(default_factory=dict)  # schedule → up to when a run by hand covers misses
+    by_hand: dict[str, datetime] = field(default_factory=dict)  # failed schedule → when a successful run was triggered
     fires: bool = True  # whether a recent tick had schedules switched on
     fired_at: datetime | None = None
     refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since when
     misconfigured: dict[str, datetime | None] = field(default_factory=dict)  # host → since when it records bad entries
     not_loaded: dict[str, datetime | None] = field(default_factory=dict)  # host → since when some code fails to import
     ended_badly: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its ticks fail
-    wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)  # host → since when
+    wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its clock is wrong
     killed: dict[str, Killed] = field(default_factory=dict)  # by host
     differ_long: bool = False  # whether hosts' files have differed for more than DIFFERENT_FILES
     differ_since: datetime | None = None  # since when the present files have differed; None if unknown
