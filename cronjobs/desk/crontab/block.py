@@ -100,7 +100,7 @@ def unescaped(text: str) -> str:
 
 
 def when(every: timedelta) -> str:
-    """Return the five cron fields for *every*. Raises UsageError if it divides neither an hour nor a day."""
+    """Return the five cron fields for *every*. Raises UsageError if *every* divides neither an hour nor a day."""
     minutes, rest = divmod(every, timedelta(minutes=1))
     if not rest and minutes == 1:
         return "* * * * *"
@@ -154,7 +154,8 @@ class FoundBlock:
 def find(crontab: str, config: Path) -> FoundBlock | None:
     """Return the block of *config*, or None if there is none.
 
-    Raises BlockBroken if its marks are not one begin and one end, with no other configuration's mark in between.
+    Raises BlockBroken if *config* does not have one begin mark and then one end mark, or if another configuration's
+    mark is in between.
     """
     marks: list[tuple[int, int, int, Mark]] = []  # line number, start, stop, mark
     start = 0
@@ -218,7 +219,7 @@ def diff(old: str, new: str) -> list[str]:
 
 
 def same_file(crontab: str, config: Path) -> list[str]:
-    """Return other paths to *config*'s file that also have a block. Two ticks then start each minute (harmless)."""
+    """Return other paths to *config*'s file that also have a block. Two ticks then start together (harmless)."""
     marks = (parse_mark(line) for line in crontab.split("\n"))
     begun = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
     return sorted(path for path in begun if os.path.realpath(path) == os.path.realpath(config))

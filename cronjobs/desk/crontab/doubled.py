@@ -1,4 +1,4 @@
-"""Find the crontab lines whose command a schedule of the file also runs, so that it would run twice. Pure."""
+"""Find the crontab lines whose command a schedule of the file also runs: the command would run twice. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about cron on this host: the crontab's owner and the commands' environment. Also runs a trial tick in it."""
+"""Facts about cron on this host, such as its commands' environment. Also runs a trial tick in that environment."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ class BareTick:
     ``database``: the URL of the database that the tick reached, without the password, or None if it reached none.
     """
 
-    code: int  # 128 + n if a signal ended it, as a shell reports it
+    code: int  # 128 + n if a signal ended the tick, as a shell reports it
     database: str | None
-    said: str  # what it wrote to stderr; safe to print
+    said: str  # the tick's stderr; safe to print
     reported: bool = False  # whether the tick printed its report; without one, exit code 1 may be Python's own
 
     @property

@@ -1,7 +1,7 @@
 """Parse a user's crontab as cron does: settings, entries, and the input after a "%". Pure.
 
-Debian's cron (3.0pl1) and cronie differ in details, so the parsers take *cron*, the one whose rules to follow. The
-rules come from env.c, entry.c, misc.c and do_command.c of both.
+Debian's cron (3.0pl1) and cronie differ in details. The parsers take *cron*, which says whose rules to follow. The
+rules come from env.c, entry.c, misc.c and do_command.c of both crons.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
 def settings_above(crontab: str, config: Path) -> dict[str, str]:
     """Return the settings above the block of *config*, which apply to it; later ones win. crontab(5)
 
-    They are parsed by cronie's rules, which accept more, since warnings and trial ticks should not miss a setting.
+    The settings are parsed by cronie's rules, which accept more, since warnings and trial ticks should not miss any.
     """
     found = find(crontab, config)
     lines = crontab[: found.start if found else None].split("\n")

@@ -24,7 +24,7 @@ def swap(crontab: str, numbers: Collection[int], wanted: str, config: Path) -> s
 
 
 def restore(crontab: str, config: Path) -> str:
-    """Undo ``swap``: restore the lines, and remove the block unless it existed before. Raises BlockBroken."""
+    """Undo ``swap``: restore the lines, and remove the block unless it existed before the swap. Raises BlockBroken."""
     added, had = _begin(config, had_block=False), _begin(config, had_block=True)
     lines = crontab.split("\n")
     if any(line.startswith(added) for line in lines):
