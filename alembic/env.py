@@ -28,7 +28,7 @@ def address() -> Address:
         settings = load(file, environ=os.environ)
         return parse_url(settings.database, schema if isinstance(schema, str) else settings.schema)
     raise UsageError(
-        "which database? Set CRONJOBS_DATABASE_URL, or say alembic -x url=sqlite:///cronjobs.db …, "
+        "it is not known which database to use: set CRONJOBS_DATABASE_URL, run alembic -x url=sqlite:///cronjobs.db …, "
         "or run it where cronjobs.yaml is"
     )
 

@@ -18,6 +18,7 @@ from cronjobs.desk.insight.instants import iso_instant as iso_instant
 from cronjobs.desk.insight.instants import since_instant as since_instant
 from cronjobs.desk.insight.saying import Times as Times
 from cronjobs.desk.insight.saying import counted as counted
+from cronjobs.desk.insight.saying import did_and_ended as did_and_ended
 from cronjobs.desk.insight.saying import died_lost as died_lost
 from cronjobs.desk.insight.saying import host_of as host_of
 from cronjobs.desk.insight.saying import key_text as key_text

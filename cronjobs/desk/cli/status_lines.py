@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from cronjobs.desk.cli.known_types import most_tries
 from cronjobs.desk.cli.last_runs import legend, strip
@@ -12,6 +12,7 @@ from cronjobs.desk.cli.output import (
     UNCUT,
     Times,
     counted,
+    did_and_ended,
     first,
     host_of,
     is_cut,
@@ -36,7 +37,6 @@ from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.tick.result import NOTHING_DUE, did_in_words
 from cronjobs.model import rough
 
 LABEL_WIDTH: Final = 11
@@ -158,7 +158,7 @@ def work_lines(health: Health, settings: Settings, types: JobTypes, times: Times
     lines += labelled("dead", [_dead_text(health)])
     pauses = first([pause_text(pause, times) for pause in health.pauses], 4)
     lines += labelled("paused", [line for pause in pauses for line in wrapped(pause, room, "  ")], "yellow")
-    lines += labelled("ticks", _tick_lines(health, times, room) or ["none yet"])
+    lines += labelled("ticks", _tick_lines(health, times, room, settings.run.budget) or ["none yet"])
     return lines
 
 
@@ -170,7 +170,7 @@ def _dead_text(health: Health) -> str:
     return f"{total:,} in all, {health.dead['last_24h']:,} in the last 24 h{dealt}"
 
 
-def _tick_lines(health: Health, times: Times, room: int) -> list[str]:
+def _tick_lines(health: Health, times: Times, room: int, budget: timedelta) -> list[str]:
     rows = [
         [
             safe(tick["host"]),
@@ -178,7 +178,7 @@ def _tick_lines(health: Health, times: Times, room: int) -> list[str]:
             took(tick["started_at"], tick["finished_at"]),
             safe(tick["version"]),
             safe(tick["fingerprint"])[:8],
-            _did(tick, times),
+            did_and_ended(tick, times.now, budget),
         ]
         for tick in health.ticks[:5]
     ]
@@ -186,18 +186,6 @@ def _tick_lines(health: Health, times: Times, room: int) -> list[str]:
     if len(health.ticks) > 5:
         lines.append(f"… and {counted(len(health.ticks) - 5, 'host')} more")
     return lines
-
-
-def _did(tick: Mapping[str, Any], times: Times) -> str:
-    done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
-    if tick["finished_at"] is None:
-        # A tick completes its row last, and its budget is under a minute.
-        ended = "at work" if times.now - tick["started_at"] < timedelta(minutes=2) else "did not end; was it killed?"
-    else:
-        ended = safe(tick["ended"])
-    if ended == NOTHING_DUE:  # say only "no job": schedules that the tick could not fire may be due
-        ended = "" if done else "no job was due"
-    return "; ".join(part for part in (done, ended) if part)
 
 
 def _running_lines(health: Health, settings: Settings, types: JobTypes, times: Times, room: int) -> list[str]:

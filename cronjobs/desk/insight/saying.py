@@ -14,11 +14,13 @@ from zoneinfo import ZoneInfo
 
 from cronjobs import masking
 from cronjobs.engine.rules.pausing import what
+from cronjobs.engine.tick.result import NOTHING_DUE, did_in_words
 from cronjobs.model import Status, in_zone, rough
 from cronjobs.text import one_line
 
 _UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?\+00:00")
 CELL_LIMIT: Final = 300  # the most characters of a text that one cell shows
+AT_WORK: Final = timedelta(minutes=2)
 
 
 def safe(value: object, limit: int = CELL_LIMIT) -> str:
@@ -49,6 +51,19 @@ def pause_text(pause: Mapping[str, Any], times: LocalTimes) -> str:
     skips = ", skips what comes due" if pause["skip"] else ""
     why = f": {pause['why']}" if pause["why"] else ""
     return safe(f"{what(pause['scope'], pause['name'])} {until}{skips}{by}{why}")
+
+
+def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta) -> str:
+    """Say what a tick did and how it ended. A tick that should have ended, by *budget*, was probably killed."""
+    done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
+    if tick["finished_at"] is None:  # a tick completes its row last
+        at_work = now - tick["started_at"] < max(AT_WORK, budget + timedelta(minutes=1))
+        ended = "at work" if at_work else "did not end; was it killed?"
+    else:
+        ended = safe(tick["ended"])
+    if ended == NOTHING_DUE:  # say only "no job": schedules that the tick could not fire may be due
+        ended = "" if done else "no job was due"
+    return "; ".join(part for part in (done, ended) if part)
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from cronjobs.contrib.web.progress import progress_by_id
 from cronjobs.contrib.web.view import View
-from cronjobs.desk.insight.saying import safe
+from cronjobs.desk.insight.saying import did_and_ended
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import explaining, listing, tailing, trail
 from cronjobs.engine.store.trail import TrailFilter
-from cronjobs.engine.tick.result import did_in_words
 
 ENTRIES: Final = 30
 TICKS: Final = 30
 RUNNING: Final = 50
-AT_WORK: Final = timedelta(minutes=2)  # a tick has less than a minute, so an older one without an end was killed
 
 
 def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
@@ -43,10 +40,5 @@ def last_ticks(connection: Connection, view: View) -> list[dict[str, Any]]:
 def _tick(row: Any, view: View) -> dict[str, Any]:
     """Return the tick's row as a dict. Add what the tick did, and whether its host has been quiet since."""
     tick = dict(row._mapping)
-    done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
-    if tick["finished_at"] is None:
-        ended = "at work" if view.times.now - tick["started_at"] < AT_WORK else "did not end; was it killed?"
-    else:
-        ended = safe(tick["ended"])
     quiet = view.times.now - (tick["finished_at"] or tick["started_at"]) > quiet_after(view.settings.run.every)
-    return {**tick, "quiet": quiet, "words": "; ".join(part for part in (done, ended) if part)}
+    return {**tick, "quiet": quiet, "words": did_and_ended(tick, view.times.now, view.settings.run.budget)}
