@@ -1,4 +1,4 @@
-"""A tick's work for the web pages: store the outcomes of past hours that cannot change any more."""
+"""A tick's work for the web pages: once the outcomes of a past hour can no longer change, store them."""
 
 from __future__ import annotations
 

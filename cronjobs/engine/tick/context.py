@@ -1,4 +1,4 @@
-"""The context that all parts of a tick share: settings, database, time, row and result, and how a part is tried."""
+"""The context that all parts of a tick share: its settings, database, time limit, row and result."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from cronjobs.errors import CronjobsError, DatabaseError
 if TYPE_CHECKING:
     from cronjobs.engine.tick.extras import Extras
 
-PATIENT_SHARE: Final = 0.5  # of the tick: how long the parts before the work may retry
+PATIENT_SHARE: Final = 0.5  # the share of the tick in which the parts before the work may retry
 
 
 @dataclass
 class TickContext:
-    """One run of ``run-due``. ``began`` (of the process) and ``deadline`` are seconds of the monotonic clock."""
+    """One run of ``run-due``. ``began`` (the process's start) and ``deadline`` are seconds of the monotonic clock."""
 
     settings: Settings
     database: Database
@@ -44,15 +44,15 @@ class TickContext:
     emit: Callable[[events.Event], None]
     limits: TickFilter = field(default_factory=TickFilter)
     say_not_started: bool = False
-    tells_each: bool = True  # report each start and each success, as a log or a terminal shows them
+    tells_each: bool = True  # report every job's start and success, for a log or a terminal
     say_progress_s: float = math.inf  # see ``Loop``
-    waits_for_long_jobs: bool = False  # if True, signals are passed on to them
+    waits_for_long_jobs: bool = False  # if True, signals are passed on to the long jobs
     start: Start | None = None  # how this process was started, for the fast path of the next one
     spool: str = "-"  # identifies runs of ``exec`` that wait for this project: ``probe.state_files.spool_address``
-    code_at_fault: bool = False  # the last report about this file's code was that it is at fault
+    code_at_fault: bool = False  # the last report on this file's code said that the code is at fault
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
-    # No repr: signal.signal() takes the repr of the old handler and so of its tick, perhaps before these are set.
-    database_now: datetime = field(init=False, repr=False)  # as it was read at the monotonic instant ``now_read_at``
+    # No repr: signal.signal() asks for the old handler's repr, and thus for the tick's, perhaps before these are set.
+    database_now: datetime = field(init=False, repr=False)  # the database's time at the monotonic ``now_read_at``
     now_read_at: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class TickContext:
         self.stop_requested: str | None = None
         self.database_gone = False
         self.many_queues = False  # see ``Overview``
-        self.tried_again = False  # if True, the parts before the work may have created more than we know
+        self.tried_again = False  # whether a part before the work was retried; it may have created more than we know
         self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
 
     def go_on(self) -> bool:

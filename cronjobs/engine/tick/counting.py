@@ -12,9 +12,9 @@ from cronjobs.errors import DatabaseBusy
 
 
 def fold_counts(tick: TickContext, share: float, *, hourly: bool) -> None:
-    """Fold counts in short transactions, for a *share* of the time left in the tick. The next tick continues.
+    """Fold counts in short transactions, for a *share* of the time left in the tick. The next tick folds the rest.
 
-    If *hourly* is True, fold even a few counts, and remove old hours.
+    If *hourly* is True, fold even if there are only a few new counts, and remove the sums of old hours.
     """
     until = tick.clock.monotonic() + share * (tick.deadline - tick.clock.monotonic())
 

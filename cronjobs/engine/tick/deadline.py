@@ -1,4 +1,4 @@
-"""The tick's time limit from the first moment of the process: when it started, and the watchdog that ends it."""
+"""The tick's time limit, which holds from the first moment of the process, and the watchdog that enforces it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
 @dataclass
 class Guard:
-    """The start of this process, and the watchdog that ends it.
+    """The start of this process, and the watchdog that ends the process.
 
-    ``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process. ``start`` has its
-    arguments and environment of that time; handlers may change the environment later.
+    ``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process. ``start`` has the
+    arguments and the environment that the process was started with; handlers may change the environment later.
     """
 
     began: float
@@ -56,7 +56,7 @@ def arm() -> Guard:
     global _armed
     if _armed is None:
         open_standard_streams()
-        # Until the tick installs its own handler, and after it removed it, Ctrl-C ends the process without a traceback.
+        # Before the tick installs its own handler, and after it has removed that handler, Ctrl-C causes no traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         age = process_age()
         if age > LONGEST_START_S:

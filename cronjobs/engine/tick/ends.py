@@ -36,7 +36,7 @@ from cronjobs.model import Finished, Released, RetryPolicy, Succeeded
 
 NOT_BEGUN: Final = Released()
 STILL_HERE: Final = Released("an earlier attempt of this job lost its lease, and that attempt's code still runs here")
-BRIEF_S: Final = 0.0005  # jobs this short are written together: waiting for the next one is quicker than a commit
+BRIEF_S: Final = 0.0005  # the ends of jobs this short are written together: the next end comes sooner than a commit
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Ends:
     # --- collecting ---------------------------------------------------------------------------------------------------
 
     def collect(self, wait_s: float) -> None:
-        """Wait for an end, then take all ends that have arrived. If jobs are short, wait a moment for more."""
+        """Wait for an end, then take all ends that have arrived. If the jobs are short, wait a moment for more ends."""
         try:
             ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
             first = self.clock.monotonic()
@@ -209,7 +209,7 @@ class Ends:
                 if not isinstance(error, BadValue):
                     self.outage.note(error)
                     return False
-                self._drop(ended, error)  # refused in every form: its lease expires, and a tick records it as lost
+                self._drop(ended, error)  # refused in every form, so its lease expires and a tick records it as lost
             except Exception as error:
                 self.caught(error)
                 self._drop(ended, error)
@@ -234,7 +234,7 @@ class Ends:
     def written(self, turn: BatchResult) -> None:
         """Report the ends that a committed turn wrote, and stop tracking their attempts.
 
-        If this raises, ends not reached stay queued; the next turn finds them in the history.
+        If this raises, the ends that it did not reach stay in ``unwritten``. The next turn finds them in the history.
         """
         answered = turn.written.written | turn.written.lost
         for ended, decided in turn.ends:
@@ -280,7 +280,7 @@ class Ends:
             self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
 
     def report_the_rest(self) -> None:
-        """Report, as a tick ends, the ends not written, and the jobs that recorded their own success and still run."""
+        """At the tick's end, report ends left unwritten, and jobs that recorded their own success and still run."""
         self.outage.tell()
         why = "the database could not be reached" if self.outage.error else "another session kept its row locked"
         self._report_unwritten(self.in_flight.unwritten.values(), why)
@@ -296,5 +296,5 @@ def _plain(ended: Ended, error: Exception) -> Ended:
 
 
 def write_no_row(connection: Connection) -> None:
-    """Last write of a loop without a tick row: mark that findings may have changed."""
+    """Do the last write of a loop that has no tick row: mark that findings may have changed."""
     look_soon(connection)

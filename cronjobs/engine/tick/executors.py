@@ -1,7 +1,7 @@
 """How a tick starts the supervisors of executors: processes that submit jobs to a cluster, and outlive the tick.
 
-A host has one supervisor for each file, executor and queue. The supervisor holds a lock file in the user's state folder
-for as long as it takes jobs. A tick itself never claims jobs of an executor's types.
+A host has one supervisor for each configuration file, executor and queue. For as long as the supervisor takes jobs, it
+holds a lock file in the user's state folder. A tick itself never claims jobs whose type has an executor.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_INSTALLED: Final = "Dask is not installed: pip install 'cronjobs[dask]'"
 class Supervision:
     """The facts that a supervisor is started with.
 
-    It reads everything else from the configuration file. If ``queue`` is None, it takes jobs from every queue.
+    The supervisor reads everything else from the configuration file. If ``queue`` is None, it serves every queue.
     """
 
     config: str

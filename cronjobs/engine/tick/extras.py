@@ -36,7 +36,7 @@ LAST_S: Final = 10.0  # for extras at the end of a process that has no deadline
 
 
 class Door(NamedTuple):
-    """An extra: the module with its ``hook``. ``wanted`` says whether a project uses it, by its settings and spool."""
+    """An extra: the module with its ``hook``. ``wanted`` tells from a project's settings and spool if it is used."""
 
     module: str
     wanted: Callable[[Settings, str], bool]
@@ -72,12 +72,12 @@ class Beside:
     clock: Clock = SYSTEM
     deadline: float = math.inf  # the tick's, in seconds of the monotonic clock
     go_on: Callable[[], bool] = lambda: True  # returns False if the tick has to stop, or the database is gone
-    seen: Overview | None = None  # what the tick read as it began; None in the process of a job, which is no tick
+    seen: Overview | None = None  # what the tick read as it began; None in a process that runs a job outside a tick
     spool: str = "-"  # see ``TickContext``
 
 
 class Over(NamedTuple):
-    """The facts that a hook gets at the end. ``until`` is the monotonic instant by which the hook must be done."""
+    """The facts that ``Hook.end`` gets. ``until`` is the monotonic instant by which the hook must be done."""
 
     until: float
     exit_code: int = 0
@@ -170,7 +170,7 @@ class Extras:
             extra.call(lambda hook: hook.ended(finished))
 
     def listening(self, emit: Callable[[events.Event], None]) -> Callable[[events.Event], None]:
-        """Return a function that calls *emit*, and then the extras that were told of the job's start."""
+        """Return a function that passes an event to *emit*, then to the extras that were told of the job's start."""
         if not self.hear_of_attempts:
             return emit
 

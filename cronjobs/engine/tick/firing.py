@@ -1,6 +1,6 @@
 """The parts of a tick that deal with schedules: apply the file, and turn due occurrences into jobs and ledger rows.
 
-An idle tick runs 1,440 times a day, so the modules that apply and settle are imported where they are used.
+An idle tick runs 1,440 times a day, so the modules that do this work are imported only where they are used.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Firing:
             tick.result.refused = done.plan.refused
             tick.emit(events.fault(str(tick.settings.file), done.plan.refused))
         if done.applied:
-            # Only now, so that the next tick sees the change if this one is killed or its file is refused.
+            # Set this only now, so that the next tick sees the change if this tick is killed or its file is refused.
             tick.row.fingerprint, self.applied = mark, True
 
     def materialise(self) -> None:

@@ -1,12 +1,12 @@
 """Run one job now, in the main thread of a process at a terminal: pdb works, and output is shown and recorded.
 
 The run is an attempt like any other. A tick's loop, with this one job, runs in a thread beside it. The loop renews the
-lease, sees cancel requests, and records the end. Only declared commands have a time limit, since a person may be in a
-debugger.
+lease, sees cancel requests, and records the end. A handler has no time limit here, since a person may be in a debugger;
+only declared commands have one.
 
 A job that was started by its type or schedule has one try, and no tick picks it up again: not after a failure, not
 after Ctrl-C (it is cancelled), and not after a kill -9 (its history row is written at the start, and the next tick
-reads that row). A job that was started by its id and interrupted stays due when it was.
+reads that row). A job that was started by its id and then interrupted keeps its due time.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Foreground:
         self._was_stopped = False  # by a person
         self._running = False  # whether the job's own code runs
         self._lost = False
-        self._ended = False  # whether the loop was given the end
+        self._ended = False  # whether the loop has been given the job's end
         # Without a watchdog: a person may suspend this process (Ctrl-Z), and a handler may set alarms of its own.
         self._loop = Loop.for_one_job(
             self._attempt,
@@ -214,12 +214,12 @@ class Foreground:
             why = self._loop.outage.error or LOCKED
             self._streams.say(f"the outcome cannot be recorded yet, retrying: {why}")
         while beside.is_alive():
-            if self._loop.outage.error is None:  # somebody's psql has the row: wait until the person gives up
+            if self._loop.outage.error is None:  # another session has locked the row: wait until our user gives up
                 self._allow_time()
             beside.join(SLOW_S)
 
     def _allow_time(self) -> None:
-        # Longer than SLOW_S, after which ``_wait_for`` extends it again. A lease may be shorter than that.
+        # ``_wait_for`` extends the deadline every SLOW_S seconds, so it must last longer than that; a lease may not.
         self._loop.deadline = self._clock.monotonic() + max(self._lease_s, 2 * SLOW_S)
 
     # --- the job ------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Foreground:
         return outcome
 
     def _is_stop(self, outcome: Outcome) -> bool:
-        """Whether a person stopped the job. A failure after a Ctrl-C that only the debugger got is the job's own."""
+        """Whether a person stopped the job. If only the debugger got the Ctrl-C, a later failure is the job's own."""
         if isinstance(outcome, Interrupted):
             return self._signal is not None
         if not isinstance(outcome, Failed):
@@ -290,7 +290,7 @@ class Foreground:
             why = f"expired: {trouble}" if trouble else "was taken over or expired"
             self._streams.say(f"stopping the job; this attempt will record nothing, because the lease {why}")
             self._lost = True
-            signal.pthread_kill(self._main, signal.SIGINT)  # ends a sleep or a read only in that thread
+            signal.pthread_kill(self._main, signal.SIGINT)  # only a signal to that thread ends its sleep or read
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class Foreground:
         """Let Ctrl-C, a closed terminal and SIGTERM end the job, and record that. A command first gets its grace.
 
         Signals that were ignored before (nohup, a script's "&") stay ignored. We also send SIGINT to ourselves when the
-        lease is lost. While the end is being recorded, a signal stops that after one more try.
+        lease is lost. A signal that arrives while the end is being recorded allows only one more try to record it.
         """
 
         def on_signal(number: int, _frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
 """Handlers in threads that run past their timeout, or past the end of the tick. A thread cannot be killed.
 
 Such an attempt is recorded and asked to stop, and keeps its slot, its row and its lease. Once nothing else can start,
-the loop ends (``pacing``) and cuts these leases to 2 s (``loop``), and the process exits before they end
+the loop ends (``pacing``) and cuts these leases to 2 s (``loop``), and the process exits before these leases end
 (``command.leaving``). A handler in a process of its own is killed by ``execution.process``.
 """
 
@@ -22,7 +22,7 @@ from cronjobs.model import Interrupted, TimedOut, duration_text
 
 @dataclass
 class HungHandlers:
-    """Notes handlers that run on. ``collect`` takes the ends that workers have delivered by now."""
+    """Notes handlers that run on past their time. ``collect`` takes the ends that workers have delivered so far."""
 
     clock: Clock
     in_flight: InFlight
@@ -47,7 +47,7 @@ class HungHandlers:
         return [each for each in self.in_flight.busy() if each.phase is Phase.HELD and now >= each.overdue_at]
 
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
-        """Return the attempts that run on although the tick ends. Those not yet overdue are noted as interrupted."""
+        """Return the attempts that still run as the tick ends. Attempts not yet overdue are noted as interrupted."""
         stuck = self.in_flight.busy()
         for attempt in stuck:
             if attempt.phase is Phase.HELD:

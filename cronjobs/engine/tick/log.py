@@ -1,4 +1,4 @@
-"""The log file of the ``log:`` setting, and the events that worker threads write to it."""
+"""The log file of the ``log:`` setting, and the function with which worker threads report that a job started."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Log:
                 self.fault = f"log {file} cannot be written: {error.strerror}"
 
     def write(self, event: events.Event, traceback: str | None = None) -> None:
-        """Add a line for *event*; a *traceback* follows it, indented, or becomes one of its facts in JSON."""
+        """Add a line for *event*. A *traceback* follows the line, indented; in JSON it is one of the event's facts."""
         if self._descriptor is None:
             return
         more = {"traceback": traceback} if traceback and self._json else {}

@@ -2,8 +2,9 @@
 
 Before any user code runs, this process takes over the tick's lease with a compare-and-swap of ``locked_by``, under the
 same attempt. If no row matches, it exits. Otherwise it answers the tick and runs the tick's loop for one job: it renews
-the lease, obeys timeout, cancel and SIGTERM, and records the result. It only supervises: the handler or command is its
-child, in a session of its own, and dies with it. Its watchdog fires before the lease ends, as a tick's does.
+the lease, obeys the timeout, cancel requests and SIGTERM, and records the result. The process only supervises: the
+handler or command is its child, in a session of its own, and dies with it. As in a tick, the watchdog fires before the
+lease ends.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Signals:
         self._loop: Loop | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # from the terminal that the tick was started in
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the job goes on when the tick's terminal is closed
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._came.append(signal.Signals(number).name)
@@ -61,7 +62,10 @@ class Signals:
 
 
 def main() -> None:
-    """Adopt the job, answer, run and record. Exit codes: 0 ended, 1 ended dead, 3 or 4 not started or not recorded."""
+    """Adopt the job, answer the tick, run the job and record its end.
+
+    Exit codes: 0 the job ended, 1 the job is dead, 3 or 4 the job was not started or its end was not recorded.
+    """
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     signals = Signals()
@@ -105,7 +109,7 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
 
     def emit(event: events.Event) -> None:
         to_log(event)
-        # The next tick prints it: this process has no output, and cron mails what a tick prints.
+        # The next tick prints this line, since this process has no output and cron mails only what a tick prints.
         mail_throttle.leave_death(settings.file, "a long job", event)
 
     around = replace(around, on_start=start_reporter(log, extras), on_end=extras.ended)
@@ -113,7 +117,7 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         attempt,
         database,
         Workers(1, around, SYSTEM),
-        # The timeout ends the job. This limit is for an end that cannot be recorded while renewals still work.
+        # The job itself is ended by its timeout. This limit matters if renewals work but the end cannot be recorded.
         deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
         database_now=adopted.now,
         emit=emit,

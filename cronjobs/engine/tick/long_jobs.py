@@ -52,7 +52,7 @@ SILENT: Final = "no answer in time"
 class Handover:
     """The facts that the process of a long job is started with.
 
-    It reads everything else from the configuration file.
+    That process reads everything else from the configuration file.
     """
 
     config: str
@@ -137,7 +137,7 @@ class Handovers:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self, attempt: Attempt, until: float) -> None:
-        """Start a process for *attempt*. Its answer is on the queue by the monotonic instant *until*."""
+        """Start a process for *attempt*. The process's answer will be on the queue by the monotonic instant *until*."""
         attempt.handed_over = attempt.on_its_way = True
         # In a thread, since the process may take a second to start and answer, and the loop must renew its leases.
         thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)

@@ -33,7 +33,7 @@ from cronjobs.engine.tick.turn import Batch, BatchResult, ClaimPlanner, Experien
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 from cronjobs.errors import BadValue, DatabaseError
 
-EXIT_MARGIN_S: Final = 1.5  # once leases are cut to 2 s, this process must be gone before they end
+EXIT_MARGIN_S: Final = 1.5  # leases are cut to 2 s at the end, so this process must be gone within this time
 HANDOVER_S: Final = 5.0  # a tick hands over a long job only if it has at least this much time left
 
 
@@ -50,7 +50,7 @@ class Loop:
     workers: Workers
     locked_by: str
     deadline: float
-    database_now: datetime  # the database's time at ``now_read_at``, from which the monotonic clock counts on
+    database_now: datetime  # the database's time at the instant ``now_read_at``; later times are counted from it
     now_read_at: float
     emit: Callable[[events.Event], None]
     before_writing: Callable[[Connection], None] = nothing
@@ -59,14 +59,14 @@ class Loop:
     limits: TickFilter = field(default_factory=TickFilter)
     counts: Counts = field(default_factory=Counts)
     crashing: Collection[str] = ()  # types that crashed runners: their jobs run in child processes
-    suspected: Collection[str] = ()  # types whose jobs one runner died with
+    suspected: Collection[str] = ()  # types whose jobs were running when one runner died
     many_queues: bool = False  # see ``Overview``
     tells_each: bool = True  # see ``TickContext``
     overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
     overran_now: set[str] = field(default_factory=set)  # types whose jobs this tick has to interrupt
     signs: Signs = NO_SIGNS  # whether reading a row may have killed earlier ticks
     say_progress_s: float = math.inf  # seconds between progress lines on a terminal
-    catches: bool = True  # catch unexpected exceptions; tests set False so they propagate
+    catches: bool = True  # catch unexpected exceptions; tests set this to False, so that they propagate
 
     def __post_init__(self) -> None:
         self.settings, self.clock = self.workers.around.settings, self.workers.clock
@@ -185,7 +185,7 @@ class Loop:
 
     def _caught(self, error: Exception) -> None:
         self.net.catch(error)
-        # The failed turn may have committed a claim. Re-read our leases and release the jobs never started.
+        # The failed turn may have committed a claim. Read our leases again, and release the jobs that never started.
         self.writer.claim_unsettled = True
 
     def stop(self, reason: str) -> None:
@@ -217,8 +217,9 @@ class Loop:
         The transaction writes the outcomes, and the history rows of attempts that still run. It cuts the leases of
         these attempts to 2 s, and then calls *last_write*, which by default marks that findings may have changed.
 
-        If a thread still runs, the caller must end the process before its lease ends, so that no second owner can begin
-        while the code still runs here. The lease may be cut from the first try on, even if that try seems to fail.
+        If a thread still runs, the caller must end the process before the thread's lease ends, so that no second owner
+        can begin while the code still runs here. The lease may be cut from the first try on, even if that try seems to
+        fail.
         """
         self.finishing = True
         try:
@@ -246,7 +247,7 @@ class Loop:
                     self.writer.cut_leases(connection, stuck)
                 last_write(connection)
 
-            unsettled = self.writer.claim_unsettled  # this turn finds that claim's jobs, the next releases them
+            unsettled = self.writer.claim_unsettled  # this turn finds the jobs of that claim, the next releases them
             went_well = self._turn(last=write)
             done = went_well and not unsettled
             # A second signal ends the loop at once, unless this turn found jobs of an unanswered claim. The database
@@ -324,7 +325,7 @@ class Loop:
         return False
 
     def _isolate(self, names: Collection[str]) -> None:
-        """Run handlers of these types in child processes, all others as their types say."""
+        """Run the handlers of these types in child processes, and all other handlers as their own types say."""
         types = self.in_threads.types
         self.crashing = frozenset(name for name in names if name in types and types[name].isolation == "thread")
         self.job_types = self.in_threads.isolating(self.crashing)
@@ -418,7 +419,7 @@ class Loop:
             self.ends.release([attempt])
 
     def begin_adopted(self, attempt: Attempt) -> None:
-        """Run an attempt whose lease this process has taken over. Its ``claimed`` is when it sent that statement."""
+        """Run an attempt whose lease this process took over. ``attempt.claimed`` is when it sent the take-over."""
         self._take(attempt)
         self._move_watchdog()
         self._hand(attempt)
@@ -443,7 +444,7 @@ class Loop:
             self.ends.lost(attempt)
 
     def _lose_what_ran_out(self) -> None:
-        """Drop running attempts whose lease was not renewed in time. In a tick the kernel's timer ends the process."""
+        """Drop running attempts whose lease was not renewed in time. In a tick, the kernel's timer ends the process."""
         leased_since = self.clock.monotonic() - self.lease_s + lease_margin_s(self.lease_s)
         for attempt in self.in_flight.busy():
             if attempt.started is not None and attempt.leased_at <= leased_since:
@@ -457,7 +458,7 @@ class Loop:
     # --- keeping time -------------------------------------------------------------------------------------------------
 
     def _give_back_what_waits(self) -> None:
-        """Release jobs claimed ahead once one has waited too long behind slow jobs, or once no more may start."""
+        """Release the jobs claimed ahead if one of them waits too long behind slow jobs, or if no more may start."""
         now = self.clock.monotonic()
         waits = any(attempt.started is None and now - attempt.taken > UNBEGUN_S for attempt in self.in_flight.busy())
         if waits or self._takes_nothing:

@@ -60,9 +60,9 @@ class Alarm:
     ) -> bool:
         """Whether to report *cause* now. Remembers that the cause occurred.
 
-        *said* is the text that is reported, if it differs from *cause*. If jobs of *job_type* die of the cause, it may
-        come and go before it counts as over: see ``over``. If *about* is CODE or DATABASE, only a tick that checks the
-        code or the database can see that the cause is over.
+        *said* is the text that is reported, if it differs from *cause*. *job_type* says that jobs of this type die of
+        the cause. Such a cause may come and go before it counts as over: see ``over``. If *about* is CODE or DATABASE,
+        only a tick that checks the code or the database can see that the cause is over.
         """
         known = self._load()
         at = now.isoformat()
@@ -98,7 +98,7 @@ class Alarm:
     ) -> list[str]:
         """Forget the causes that are not in *still*. Return a sentence for each repeated cause that is over.
 
-        *unknown* has what this tick could not check, CODE or DATABASE. Causes about that are kept.
+        *unknown* names what this tick could not check: CODE, DATABASE or both. Causes about these are kept.
 
         A cause with a job type is over once no job has died of it for an hour and a job of that type has succeeded
         (*well*) since the last death. Without a success, it is forgotten a day after that hour, and not reported.

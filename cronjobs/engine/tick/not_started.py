@@ -59,7 +59,7 @@ class TickState:
     types: JobTypes
     longest_s: float
     remaining_s: float
-    whole_s: float = math.inf  # from its process's start to its deadline
+    whole_s: float = math.inf  # from the start of the tick's process to the deadline
     queue: str | None = None
     only: str | None = None
     left: int = 1_000_000

@@ -18,7 +18,7 @@ OVERDUE_SHARE: Final = 0.1  # of a tick with work, if no tick had time to prune 
 
 
 def is_due(pruned_at: datetime | None, now: datetime) -> bool:
-    """Whether to prune now. It is also due if *pruned_at* is far in the future because a clock was wrong."""
+    """Whether to prune now. Pruning is also due if *pruned_at* is far in the future because a clock was wrong."""
     return pruned_at is None or abs(now - pruned_at) >= EVERY
 
 
@@ -27,12 +27,12 @@ def is_overdue(pruned_at: datetime | None, now: datetime) -> bool:
 
 
 def clock_jumped(last_tick_at: datetime | None, now: datetime) -> bool:
-    """Whether the clock moved by more than a day since the last tick (by its id), so that no row's age is certain."""
+    """Whether the clock moved by over a day since the last tick (with the highest id). Then no row's age is certain."""
     return last_tick_at is not None and abs(now - last_tick_at) > WRONG_CLOCK
 
 
 def prune(tick: TickContext, now: datetime, share: float = SHARE) -> None:
-    """Remove old rows in short batches; the next tick continues where this one's time ends."""
+    """Remove old rows in short batches. If time runs out, the next tick continues."""
     from cronjobs.engine.tick.pruner import Before, Pruner
 
     until = tick.clock.monotonic() + share * (tick.deadline - tick.clock.monotonic())

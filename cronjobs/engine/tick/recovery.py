@@ -1,4 +1,4 @@
-"""Settle the attempts of runners that are gone, and cut leases that a wrong clock wrote."""
+"""Settle the attempts of runners that are gone, and cut leases that were written by a wrong clock."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Recovery:
     tick: TickContext
     runners: Runners = field(default_factory=Runners)
     far: list[Leased] = field(default_factory=list)
-    deaths: dict[str, str] = field(default_factory=dict)  # job type → a runner that died holding it
+    deaths: dict[str, str] = field(default_factory=dict)  # by job type, a runner that died while it held such a job
     recovered: int = 0
 
     def look(self, connection: Connection, seen: Overview) -> bool:
-        """Find which runners of this host are dead or still work; return whether there is anything to recover."""
+        """Find out which of this host's runners are dead and which still work. Return whether to recover anything."""
         holders = expiry.holders(connection, self.tick.identity.place) if seen.held_here else {}
         self.runners = sort_runners(holders, self.tick.identity)
         if seen.far_lease:
@@ -45,7 +45,7 @@ class Recovery:
         return bool(seen.expired or self.runners.dead or self.far)
 
     def _look_far(self, connection: Connection, now: datetime) -> None:
-        """Find leases that no correct clock can have written. Runners of this host from before its boot count as dead.
+        """Find leases that no correct clock can have written. Runners from before this host's last boot count as dead.
 
         We know nothing about the other runners. Their leases are cut to the normal length, and live runners renew them.
         """
@@ -140,7 +140,7 @@ class Recovery:
 
 
 def _policy_of(expired: Expired) -> AttemptPolicy:
-    """Return the policy that the claim wrote. If plain SQL wrote none, the job must not run a second time."""
+    """Return the policy that the claim wrote. If the row has none, plain SQL claimed it: do not run the job again."""
     if expired.policy is not None:
         return expired.policy
     return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")

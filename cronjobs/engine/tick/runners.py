@@ -27,8 +27,8 @@ def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners
     *holders* has, by ``locked_by``, the highest age that the runner's process can reach, or None if unknown.
 
     When a clock steps forward or a machine resumes, leases of live processes expire. A runner that is proven alive, is
-    not stopped, and is within its own limit keeps them: it is about to renew them. Beyond its limit it is stuck or
-    frozen, and the fence protects the next owner from it.
+    not stopped, and is within its own limit keeps its leases, since it is about to renew them. A runner beyond its
+    limit is stuck or frozen, and the fence protects the job's next owner from it.
     """
     dead, working = [], []
     for locked_by, limit_s in holders.items():

@@ -23,8 +23,8 @@ FOLD_SHARE: Final = 0.25  # of the time left in the tick
 class SpareTime:
     """The spare-time tasks of one *tick*. *seen* is what the tick read at its start.
 
-    *types* returns the job types, and first loads the handlers if they are not loaded. *loaded* says whether they are.
-    *held* says whether outcomes may still have to be recorded.
+    *types* returns the job types, and first loads the handlers if they are not loaded. *loaded* says whether the
+    handlers are loaded. *held* says whether outcomes may still have to be recorded.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SpareTime:
         """Note a clock that jumped, and let the extras begin. A tick calls this before all else."""
         tick, seen = self.tick, self.seen
         if pruning.clock_jumped(seen.last_tick_at, seen.now):
-            # Before the tick's row is written: compared with that row, the next tick's clock shows no jump.
+            # Do this before the tick's row is written: compared with that row, the next tick's clock shows no jump.
             tick.try_part(partial(pruning.note_pruned, tick, seen.now))
         self.extras.begin()
 

@@ -19,7 +19,7 @@ FRAMES: Final = 6
 
 @dataclass
 class SafetyNet:
-    """Catches unexpected errors. ``error`` is the first one. With ``spread`` False they propagate, for tests to see.
+    """Catches unexpected errors. ``error`` is the first one. If ``spread`` is False, they propagate, as tests need it.
 
     After the first error nothing more is claimed. Memory changes only after a commit, so an interrupted turn is simply
     done again. Jobs that it may have claimed are found by reading the rows.
@@ -73,7 +73,7 @@ BUSY_IS_TROUBLE_S: Final = 3.0  # waiting for the write lock is normal; report i
 
 @dataclass
 class Outage:
-    """The loop's present database error, and when to try again.
+    """The loop's current database error, and when to try again.
 
     ``error`` is None if the last try succeeded. ``reported`` says whether the error was reported. ``pause_s`` is how
     long to wait before the next try.

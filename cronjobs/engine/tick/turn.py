@@ -58,9 +58,9 @@ AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this tim
 NO_LIMIT: Final = 1_000_000
 
 
-LEAST_ENDS: Final = 20  # jobs of a type that must have ended before their run times predict the next one's
+LEAST_ENDS: Final = 20  # so many jobs of a type must have ended before their run times predict the next job's
 MOST_ENDS: Final = 100  # only so many of a type's latest run times count
-EXPECTED_TIMES: Final = 2.0  # the expected time is the longest of them times this, plus EXPECTED_MORE
+EXPECTED_TIMES: Final = 2.0  # the expected time is this times the longest of these run times, plus EXPECTED_MORE
 EXPECTED_MORE: Final = timedelta(seconds=0.5)
 
 
@@ -142,7 +142,7 @@ class ClaimPlanner:
     # --- how many -----------------------------------------------------------------------------------------------------
 
     def free(self, in_flight: InFlight) -> int:
-        """Return how many more jobs would start at once; if negative, how many wait for a worker."""
+        """Return how many more jobs would start at once. If negative, so many jobs are waiting for a worker."""
         busy = in_flight.busy()
         overdue = sum(attempt.phase is Phase.OVERDUE for attempt in busy)
         return self._slots(overdue, in_flight) - (len(busy) - overdue)
@@ -321,7 +321,7 @@ class BatchResult:
     renewal: Renewal | None = None
     reported: Sequence[Report] = ()  # the reports that the renewal wrote
     settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
-    unsure: Sequence[Job] = ()  # leased but not to start: another session has the row, or a failover may undo it
+    unsure: Sequence[Job] = ()  # leased, not to be started: another session has the row, or a failover may undo this
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
     database_now: datetime | None = None
@@ -343,7 +343,7 @@ class Writer:
     before_writing: Callable[[Connection], None]
     claim_unsettled: bool = False  # a turn that claimed jobs failed, so we may hold their leases
     warily: bool = False  # a row made a claim fail, so from now on each row is claimed alone
-    doubtful: bool = False  # some runners ended before reading a claimed row; such jobs are claimed last
+    doubtful: bool = False  # some runners ended before they had read a row they claimed; such rows are claimed last
     refused: set[int] = field(default_factory=set)
     suspects: set[int] = field(default_factory=set)  # leased jobs whose rows have unreadable content
     unconfirmed: list[Job] = field(default_factory=list)  # leased by the last turn, but unconfirmed by a standby
@@ -434,7 +434,7 @@ class Writer:
         return turn
 
     def _read_one(self, job_id: int) -> Job | None:
-        """Read a leased row. Return None if it is no longer leased to us and unread.
+        """Read a leased row. Return None if the row is no longer leased to us, or was already read.
 
         While the database is busy or unreachable, try again for up to a second. But do not try again if the connection
         is lost while the row itself is fetched: the row may have crashed the server's process.
@@ -503,7 +503,7 @@ class Writer:
 
     def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim | None:
         if not admission.fitting and not claims.any_with_own_timeout(connection):
-            return None  # no long type and no row with its own timeout; planning a claim would take the server 10 ms
+            return None  # no job can be long, and merely planning the claim would take the server 10 ms
         room = min(room, order.long_jobs - leases.long_running(connection, order.host))
         if room <= 0:
             return None
@@ -534,7 +534,7 @@ class Writer:
         return BatchResult(sent, ends, written)
 
     def _judged(self, connection: Connection, ends: Sequence[End]) -> Sequence[End]:
-        """Return *ends*, after deciding by other ticks' records which misfits are given up."""
+        """Return *ends*. Which misfits among them are given up is decided here, from the records of other ticks."""
         misfits = [ended.attempt.job.id for ended, decided in ends if is_misfit(decided.finished.outcome)]
         known = known_misfits(connection, misfits) if misfits else {}
         if not known:

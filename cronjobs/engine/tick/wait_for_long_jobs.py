@@ -42,7 +42,7 @@ def main() -> None:
     signals: list[int] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        """Pass on every signal, since a second signal makes those processes end at once, too."""
+        """Pass on every signal, since a second signal makes the long jobs' processes end at once, too."""
         signals.append(number)
         for pid in left:
             with suppress(ProcessLookupError):

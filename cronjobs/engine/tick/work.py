@@ -175,7 +175,7 @@ class Work:
         self.unknown_due -= present
         for job_type in sorted(self.unknown_due | schedules.keys()):
             names = schedules.get(job_type, [])
-            if job_type not in self.tick.settings.disabled_job_types:  # otherwise the file's problem is reported
+            if job_type not in self.tick.settings.disabled_job_types:  # else it was reported as the file's problem
                 self.tick.result.faults += 1
                 self.tick.emit(events.unknown_type(job_type, names))
             if names:
