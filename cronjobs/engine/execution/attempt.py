@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TO_START: Final = timedelta(seconds=5)
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end a process: TERM, KILL, report
 ISOLATED_FROM_LOSSES: Final = 2  # after so many runners died holding a job, it gets a process of its own
-# Only a deploy mends a handler that returns a generator: wait long enough for one.
+# Only a deploy can fix a handler that returns a generator, so wait long enough for a deploy.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
 READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write a number that a timedelta cannot hold
 
@@ -39,7 +39,7 @@ class WorkerContext:
     """The context that all attempts of a process share. ``on_output`` shows their output live to a person.
 
     The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ`` has the variables that
-    commands and child processes get. It is copied before the first handler runs, since handlers may change theirs.
+    commands and child processes get. It is copied before the first handler runs, since handlers may change os.environ.
     """
 
     settings: Settings
@@ -58,7 +58,7 @@ class Phase(Enum):
     OVERDUE = "overdue"  # leased, and recorded as timed out or interrupted, while its thread still runs
     ENDED = "ended"  # leased, and its end still has to be written
     RUNS_ON = "runs on"  # its handler recorded its success in a transaction and still runs; it holds no lease any more
-    RETURNED = "returned"  # that handler returned, which still has to be reported
+    RETURNED = "returned"  # its handler recorded its success and has returned, which still has to be reported
     LOST = "lost"  # its lease is gone, and its thread still runs
     GONE = "gone"
 
@@ -81,7 +81,7 @@ _WITHOUT_LEASE: Final = (Phase.RUNS_ON, Phase.LOST)
 
 @dataclass(eq=False)
 class Attempt:
-    """A claimed job on its way through this process. Instants are of the monotonic clock, or None until they come.
+    """A claimed job on its way through this process. Instants are seconds of the monotonic clock.
 
     ``in_child_process`` says whether the handler gets its own process. If it is None, the handler gets one if its type
     says so, or after too many losses.
@@ -110,7 +110,7 @@ class Attempt:
     handed_over: bool = False  # a separate process was asked to adopt the job, and may have done so
     started: float | None = None
     begun: bool = False  # the job's own code may have run, so from now on failures are charged
-    let_go: threading.Event | None = None  # with ``durable: each``, the worker waits for the commit
+    let_go: threading.Event | None = None  # with ``durable: each``, the worker waits for this; it is set at the commit
 
     @property
     def lease(self) -> Lease:
@@ -151,9 +151,10 @@ class Attempt:
 
     @property
     def to_start(self) -> timedelta:
-        """The time to start that does not count against the timeout: an interpreter may need seconds, a thread none.
+        """The extra time to start, which does not count against the timeout. An interpreter may need seconds to start.
 
-        It is 0 for a declared process, whose timeout must include its start, but not for one that is our precaution.
+        If the user declared the process, this is 0, because the timeout includes the process's start. It is above 0
+        only if the process is our own precaution.
         """
         declared = self.is_command or self.job_type.isolation == "process"
         ours = self.job_type.for_crashes or not declared
@@ -189,7 +190,7 @@ class Attempt:
 
 
 def mismatch(fault: str) -> Failed:
-    """The outcome if the payload does not fit the handler, by name or by type. The next version may accept it."""
+    """The outcome if the payload does not fit the handler, by name or by type. Newer code may accept the payload."""
     return Failed(one_line(fault, ERROR_LIMIT), MISFIT)
 
 

@@ -44,7 +44,7 @@ def main() -> None:
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # Without a reason, the signal is not our runner's: someone is stopping the whole service, the runner included.
+        # If there is no reason, our runner did not send the signal: someone is stopping the whole service.
         stop.set(read_reason(descriptor) or "shutdown")
 
     signal.signal(signal.SIGTERM, on_sigterm)
@@ -74,7 +74,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
             f"the source of {request.job.job_type} here differs from the claiming runner's, perhaps because of a deploy"
         )
         return Released(said, after=MISMATCH_DELAY)
-    url = request.settings.database  # "": a worker of a cluster may have none
+    url = request.settings.database  # "" on a cluster's worker that has no database
     database = Database(parse_url(url, request.settings.schema), connections=1) if url else None
     now = SYSTEM.monotonic()
     left = timedelta(seconds=max(0.0, min(request.timeout_s, request.ends_at - now)))

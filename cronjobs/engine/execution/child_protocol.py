@@ -1,9 +1,9 @@
 """How a job is sent to a process of its own, and how its outcome is sent back: JSON both ways, never pickled code.
 
-The request is the child's standard input. The answer is an unnamed file that both processes have open. The runner
-writes into its first bytes why the child must stop, and the child writes its outcome after them. With a file, unlike a
-pipe, nobody waits for a reader, and what was written before a kill -9 is still there. A second such file holds the
-handler's latest progress.
+The request is the child's standard input. The answer is an unnamed file that both processes have open. In the file's
+first bytes the runner writes why the child must stop, and after them the child writes its outcome. Unlike with a pipe,
+nobody waits for a reader, and what was written before a kill -9 is still there. A second such file holds the handler's
+latest progress.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _plain(value: object) -> Any:
 
 # --- the progress -----------------------------------------------------------------------------------------------------
 
-PROGRESS_ROOM: Final = 4096  # bytes; a note is short, even as ASCII
+PROGRESS_ROOM: Final = 4096  # bytes; enough even if JSON escapes every character of the note
 
 
 def write_progress(descriptor: int, number: int, how_far: HowFar) -> None:

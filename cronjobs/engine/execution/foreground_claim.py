@@ -55,7 +55,7 @@ def begin_new(
     """Insert *new* with one try and claim it in the same transaction, so that no tick can claim it first.
 
     A schedule's job is recorded as triggered by *actor*. *alone* says that the schedule lets no two of its jobs run at
-    once; then this raises CannotRun if one of them is unfinished.
+    once. In that case this raises CannotRun while another job of the schedule is unfinished.
     """
     with database.write() as connection:
         if alone and new.schedule is not None:
@@ -92,7 +92,7 @@ def begin_new(
 def begin_existing(database: Database, job_id: int, settings: Settings, known: JobTypes, *, locked_by: str) -> Job:
     """Claim a waiting job, due or not.
 
-    Raises CannotRun if the job does not wait, has an unknown type, or must wait for one of the file's limits.
+    Raises CannotRun if the job is not waiting, has an unknown type, or must wait for one of the file's limits.
     """
     with database.read() as connection:
         _require_runnable(connection, job_id, known)

@@ -1,6 +1,6 @@
 """Run an attempt: a handler in this thread or in a process of its own, or a command. Secrets in its output are masked.
 
-``run_attempt`` is the entry.
+``run_attempt`` is the entry point.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
 def _surrounded(
     handler: Callable[..., Any], ctx: Context | None, attempt: Attempt, around: WorkerContext, clock: Clock
 ) -> Callable[..., Any]:
-    """Return *handler* inside the hooks of ``around_attempts``, and these inside the file's ``around:`` entries.
+    """Return *handler* wrapped in the hooks of ``around_attempts``, which the file's ``around:`` entries wrap in turn.
 
     If there are any hooks or entries, an async handler is awaited inside them.
     """
@@ -184,7 +184,7 @@ def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callabl
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
-    """Time from SIGTERM to SIGKILL at shutdown. The end can still be recorded within the runner's grace period."""
+    """Return the time from SIGTERM to SIGKILL at shutdown. It leaves the runner enough time to record the end."""
     return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
 
@@ -221,7 +221,7 @@ def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surrou
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
     """Await a handler. Cancel it through its event loop at its timeout and when it has to stop.
 
-    At shutdown its context reports the shutdown at once, so the handler gets half the grace period to end by itself.
+    At shutdown the handler's context says so at once, so the handler gets half the grace period to end by itself.
     Once the handler has ended, nothing is cancelled, because the hooks around it must clean up.
     """
     import asyncio

@@ -1,29 +1,30 @@
-"""Starts one command and is responsible for everything that it starts. Run as a script, never imported.
+"""Starts one command and is responsible for every process that the command starts. Run as a script, never imported.
 
     runner ──socket── launcher ── command ── what it starts, and what that starts …
 
-It is a process of its own because nothing else works when the runner is killed -9: a SIGKILLed process cannot kill
-others, PR_SET_PDEATHSIG reaches the direct child only, and a ``preexec_fn`` may deadlock beside threads (subprocess's
-docs). It is as simple as it can be and decides nothing: the runner knows *when*, the launcher knows *whom*.
+The launcher is a process of its own because nothing else works when the runner is killed -9: a SIGKILLed process cannot
+kill others, PR_SET_PDEATHSIG reaches the direct child only, and a ``preexec_fn`` may deadlock beside threads
+(subprocess's docs). The launcher is as simple as it can be and decides nothing: the runner says when to send signals,
+the launcher knows to which processes.
 
-- **No process escapes.** It is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): whatever the command starts, in
-  whichever session, becomes a child of this process when its own parent dies. So "no children" (ECHILD) means that
-  nothing is left. With ``leave_running``, and only then, it lets go of processes that a command left when it ended by
-  itself.
+- **No process escapes.** The launcher is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): a process that the command
+  started, in whichever session, becomes the launcher's child when its own parent dies. So "no children" (ECHILD) means
+  that nothing is left. With ``leave_running``, and only then, the launcher lets go of the processes that are left when
+  the command has ended by itself.
 - **Death with the runner.** When the runner dies, its end of the socket closes and everything is killed. If a forked
-  copy of the runner keeps that end open, ``getppid`` shows it. Neither depends on the thread that started this
-  process, as PR_SET_PDEATHSIG would. If this process is killed, PDEATHSIG kills at least the command.
-- **A frozen runner** (SIGSTOP) sends no orders. Then a kernel timer kills at timeout + grace, and before the lease
-  ends, when another runner may take the job. The runner reports each renewal of the lease.
+  copy of the runner keeps that end open, ``getppid`` shows that the runner is dead. Neither way depends on the thread
+  that started this process, as PR_SET_PDEATHSIG would. If this process is killed, PDEATHSIG kills at least the command.
+- **A frozen runner** (SIGSTOP) sends no orders. Then a kernel timer kills everything at timeout + grace, or before the
+  lease ends, since another runner may take the job after that. The runner reports each renewal of the lease.
 - **Disk.** The command's output is our standard output: one unlinked file, whose middle is freed as it grows.
 
 Orders: C sends SIGTERM to the command, T to all processes; K sends SIGKILL until all are gone; R and eight bytes give
-the milliseconds that the lease now lasts. Reports are lines of tab-separated fields: ``failed WHERE ERRNO``, nothing
-was started; ``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says whether the command was
-signalled before it ended; ``left NAME…``, processes that could not be killed. Then the stream ends.
+the milliseconds that the lease now lasts. Reports are lines of tab-separated fields: ``failed WHERE ERRNO`` (nothing
+was started); ``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says whether the command was
+signalled before it ended; ``left NAME…`` (processes that could not be killed). Then the stream ends.
 
-Other systems have neither a subreaper nor PDEATHSIG: there the command's process group is killed. Every import here
-delays every command, so no typing (4 ms), pathlib or socket.
+Systems other than Linux have neither a subreaper nor PDEATHSIG, so only the command's process group is killed there.
+Every import here delays every command, so this module does without typing (4 ms), pathlib and socket.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ import time
 TICK_MS = 100  # how often to look at the output's size and at our parent
 KILL_TICK_MS = 10
 KILL_ROUNDS = 300  # 3 s; processes left after that belong to another user, or hang in the kernel
-KEEP_AT_EACH_END = 1024 * 1024  # bytes of output that stay on disk; more than is ever read
-MAX_NAMES = 8  # in a report; they fit into the socket's buffer, so no report waits for a frozen runner
+KEEP_AT_EACH_END = 1024 * 1024  # bytes that stay on disk at each end of the output; more than is ever read
+MAX_NAMES = 8  # in a report; so few fit into the socket's buffer, so no report waits for a frozen runner
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
@@ -156,7 +157,7 @@ class Launcher:
         return True
 
     def anyone_left(self) -> bool:
-        """Reap dead children, report the command's end, return whether anything still lives."""
+        """Reap dead children, report the command's end, and return whether any process is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -174,8 +175,8 @@ class Launcher:
         everyone = descendants(os.getpid()) if self.subreaper else []
         if tell:
             self.report("signalled", *names(everyone))
-        # Signal the group in one call, so that no member can fork out of it half-way. Then list again what is outside
-        # of it: with the earlier list, a process that called setsid in between would get no signal, or two.
+        # Signal the group in one call, so that no member can fork out of it half-way. Then list the processes outside
+        # the group again: with the old list, a process that called setsid in between would get no signal, or two.
         if not self.ended or not self.subreaper or self.command in [group for _, group, _ in everyone]:
             send(os.killpg, self.command, number)
         for pid, group, _ in descendants(os.getpid()) if self.subreaper else ():
@@ -189,7 +190,7 @@ class Launcher:
         The file keeps its size, so the reader knows how much is missing.
         """
         size = os.fstat(1).st_size
-        if size < self.punched:  # the command truncated it (``> /dev/stdout``)
+        if size < self.punched:  # the command truncated the file (``> /dev/stdout``)
             self.punched = 0
         start = max(self.punched, KEEP_AT_EACH_END)
         end = size - KEEP_AT_EACH_END
@@ -266,7 +267,7 @@ def wake_on_signals() -> int:
 
 
 def send(how: object, target: int, number: int) -> None:
-    """Signal a process. Ignore it if it is gone or belongs to another user (sudo): ``left`` reports what survives."""
+    """Signal a process, unless it is gone or belongs to another user (sudo). ``left`` reports what survives."""
     try:
         how(target, number)  # type: ignore[operator]
     except OSError:

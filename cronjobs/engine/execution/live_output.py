@@ -92,7 +92,7 @@ class Streams:
 
 @contextmanager
 def live_streams() -> Iterator[Streams]:
-    """Replace stdout and stderr. Log records go there, too.
+    """Replace stdout and stderr by live streams. Log records go to stderr, too.
 
     Call this before importing handler modules, which may keep references to the streams.
     """

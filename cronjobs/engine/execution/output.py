@@ -49,7 +49,7 @@ def _sink() -> _Sink | None:
 
 
 class _Bytes(io.RawIOBase):
-    """A ``sys.stdout.buffer`` that sends bytes to where text goes."""
+    """A ``sys.stdout.buffer`` that sends bytes to the same place as text."""
 
     def __init__(self, text: io.TextIOBase) -> None:
         self._text = text

@@ -8,8 +8,8 @@ docstrings of ``run_command`` and ``run_handler`` have the rules.
 Output goes to a file, never a pipe: any process that inherits a pipe keeps ``communicate()`` waiting, and a busy runner
 would hold up the command. The file has no name, so nothing remains of it, whichever process dies.
 
-On macOS and other POSIX systems all of this works, except for two things that only Linux can do. There, a process that
-leaves the command's process group is not found, and the command survives a kill -9 of the *launcher*.
+On macOS and other POSIX systems all of this works, except for two things that only Linux can do: without Linux, a
+process that leaves the command's process group is not found, and the command survives a kill -9 of the *launcher*.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ LEFTOVER_GRACE_S: Final = 2.0
 LAUNCHER_GRACE_S: Final = 5.0  # the launcher itself gives up after 3
 CHILD: Final = "cronjobs.engine.execution.child"
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
-# an environment variable with a value unique to one command; all that the command starts inherits it
+# an environment variable whose value is unique to one command, and which all of the command's processes inherit
 MARK: Final = "CRONJOBS_PROCESS"
 END_ROUNDS, END_PAUSE_S = 300, 0.01  # processes left after 3 s are another user's, or hang in the kernel
 
 
 class NoRoom(Exception):
-    """The host had no process, descriptor or disk left. The command has not started, and is not charged."""
+    """The host had no process, descriptor or disk left. The command has not started, so its job is not charged."""
 
 
 NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
@@ -74,7 +74,7 @@ def command_environment(
 ) -> dict[str, str]:
     """Return *base* with the job's facts as ``CRONJOBS_…`` variables. A fact that the job lacks is unset.
 
-    Instants are ISO 8601; ``CRONJOBS_SCHEDULED_FOR`` is in *timezone*, the schedule's, so that its date is "today".
+    Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in *timezone*, the schedule's, so its date is the right day.
     """
     facts = {
         "CRONJOBS_JOB_ID": str(job.id),
@@ -86,7 +86,7 @@ def command_environment(
         "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
         "CRONJOBS_DEADLINE": deadline.isoformat() if deadline else None,
     }
-    # Unset, not inherited: the runner itself may have been started by a command of an outer job.
+    # Do not inherit facts that the job lacks: the runner itself may have been started by another job's command.
     env = {name: value for name, value in base.items() if name not in facts}
     return env | {name: clean(value) for name, value in facts.items() if value is not None}
 
@@ -129,7 +129,7 @@ def run_handler(
     """Run a Python handler in an interpreter of its own, by the rules for commands. Return its outcome and output.
 
     *command* has everything but the interpreter; its ``stdin`` is a ``Request``. *report* is called with the handler's
-    progress and the monotonic instant.
+    progress and the monotonic instant at which we read it.
 
     The handler's result or exception is passed on unchanged. Its result counts even after SIGTERM: unlike an exit 0, a
     result cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets SIGTERM.
@@ -151,7 +151,7 @@ def run_handler(
         command = replace(
             command,
             # -P: do not import from the working folder first, where a user's file may have the name of a library
-            # module. -u: what the handler printed is in the file before anything kills it.
+            # module. -u: what the handler printed is in the file before anything kills the handler.
             argv=(sys.executable, "-P", "-u", "-m", CHILD, *map(str, descriptors)),
             exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
             keep_open=descriptors,
@@ -177,7 +177,7 @@ def run_handler(
         return said, output
     if end.reason is None and end.ending.status == 0:
         return Failed(sentence("its process ended with exit status 0 before the handler had ended"), "exit-0"), output
-    # After a crash the last lines are faulthandler's, and only the output should have them.
+    # After a crash, faulthandler wrote the last lines. They belong in the output, not in the error.
     crashed = end.ending.status is not None and end.ending.status < 0
     outcome = outcome_of_process(command, end.ending, end.reason, "" if crashed else last_line_of(output))
     if isinstance(outcome, TimedOut) and isinstance(said, TimedOut | Failed):
@@ -253,7 +253,7 @@ def _watch(
     kill_by = deadline + command.grace.total_seconds()
     reason: str | None = None
     ended = False
-    plan: deque[tuple[float, bytes]] = deque()  # which orders to send when, once the command must end
+    plan: deque[tuple[float, bytes]] = deque()  # the orders to send, and when, once the command must end
     wait = POLL_S
     lease, on_output = command.lease, command.on_output
     watched = on_output is not None or command.output is not None

@@ -122,7 +122,7 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
 def last_line_of(output: str | None) -> str:
     """Return the last line that is not blank, as a terminal would show it.
 
-    Colours are removed, and so is all before the line's last carriage return.
+    Colours are removed, and so is everything before the line's last carriage return.
     """
     lines = (line.rstrip().rpartition("\r")[2].strip() for line in reversed((output or "").split("\n")))
     return next((plain for line in lines if (plain := _COLOURS.sub("", line))), "")

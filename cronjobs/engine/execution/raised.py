@@ -1,7 +1,7 @@
 """The outcome of what a handler raised. An exception is user code, so nothing that it reports about itself is trusted.
 
-A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The first kind in this list that is among them
-decides:
+A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The first entry of this list that applies to one
+of them decides:
 
 1. a requested stop: ``Cancelled`` or asyncio's CancelledError, even as the cause of what was raised, after the job was
    cancelled, shutdown began, the lease was lost or the time was over;
@@ -11,7 +11,8 @@ decides:
 5. ``RetryLater``: a charged failure, retried after the longest of their delays;
 6. ``Snooze``: uncharged, until the latest of their instants.
 
-A delay from further down the list still counts: a failure next to a RetryLater waits at least the RetryLater's delay.
+A delay from further down the list still counts: if a group holds a failure and a RetryLater, the job waits at least as
+long as the RetryLater asks.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 def rehearse(attempt: Attempt, clock: Clock) -> Outcome:
     """Judge a made-up error, so that the code for this is loaded before a real error needs it.
 
-    A handler that has taken all memory still holds that memory when its own error is judged.
+    A handler that has taken all memory still holds that memory when its own error is judged, so nothing could be loaded
+    then.
     """
     try:
         raise MemoryError("a rehearsal")
@@ -99,7 +101,7 @@ def _outcome(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 
 
 def _failed(error: BaseException, failures: Sequence[BaseException], at_least: timedelta | None) -> Failed:
-    """An ordinary failure. A group's only error counts as that error. Several get the group's name and message."""
+    """An ordinary failure. A group with one error counts as that error; several get the group's name and message."""
     main = failures[0] if len(failures) == 1 else error
     words, kinds = said(main), [kinds_of(part) for part in (*failures, main, error)]
     if len(failures) > 1:

@@ -27,7 +27,7 @@ OUR_PROCESSES: Final[set[int]] = set()  # pids of processes that extras started;
 def keep_orphans(on: bool = True) -> None:
     """Become the parent of processes that handlers daemonise, so that a tick can list them at its end.
 
-    This sets PR_SET_CHILD_SUBREAPER. If *on* is False, unset it, in a process that lives on after a tick.
+    This sets PR_SET_CHILD_SUBREAPER. A process that lives on after its tick calls this with *on* False to unset it.
     """
     if sys.platform.startswith("linux"):
         import ctypes

@@ -58,7 +58,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def hand(self, attempt: Attempt) -> bool:
-        """Give *attempt* to a worker. Return False if there is none and none can be started."""
+        """Give *attempt* to a worker. Return False if there is no worker and none can be started."""
         is_first = not self._threads
         if len(self._threads) < self.count:
             self._start_one()
@@ -116,7 +116,7 @@ class Workers:
             attempt.worker = name
             attempt.started = self.clock.monotonic()
             try:
-                # In a fresh context: decimal's precision, a tenant or log fields must not reach the next job.
+                # Run it in a fresh context: decimal's precision, a tenant or log fields must not reach the next job.
                 finished = Context().run(run_attempt, attempt, self.around, self.clock)
             except BaseException as error:  # our own error, not the user's; the slot must survive it
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
