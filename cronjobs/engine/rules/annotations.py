@@ -2,7 +2,7 @@
 
 Annotations that JSON itself has (``int``, ``list[str]``, ``dict[str, float] | None``) are checked here, without an
 import. pydantic reads dates, dataclasses, models and the like (``payload_pydantic``, in the extra ``cronjobs[types]``).
-An annotation that we do not know, or cannot resolve, is not checked. It is never an error.
+An annotation that we do not know, or cannot resolve, is not checked. Such an annotation is never an error.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def one_of(values: Sequence[Any]) -> str:
 
 
 def _union(members: Sequence[Check]) -> Check:
-    """Return the check for a union. The first member that fits counts, in the order written, but int before float."""
+    """Return the check for a union. The first member that fits counts. They are tried as written, but float last."""
     members = sorted(members, key=lambda member: member is _FLOAT)
     words = " or ".join(dict.fromkeys(member.words for member in members))
     others = [member for member in members if member is not _NULL]

@@ -31,8 +31,8 @@ def admit(
 
     *waiting* has the number of jobs that wait already, by queue.
 
-    A queue without a cap admits all jobs. A queue that drops jobs admits the first that fit. Any other queue admits all
-    of its jobs or raises QueueFull; then no job of the call may be written, for any queue.
+    A queue without a cap admits all jobs. A queue that drops jobs admits the first jobs that fit. Any other queue
+    admits all of its jobs or raises QueueFull. After QueueFull, no job of the call may be written, for any queue.
     """
     room = {name: max(0, cap.max_waiting - waiting.get(name, 0)) for name, cap in caps.items()}
     let_in: list[P] = []

@@ -36,7 +36,7 @@ class CauseName(NamedTuple):
 
 
 def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseName:
-    """Return the cause of a death. *error* is its text, or the beginning of the text, which ``normalised`` reads."""
+    """Return the cause of a death. *error* is the error's text, or as much of it as ``normalised`` reads."""
     return CauseName(job_type, error_type, normalised(error or ""))
 
 

@@ -41,7 +41,7 @@ def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
 def of_difference(why: str, since_s: float) -> Outcome:
     """The outcome of an attempt that a worker refused because its code differs; the first refusal was *since_s* ago.
 
-    During a deploy such a refusal costs no try. After ten minutes it is no deploy any more, and somebody must be told.
+    During a deploy such a refusal costs no try. After ten minutes it counts as a failure, so that somebody is told.
     """
     if since_s < DIFFERS_FOR.total_seconds():
         return Released(_short(why), after=DIFFERS_AGAIN)

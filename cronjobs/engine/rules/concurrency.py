@@ -15,7 +15,7 @@ _IS_BAD: Final = ' of the file is bad ("cronjobs check" says why), so none of it
 
 @dataclass(frozen=True)
 class Limit:
-    """At most ``most`` jobs whose concurrency_key begins with ``prefix`` run at once, and at most ``each`` of one key.
+    """At most ``most`` jobs whose concurrency_key begins with ``prefix`` run at once, and at most ``each`` per key.
 
     None means any number. ``most`` is 0 if the file's entry is unreadable; no such job starts until the entry is fixed.
     """
@@ -69,7 +69,7 @@ class Choice:
     """The candidates to take.
 
     ``running`` counts the running jobs by key, including the taken ones. ``cut`` says that a ``no_prefetch`` candidate
-    has to wait, and all candidates behind it.
+    has to wait, and with it all candidates behind it.
     """
 
     taken: tuple[int, ...]
@@ -123,9 +123,10 @@ def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
 
 
 def held_back(limits: Sequence[Limit], keys: Collection[str], workers: int) -> Full:
-    """The keys and prefixes whose jobs waited for a limit lately: it is no wider than the *workers*.
+    """Return the keys and prefixes whose jobs probably waited for a limit lately.
 
-    *keys*: of jobs that succeeded lately.
+    A limit counts if it lets no more jobs run at once than there are *workers*, and if one of *keys* falls under it.
+    *keys* are the keys of jobs that succeeded lately.
     """
     tight = [limit for limit in limits if limit.most is not None and limit.most <= workers]
     each = [limit for limit in limits if limit.each is not None and limit.each <= workers]
@@ -154,7 +155,7 @@ def choose(
     """Take candidates in order, except those whose limit is reached. The jobs taken here count against the limits.
 
     *before* is the number of jobs already taken. If a ``no_prefetch`` candidate would not be among the first *free*
-    jobs, it and all candidates behind it are left.
+    jobs, that candidate and all candidates behind it are left for a later claim.
     """
     slots = _Slots(limits, running)
     taken: list[int] = []

@@ -1,8 +1,8 @@
-"""Job types that crash their runners: after two runners died with a type, its jobs run in child processes. Pure.
+"""Job types that crash their runners: once two runners died with jobs of a type, its jobs run in child processes. Pure.
 
 A crash in a thread kills everything beside it, and a job that the dead runner merely held looks like the job that
-killed it. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear their type:
-killing ticks in the middle of a healthy backlog does its types no harm.
+killed the runner. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear their
+type. So if someone kills ticks in the middle of a healthy backlog, the backlog's types are not isolated.
 """
 
 from __future__ import annotations

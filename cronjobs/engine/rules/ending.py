@@ -35,7 +35,7 @@ from cronjobs.model import (
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, cap, clean, one_line
 
-NOT_COMMITTED: Final = "NotCommitted"  # error type if success depended on the user's own transaction
+NOT_COMMITTED: Final = "NotCommitted"  # error type if ``ctx.finish()`` was called and its transaction was not committed
 
 
 class Decided(NamedTuple):
@@ -110,7 +110,7 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
 
 
 def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: TimedOut | None) -> Outcome:
-    """Return the outcome that counts. *reason* is why the attempt was asked to stop, or None if it was not.
+    """Return the outcome to record. *reason* is why the attempt was asked to stop, or None if it was not.
 
     *process* says that the attempt ran in a process of its own. If the attempt was recorded as timed out while it still
     ran, *late* is that outcome. A result counts in any case.
@@ -146,7 +146,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
 
 def as_cancelled(decided: Decided, said: str) -> Decided:
-    """Return the end of a job that was cancelled meanwhile. It is cancelled, whatever the attempt's outcome."""
+    """Return the end of a job that was cancelled meanwhile. The job is cancelled, whatever the attempt's outcome."""
     return decided._replace(
         finished=decided.finished._replace(outcome=CancelledByRequest(said)),
         transition=decided.transition._replace(status=Status.CANCELLED, run_at=None, delay=None),
@@ -260,7 +260,7 @@ def _stored(text: str | None) -> str | None:
 # --- the next state ---------------------------------------------------------------------------------------------------
 
 GAVE_UP: Final = "the schedule's next occurrence comes first (retry_until: next_occurrence)"
-# in a row; the next one is charged, or a job that takes longer than the time between deploys would never end
+# in a row; the next one is charged, or a job that takes longer than the time between deploys would go on for ever
 FREE_INTERRUPTIONS: Final = 3
 
 
@@ -278,10 +278,11 @@ def decide(
 ) -> Transition:
     """The next state of *job* after an attempt ended with *outcome*.
 
-    *now* is the database's time, *jitter* is a random number in [-1, 1], and *every* is the time between ticks. Only
-    failures and timeouts are charged, and interruptions after the third in a row. Losses, snoozes and misfits prove
-    nothing. *misfits* has the refusals of a payload that does not fit, or is None if it is too early to give the job
-    up. *why_not_again* is the rule by which a job lost *max_losses* times is dead.
+    *now* is the database's time, *jitter* is a random number in [-1, 1], and *every* is the time between ticks.
+    Failures and timeouts are charged, and so are interruptions after the third in a row. Losses, snoozes and misfits
+    are not, because they prove nothing. *misfits* has the refusals of a payload that does not fit, or is None if
+    it is too early to give the job up. *why_not_again* is the rule by which a job that was lost *max_losses* times is
+    dead.
     """
     failures, losses = job.failures, job.losses
     match outcome:
@@ -289,7 +290,7 @@ def decide(
             return Transition(Status.SUCCEEDED, failures, losses, interruptions=0)
         case CancelledByRequest():
             return Transition(Status.CANCELLED, failures, losses, interruptions=0)
-        case Released(error=None) | Interrupted(by_hand=True):  # proves nothing: the job stays due when it was
+        case Released(error=None) | Interrupted(by_hand=True):  # proves nothing: the job keeps its due time
             return Transition(Status.QUEUED, failures, losses, job.interruptions)
         case Released(after=after):
             return Transition(Status.QUEUED, failures, losses, job.interruptions, run_at=now + after, delay=after)

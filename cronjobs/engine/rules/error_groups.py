@@ -12,7 +12,7 @@ from typing import Any, Final
 from cronjobs.masking import hide
 
 GROUPS_AT_MOST: Final = 5000  # groups in memory; the most frequent errors come first, so the rest are rare
-ROWS_AT_MOST: Final = 20_000  # pairs of error type and text that are read; the rest is only counted
+ROWS_AT_MOST: Final = 20_000  # pairs of error type and text that are read; the jobs of all other pairs are only counted
 TYPES_AT_MOST: Final = 50  # most frequent types of one group
 ERROR_READ: Final = 400  # characters of an error: enough to tell it from others
 OTHERS: Final = "(other errors)"

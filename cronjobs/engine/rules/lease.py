@@ -32,7 +32,7 @@ def lease_of(job: Job) -> Lease:
 
 
 class Report(NamedTuple):
-    """A running attempt's report, which a renewal also writes. A ``live_output`` of None leaves the row's unchanged."""
+    """A running attempt's report, which a renewal also writes. If ``live_output`` is None, the row keeps its own."""
 
     lease: Lease
     reported: Reported
@@ -115,10 +115,10 @@ def heartbeat_s(lease_s: float) -> float:
 
 
 def next_renewal(first_leased: float, renewed_at: float, lease_s: float) -> float:
-    """Return when all leases are next renewed, on the monotonic clock, or infinity if no lease is held.
+    """Return when to renew all leases next, on the monotonic clock, or infinity if no lease is held.
 
-    That is one heartbeat after the oldest of them was written, at *first_leased*. A row that somebody had locked at the
-    last renewal, at *renewed_at*, is tried again soon after that.
+    That is one heartbeat after the oldest lease was written, at *first_leased*. A row that somebody had locked at the
+    last renewal, at *renewed_at*, is tried again soon after that renewal.
     """
     every_s = heartbeat_s(lease_s)
     return max(first_leased + every_s, renewed_at + min(LOCKED_ROW_S, every_s))

@@ -1,8 +1,8 @@
 """A job whose payload does not fit its handler waits, uncharged, for code that accepts it. Pure.
 
-The usual reason is half a deploy: the new version enqueues, and a host with the old one claims. So such a job dies only
-when every version of the code that ticks has refused it. After a day it dies without another attempt, because it may
-never get one: its handler may be gone, its queue paused, its limit full (``engine/tick/give_up_misfits.py``).
+The usual reason is half a deploy: the new version enqueues, and a host with the old version claims. So such a job dies
+only when every version of the code that ticks has refused it. After a day it dies without another attempt, because it
+may never get one: its handler may be gone, its queue paused, its limit full (``engine/tick/give_up_misfits.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cronjobs.model import Failed, Outcome
 
 WAIT: Final = timedelta(minutes=5)  # after each misfit
 LEAST: Final = timedelta(minutes=15)  # after the first misfit; no job is given up earlier
-LATELY: Final = timedelta(minutes=15)  # versions that ticked within this time may still accept it
+LATELY: Final = timedelta(minutes=15)  # versions that ticked within this time may still accept the job
 MOST: Final = timedelta(hours=24)
 OUTLIVED: Final = f"given up: no code has accepted it for {MOST // timedelta(hours=1)} hours"
 UNKNOWN_CODE: Final = "?"  # the version of a tick that ended before it had loaded its handlers
@@ -24,10 +24,10 @@ UNKNOWN_CODE: Final = "?"  # the version of a tick that ended before it had load
 
 @dataclass(frozen=True)
 class Refusals:
-    """The refusals of a job's payload, read from the rows. ``since`` is when it first did not fit.
+    """The refusals of a job's payload, read from the rows. ``since`` is when the payload first did not fit.
 
-    ``refused`` has the versions that have refused this job since then, including the present attempt's. ``ticked`` has
-    the versions that ticked within LATELY and know its type.
+    ``refused`` has the versions that have refused this job since then, including the version of the current attempt.
+    ``ticked`` has the versions that ticked within LATELY and know the job's type.
     """
 
     since: datetime

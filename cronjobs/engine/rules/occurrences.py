@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 OccurrenceOutcome = Literal["enqueued", "skipped", "missed", "coalesced"]
-ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an older occurrence is missed, and catch_up decides
+ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an occurrence older than this was missed, so catch_up decides about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def ran_early(reason: str | None, attempts: int | None) -> bool:
 def only_ran_early(reason: str | None, status: str | None, attempts: int | None) -> bool:
     """Whether the occurrence's one success was early, as in ``ran_early``.
 
-    *status* is its job's status, or None if the job is pruned, because it ended long ago.
+    *status* is its job's status, or None if the job ended so long ago that it was pruned.
     """
     return status in ("succeeded", None) and ran_early(reason, attempts)
 
@@ -53,7 +53,7 @@ def early_words(reason: str) -> str:
 
 
 def early_by(reason: str | None) -> datetime | None:
-    """Return the instant, on a right clock, by which an early run had happened, or None if *reason* has none."""
+    """Return the instant, by a correct clock, at or before which the early run was made; None if *reason* has none."""
     if reason is None or not reason.startswith(RAN_EARLY):
         return None
     try:
@@ -73,8 +73,8 @@ def ledger_reason(policy: str, *, paused: bool = False) -> str:
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
     """Return the reason for occurrences that ``catch_up: latest`` leaves to *into*, when *into* gets no run either.
 
-    *into* was settled before, with the reason *settled*: a clock was ahead and ran it early, or somebody wrote the
-    ledger.
+    *into* was already settled, with the reason *settled*: a tick whose clock was ahead ran it early, or somebody wrote
+    to the ledger.
     """
     why = settled if (settled or "").startswith(RAN_EARLY) else "was settled before"
     return f"{NOT_MADE_UP} {into.isoformat()}, which {why}"
@@ -88,7 +88,7 @@ def dropped_reason(*, paused: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """An unfinished job of the schedule. ``waiting`` says that it does not run yet."""
+    """An unfinished job of the schedule. ``waiting`` says that it is not running yet."""
 
     job_id: int
     waiting: bool

@@ -1,4 +1,4 @@
-"""Which queues and schedules a pause stops, and how it is named. Pure.
+"""Which queues and schedules a pause stops, and what a pause is called. Pure.
 
 ``schedules.planning`` decides whether a pause is in force.
 """

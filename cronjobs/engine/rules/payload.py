@@ -32,7 +32,7 @@ NOT_UTF8: Final = "not UTF-8"
 # A payload of the allowed 256 KiB can be four times as long as text with escapes and blanks.
 MOST_FETCHED: Final = 1024 * 1024
 TOO_LARGE: Final = "cronjobs too large"  # what the database returns instead of a larger value
-ODD_NUMBER: Final = "cronjobs odd number"  # what it returns instead of a value that has a number with more digits
+ODD_NUMBER: Final = "cronjobs odd number"  # what it returns instead of a value with a number of too many digits
 
 
 def read_json(value: str | bytes) -> Any:
@@ -180,7 +180,7 @@ def text_fault(value: str) -> str | None:
 
 
 class _Room:
-    """How many characters and values may still be checked. A list in a thousand places counts a thousand times."""
+    """How many characters and values may still be checked. One list that occurs 1,000 times counts 1,000 times."""
 
     def __init__(self) -> None:
         self.left = 8 * LIMIT_BYTES

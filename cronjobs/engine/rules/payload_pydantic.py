@@ -49,7 +49,7 @@ class PydanticReader:
     def __call__(self, value: Any, path: Path, misfits: Misfits) -> Any:
         self._trials = 0
         try:
-            # In a list, so that errors of the whole value and of its parts have paths that begin alike, with an index.
+            # Read the value in a list, so that every error's path begins with an index, even that of the whole value.
             return self._validator.validate_json(json.dumps([value]))[0]
         except ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
@@ -92,7 +92,7 @@ class PydanticReader:
         return changed
 
     def _union(self, choices: Sequence[Any]) -> Schema:
-        """Return a union's schema. The first member that fits counts, in the order written, but int before float."""
+        """Return a union's schema. The first member that fits counts. They are tried as written, but float last."""
         members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         members.sort(key=lambda member: bool(member["type"] == "float"))
         return {
@@ -139,7 +139,8 @@ def _schema_of(annotation: Any) -> Any:
 def _typed_dicts_of_typing() -> Iterator[None]:
     """Let pydantic accept ``typing.TypedDict``.
 
-    Before Python 3.12 pydantic refuses it, because it cannot see validators in its bases. There are none.
+    Before Python 3.12 pydantic refuses such a class, because it cannot see whether the bases of the class have
+    validators. They have none.
     """
     before = _generate_schema._SUPPORTS_TYPEDDICT
     _generate_schema._SUPPORTS_TYPEDDICT = True

@@ -148,9 +148,9 @@ QUIET: Final = timedelta(minutes=2)  # renewals carry reports, so every report i
 def time_left(reported: Reported, started_at: datetime, now: datetime, quiet: timedelta = QUIET) -> timedelta | None:
     """Return how long the rest will take at the pace so far, or None if no honest estimate exists.
 
-    An honest estimate needs a total. It also needs at least a twentieth of the total and 20 s in this attempt, since an
-    attempt that continues another has its own pace. The last report must not be older than both *quiet* and a quarter
-    of the time so far.
+    An honest estimate needs a total. This attempt must have done at least a twentieth of the total, in at least 20 s,
+    since an attempt that continues the work of another has its own pace. The last report must not be older than both
+    *quiet* and a quarter of the time so far.
     """
     how_far = reported.progress
     if how_far.done is None or how_far.of is None or how_far.done >= how_far.of:

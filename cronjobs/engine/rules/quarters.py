@@ -81,7 +81,7 @@ def number_of(instant: datetime) -> int:
 
 
 def evenly(row: Became, first: int, count: int) -> Iterable[int]:
-    """Return the quarters in which occurrences of *row* were due if evenly spread, among *count* from *first*."""
+    """Return the quarters, among *count* from *first*, in which *row*'s occurrences were due if evenly spread."""
     if row.span is None:
         return {row.first, row.last}
     (begin, end), steps = row.span, row.many - 1

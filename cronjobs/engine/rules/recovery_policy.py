@@ -27,9 +27,9 @@ class AttemptPolicy:
     """The effective policy of one attempt.
 
     ``in_thread`` says that the handler runs in its runner's own process and can crash it. ``runner_s`` is the highest
-    age in seconds that the process with the lease can reach, or None if unknown. ``lease_s`` is the length of its
-    leases, or None if unknown. ``unread`` says that nobody has read the row since it was leased, so the attempt cannot
-    have begun.
+    age in seconds that the process with the lease can reach, or None if unknown. ``lease_s`` is the length of that
+    process's leases, or None if unknown. ``unread`` says that nobody has read the row since it was leased, so the
+    attempt cannot have begun.
     """
 
     retry: RetryPolicy

@@ -31,9 +31,9 @@ def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
 def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
     """Whether *outcome* ends the job even if tries are left, by its own flag or by the policy's lists.
 
-    A name matches a kind that equals it, or that ends with a dot and the name. ``give_up_on`` wins over ``retry_on``.
-    The lists do not apply to outcomes without kinds (GiveUp, RetryLater, a signature mismatch, a command that could not
-    be started).
+    A name in these lists matches a kind of the error that equals the name, or that ends with a dot and the name.
+    ``give_up_on`` wins over ``retry_on``. The lists do not apply to outcomes without kinds (GiveUp, RetryLater, a
+    signature mismatch, a command that could not be started).
     """
     match outcome:
         case Failed(permanent=True):

@@ -1,9 +1,9 @@
 """Judge whether a schedule had its runs, by its ledger rows and their jobs, row by row. Pure.
 
-"All well" is said only if every active schedule that is not paused had its runs. Each occurrence counts that is older
-than its grace and newer than the last run that succeeded. Its job must run within its timeout or wait for a retry, or
-the occurrence must have given way to such a run or been coalesced into one, or a person must have dealt with it. A run
-that a wrong clock made before its occurrence was due does not count.
+"All well" is said only if every active schedule that is not paused had its runs. Only occurrences that are older than
+the grace and newer than the last successful run are judged. For each of them, its job must be running within its
+timeout or waiting for a retry, or the occurrence must have given way to such a run or been coalesced into one, or a
+person must have dealt with it. A run that a wrong clock made before its occurrence was due does not count.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def waited_for(job: JobNow, head: JobNow | None) -> JobNow:
 def covered_by(triggered: Sequence[ByHand], now: datetime, grace: timedelta) -> datetime | None:
     """Return the instant up to which a run by hand makes up for occurrences, or None if no such run does.
 
-    To ask for the run is not enough. Like any other run, it counts by what became of its job.
+    Asking for a run is not enough: like any other run, a run by hand counts only by what became of its job.
     """
     return max((each.at for each in triggered if _stands(each.job, now, grace)), default=None)
 
@@ -185,7 +185,7 @@ def _stands(job: JobNow | None, now: datetime, grace: timedelta) -> bool:
 
 
 def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
-    """Return why a job due a *grace* ago counts neither as a run nor as one to wait for, or None if it counts."""
+    """Return why a job that was due a *grace* ago is neither a run nor worth waiting for, or None if it is either."""
     match job.status:
         case "running":
             return None if _within_its_time(job, now) else "overruns"
