@@ -47,8 +47,8 @@ def surrounded(
 ) -> T:
     """Call *call* inside the context managers of *names*, and pass on its result or exception.
 
-    The first manager is the outermost. The managers see the exception, or the one that *failure* returns for the
-    result.
+    The first manager is the outermost. The managers see the exception that *call* raises, or the exception that
+    *failure* makes of the result.
     """
     entered: list[tuple[str, Manager]] = []
     for name in names:

@@ -20,7 +20,7 @@ class RunSync(Protocol):
 
 @asynccontextmanager
 async def run_sync_of(target: Any, called: str) -> AsyncIterator[RunSync]:
-    """Yield a function that runs a sync call with the Connection or Session behind *target*, and can be awaited.
+    """Yield an awaitable function that runs a sync call with the Connection or Session behind *target*.
 
     An AsyncEngine gets a transaction of its own, which is committed when the block ends. Raises TypeError if *target*
     is not async; its message names *called*, the function that the user called.

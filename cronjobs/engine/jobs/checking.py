@@ -46,7 +46,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def names_checked(said: str, more: Collection[str] = ()) -> Callable[[Call], Call]:
-    """Decorate the public function *said* so that a misspelt keyword raises a TypeError that suggests the right one.
+    """Decorate the public function named *said* so that the TypeError for a misspelt keyword suggests the right one.
 
     *more* lists the keywords that the function accepts through ``**options``.
     """
@@ -172,7 +172,7 @@ def instant_of(run_at: datetime) -> datetime:
 def key_text(key: Key, what: str = "idempotency key") -> str:
     """Return a key in its stored form: ("invoice", 42) becomes "invoice:42". *what* names the key in error messages.
 
-    Raises UsageError for an empty or None part. An id that is still None would give every row the same key.
+    Raises UsageError for an empty or None part, because an id that is still None would give every row the same key.
     """
     parts = key if isinstance(key, tuple) else (key,)
     if not parts:

@@ -25,8 +25,8 @@ from cronjobs.model import Job, Outcome, in_zone
 class StopSignal:
     """A request to stop one attempt: "cancelled", "shutdown", "timeout" or "lease lost". The first reason is kept.
 
-    The loop sets the reason and the handler's thread reads it. Each access is to a single attribute, so there is no
-    lock.
+    The loop sets the reason and the handler's thread reads it. Each access is to a single attribute, so no lock is
+    needed.
     """
 
     __slots__ = ("_listener", "reason")
@@ -249,9 +249,9 @@ class Context:
 
 
 def not_committed(ctx: Context) -> Outcome | None:
-    """The outcome of a handler that called ``ctx.finish()`` and did not commit.
+    """Return the outcome of a handler that called ``ctx.finish()`` and did not commit.
 
-    None if it did not call ``finish()``.
+    Return None if the handler did not call ``ctx.finish()``.
     """
     return None if ctx._ending is None else ctx._ending.not_committed()
 

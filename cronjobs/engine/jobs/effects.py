@@ -1,8 +1,8 @@
-"""The effects ledger records the beginning of a side effect before it, and its result after it.
+"""The effects ledger. Before a side effect it records that the effect begins, and afterwards it records the result.
 
-The two are recorded in separate transactions, so the ledger can tell three states apart: never begun; done; and begun
-with no known result. The last state is *unknown*: the process died in between, or the body raised. Then the effect's
-``on_unknown`` decides. No transaction is open while the body runs.
+Beginning and result are recorded in separate transactions, so the ledger can tell three states apart: never begun;
+done; and begun with no known result. The last state is called *unknown*: the process died in between, or the body
+raised. In this state the effect's ``on_unknown`` decides. No transaction is open while the body runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cronjobs.text import one_line
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
 
-# How long to retry a failing database, even beyond the timeout: an effect that was done but not recorded does harm.
+# How long to retry a failing database, even past the timeout, because an effect done but not recorded does harm.
 LEAST_PATIENCE_S: Final = 5.0
 MOST_PATIENCE_S: Final = 60.0
 LEAST_WAIT_S: Final = 0.05  # how long one try waits for a turn on SQLite; with no wait it would never get a turn
@@ -57,7 +57,7 @@ _STEP: Final = re.compile(r"job:[0-9]+:step:")
 
 @dataclass(frozen=True)
 class Begin:
-    """Run the body. ``unknown``: the effect may have happened before. ``new``: the effect has no row yet."""
+    """Run the body. ``unknown`` says that the effect may have happened before, ``new`` that it has no row yet."""
 
     unknown: bool = False
     new: bool = False
@@ -65,7 +65,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class DoneEffect:
-    """Do not run the body. ``unknown``: nobody knows whether the effect happened, but it counts as done."""
+    """Do not run the body. If ``unknown`` is True, the effect may not have happened, but it counts as done."""
 
     result: Any = None
     unknown: bool = False
@@ -124,7 +124,7 @@ class Ledger:
         self._open: set[str] = set()
 
     def open(self, key: str) -> None:
-        """Reserve *key* for one block of this attempt. The ledger could not tell two open blocks with one key apart."""
+        """Reserve *key* for one block of this attempt. The ledger could not tell apart two open blocks with one key."""
         with self._lock:
             if key in self._open:
                 raise UsageError(f"the effect {key} is already open in this attempt: give each effect its own key")
@@ -137,7 +137,7 @@ class Ledger:
     def begin(self, key: str, on_unknown: OnUnknown) -> Entry:
         """Decide what to do about *key*, and record the decision if this attempt still holds the lease.
 
-        Raises LeaseLost if it does not. Raises Cancelled if the job has to stop while the database is failing.
+        Raises LeaseLost if the lease is gone. Raises Cancelled if the job has to stop while the database is failing.
         """
         decided: list[Entry] = []
 
@@ -161,7 +161,7 @@ class Ledger:
         return entry
 
     def _write(self, connection: Connection, key: str, entry: Entry) -> bool:
-        """Record the decision. Return False if another attempt has inserted the row meanwhile; then read it again."""
+        """Record the decision. Return False if another attempt has inserted the row, so that it must be read again."""
         match entry:
             case Begin(new=True):
                 return store.insert_begun(connection, key, self.lease)
@@ -203,7 +203,7 @@ class Ledger:
             raise LeaseLost(f"{self._whose()} lost its lease, but it is recorded that the effect {key} was done")
 
     def withdraw(self, key: str) -> None:
-        """Delete the beginning. If the database fails, the effect stays unknown, which is safe."""
+        """Delete the record of the beginning. If the database fails, the effect stays unknown, which is safe."""
         try:
             self._persist(lambda connection: store.withdraw(connection, key, self.lease), LEAST_PATIENCE_S)
         except DatabaseError as error:

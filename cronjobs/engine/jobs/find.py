@@ -117,9 +117,9 @@ def wait(
 ) -> FoundJob:
     """Wait until a job has succeeded, is dead or is cancelled, and return it.
 
-    The call queries the job every 0.1 to 1 s, each time in a transaction of its own. Inside a transaction of yours it
-    might never see the end. Commit the transaction that enqueued the job before you wait. A job starts with the next
-    tick, at the next full minute, unless ticks linger.
+    The call queries the job every 0.1 to 1 s, each time in a transaction of its own, because inside a transaction of
+    yours it might never see the job end. Commit the transaction that enqueued the job before you wait. A job starts
+    with the next tick, at the next full minute, unless ticks linger.
 
     Args:
         engine: an SQLAlchemy Engine.

@@ -70,7 +70,7 @@ class Writing:
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict, *, tried: bool = False) -> None:
-        """*tried*: ``insert_alone`` has already tried to insert the row."""
+        """*tried* says that ``insert_alone`` has already tried to insert the row."""
         check_on_conflict(on_conflict)
         self._tried = tried
         self._replace = on_conflict == "replace"
@@ -126,7 +126,7 @@ class Writing:
         return [self._found[place] for place in self._places]
 
     def _insert(self, connection: Connection, places: Iterable[Place], *, into_capped: bool) -> None:
-        # On SQLite the only writer waits for no key.
+        # SQLite has only one writer at a time, which never waits for a key, so there any order will do.
         ordered = sorted(places, key=_in_order_of_keys) if is_postgresql(connection) else list(places)
         for batch in _batches(ordered):
             ids = insert_rows(connection, [self._left[place] for place in batch], into_capped=into_capped)
@@ -173,7 +173,7 @@ class Writing:
             gone = [place for place in new if place in self._left and place not in self._to_replace]
             if gone:
                 self._held = JobHeld(str(gone[0]), None)
-            self._replace_found(connection)  # before the lock is released: in autocommit it ends with this block
+            self._replace_found(connection)  # before the lock is released, in autocommit at this block's end
 
     def _needing_a_place(self) -> list[Place]:
         return [place for place in self._left if not self._stays(place)]
@@ -237,7 +237,7 @@ def wait_for_room(do: Callable[[], T], patience: Patience) -> T:
 
 
 def _in_order_of_keys(place: Place) -> tuple[int, list[str | int], str]:
-    """Any one order prevents deadlocks; with numbers by value, most batches keep the order of their call."""
+    """Any fixed order prevents deadlocks. This one sorts numbers by value, so most calls keep their own order."""
     if isinstance(place, int):
         return place, [], ""
     return -1, [int(part) if n % 2 else part for n, part in enumerate(_NUMBERS.split(place))], place

@@ -66,7 +66,7 @@ class JobType:
         """How long it takes to stop the process of a job that has timed out.
 
         A type that is isolated only because it crashed gets no grace. Otherwise a job whose timeout only just fits in a
-        tick would not be started for an hour.
+        tick could not be started for as long as its type is isolated.
         """
         return PROCESS_GRACE if self.isolation == "process" and not self.for_crashes else timedelta(0)
 
@@ -127,7 +127,7 @@ def load(settings: Settings) -> JobTypes:
 
 
 def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
-    """Assemble the job types of the file and of the modules imported so far. *faults* are the faults of the imports."""
+    """Assemble the job types of the file and of the modules imported so far. *faults* were found by importing."""
     types: dict[str, JobType] = {}
     commands = {name for name, declared in settings.job_types.items() if declared.command}
     for name in sorted(registered().keys() | commands):

@@ -64,13 +64,14 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., Any]
 C = ParamSpec("C")  # the function's parameters
-P = ParamSpec("P")  # the same without ctx, which are the payload
+P = ParamSpec("P")  # the same without ctx; these make up the payload
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-# An attribute of handlers that pass their payload on to another function, as a Django task does. It is a function that
-# takes a payload whose names fit the handler. It returns why the payload does not fit the other function, or None.
+# An attribute of handlers that pass their payload on to another function, as a Django task does. Its value is a
+# function that takes a payload whose names fit the handler. It returns why the payload does not fit that other
+# function, or None.
 INNER_FAULT: Final = "cronjobs_inner_fault"
 
 
@@ -129,7 +130,7 @@ class Registration:
     def source(self) -> str | None:
         """A hash of the handler's source, or None if it cannot be read.
 
-        Two hosts compare it to see if they run the same.
+        Two hosts compare their hashes to see whether they run the same code.
         """
         from hashlib import sha256  # only for types that run on a cluster
 

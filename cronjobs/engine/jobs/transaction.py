@@ -1,7 +1,7 @@
 """An attempt that ends its own job: the job's success is the last statement of the transaction that did the work.
 
-Both are committed or neither is, so the work happens exactly once. The statement contains the fence: if the attempt has
-lost its lease, its work is rolled back.
+Work and success are committed together or not at all, so the work happens exactly once. The statement contains the
+fence: if the attempt has lost its lease, the work is rolled back.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OwnTransaction:
 
     @contextmanager
     def transaction(self, result: Callable[[], Any]) -> Iterator[Connection]:
-        """Open a transaction on the jobs database. *result* is called at its end, and returns the job's result.
+        """Open a transaction on the jobs database. *result* is called at the end of it, and returns the job's result.
 
         Raises LeaseLost or TransactionTooLong instead of committing.
         """
