@@ -47,9 +47,10 @@ def enter_folder(settings: Settings) -> None:
 class _Watched:
     """An import hook that refuses a module if an untrusted user may have written it.
 
-    It asks the other finders for each module. Checking ``sys.modules`` after an import would be too late: the code has
-    run. Checking every file in the import folders beforehand would refuse uploads and caches that nobody imports, and
-    miss modules in other places. The hook sees every module that is really imported, even later by a handler.
+    The hook asks the other finders for each module. Checking ``sys.modules`` after an import would be too late, because
+    the code has already run. Checking every file in the import folders beforehand would refuse uploads and caches that
+    nobody imports, and miss modules in other places. The hook sees every module that is really imported, even if a
+    handler imports it later.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ _watched: Final = _Watched()
 
 
 def _files(spec: ModuleSpec) -> Iterator[Path]:
-    """Yield the paths that importing *spec* would run or search, except those of Python and of installed packages."""
+    """Yield the paths that importing *spec* would run or search, except paths of Python and of installed packages."""
     places = [spec.origin, spec.cached] if spec.has_location else [*(spec.submodule_search_locations or ())]
     for place in places:
         if place is None:

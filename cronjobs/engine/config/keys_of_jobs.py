@@ -234,7 +234,7 @@ def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
 def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
     """Limits by concurrency_key prefix.
 
-    If a limit is bad, none of its jobs start. Otherwise too many might run at once.
+    If a limit is bad, none of the jobs that fall under it start, because too many of them might run at once.
     """
     if isinstance(node, Scalar) and node.is_null:
         return ()

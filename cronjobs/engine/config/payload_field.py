@@ -33,7 +33,7 @@ def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
 
 
 def _json(reading: Reading, node: Node, path: str) -> Any:
-    """Recursion is safe: the tree is at most 20 levels deep."""
+    """Return *node* as a JSON value. Recursion is safe, since the tree is at most 20 levels deep."""
     match node:
         case Scalar():
             return _json_scalar(reading, node)

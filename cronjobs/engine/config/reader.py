@@ -105,7 +105,7 @@ class Reading:
     def entries(self, node: YamlMapping, path: str, read: Callable[[Scalar, Node, str], Any]) -> Fields:
         """Read each entry with *read(key, value, path)*.
 
-        Its FieldErrors, and repeated keys, are reported at the key.
+        FieldErrors that *read* raises, and repeated keys, are reported at the key.
         """
         values: dict[str, Any] = {}
         bad: set[str] = set()
@@ -144,7 +144,7 @@ class Reading:
     def text(self, node: Node, *, secret: bool = False) -> str:
         """Return the text of a scalar with its variables filled in.
 
-        With *secret*, their values are masked everywhere.
+        With *secret*, the values of the variables are masked everywhere.
         """
         if isinstance(node, Sequence):
             raise FieldError("write one value, not a list")
@@ -184,9 +184,9 @@ Read = Callable[[Reading, Node, str], Any]
 class Reader:
     """A kind of value: how to read it, and how the reference and the editor's schema describe it.
 
-    ``words`` describes the type for people. ``schema`` is the same as JSON Schema, as far as that can express it. A
-    mapping has either ``keys``, its table, or ``each``, the reader of its named entries. ``defaults`` is an object with
-    an attribute for each key, which holds the key's default.
+    ``words`` describes the kind of value for people. ``schema`` describes it in JSON Schema, as far as JSON Schema can
+    express it. The reader of a mapping has either ``keys``, the table of the mapping's keys, or ``each``, the reader of
+    its named entries. ``defaults`` is an object with an attribute for each key, which holds the key's default.
     """
 
     read: Read

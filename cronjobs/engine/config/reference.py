@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The keys of a mapping, and its paths. "" is the file itself; "schedules.NAME" is each entry of schedules."""
+    """The keys of a mapping, and its paths. The path "" is the file, "schedules.NAME" any entry of schedules."""
 
     paths: tuple[str, ...]
     rows: tuple[Row, ...]

@@ -37,7 +37,7 @@ class RunSettings:
     every: timedelta = timedelta(minutes=1)
     long_jobs: int = 4
     max_losses: int = 10
-    # how often a tick that stays for its minute looks for work; None: it does not stay
+    # how often a tick that stays for its minute looks for work; None means that it does not stay
     linger: timedelta | None = None
     ping: str | None = None  # the URL that ticks ping, of a dead man's switch such as healthchecks.io
     trust_files: Trust = ()  # the users whose files root runs, besides root's own
@@ -63,9 +63,9 @@ class RunSettings:
 @dataclass(frozen=True)
 class Retention:
     succeeded: timedelta = timedelta(days=14)
-    dead: timedelta = timedelta(days=90)  # and cancelled jobs
+    dead: timedelta = timedelta(days=90)  # also for cancelled jobs
     keys: timedelta = timedelta(days=365)
-    occurrences: timedelta = timedelta(days=90)  # and ticks
+    occurrences: timedelta = timedelta(days=90)  # also for ticks
     effects: timedelta = timedelta(days=365)
 
 
@@ -100,12 +100,12 @@ class CommandChannel:
 
 @dataclass(frozen=True)
 class AlertFilter:
-    """Which findings are sent. If ``findings`` is None, all kinds are.
+    """Which findings are sent. If ``findings`` is None, findings of all kinds are sent.
 
     An entry of ``findings`` or ``ignore`` is a kind ("host") or a key ("host:web2").
     """
 
-    severity: str = "warning"  # the least severity that is sent
+    severity: str = "warning"  # the lowest severity that is sent
     findings: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
 
@@ -119,16 +119,16 @@ class AlertChannel:
 
 @dataclass(frozen=True)
 class AlertThreshold:
-    """``of`` says what is counted.
+    """A threshold for a finding. ``of`` says what is counted.
 
-    If there were more than ``more_than`` in the time ``within`` before now, it is a finding.
+    More than ``more_than`` of these, in the time ``within`` before now, are a finding.
     """
 
     name: str
     of: Literal["dead", "failed"]
     more_than: int
     within: timedelta
-    job_type: str | None = None  # None: all job types
+    job_type: str | None = None  # None means all job types
     severity: str = "critical"
 
 
@@ -188,12 +188,12 @@ class JobTypeSettings(JobOptions):
     command: tuple[str, ...] | None = None
     retry: RetryChanges = RetryChanges()
     env: tuple[tuple[str, str], ...] = ()  # for commands, in addition to cron's variables and the file's env
-    inherit_env: tuple[str, ...] | None = None  # which of these variables a command inherits; None: all
+    inherit_env: tuple[str, ...] | None = None  # which of these variables a command inherits; None means all
     success_exit_codes: tuple[int, ...] = ()  # for commands; () means only 0
     retry_exit_codes: tuple[int, ...] = ()  # for commands: retried, although 65 and 78 would otherwise be permanent
     hide: tuple[str, ...] = ()  # payload keys whose values are never shown
-    stdin: str | None = None  # for commands; None: the payload as JSON; "": no input (/dev/null)
-    run_in: Path | None = None  # a command's working directory; None: the file's folder
+    stdin: str | None = None  # for commands; None means the payload as JSON, "" means no input (/dev/null)
+    run_in: Path | None = None  # a command's working directory; None means the file's folder
     leftovers: Leftovers = "end"  # what happens to processes that a command leaves running
 
 
@@ -215,13 +215,13 @@ class ScheduleSettings:
     catch_up_within: timedelta = timedelta(hours=24)
     catch_up_limit: int = 100
     overlap: Overlap = "skip"
-    spread: timedelta | None = None  # run_at is delayed by a fixed part of it, computed from the schedule's name
+    spread: timedelta | None = None  # run_at is delayed by a fixed part of this time, computed from the schedule's name
     retry_until: RetryUntil | None = None  # "next_occurrence": give up instead of retrying after the next occurrence
-    grace: timedelta | None = None  # how late the last occurrence may be before this is a finding
-    warn_after_failures: int | None = None  # failures in a row (each try counts) that become a finding; None: 3
-    ping: str | None = None  # the URL of a dead man's switch for its runs; not part of the stored definition
-    environments: tuple[str, ...] | None = None  # None: it runs in every environment
-    renamed_from: str | None = None  # the old name, whose ledger and watermark it keeps
+    grace: timedelta | None = None  # how late the last occurrence may be before its lateness is a finding
+    warn_after_failures: int | None = None  # failures in a row (each try counts) that become a finding; None means 3
+    ping: str | None = None  # the URL of a dead man's switch for the schedule's runs; not part of the stored definition
+    environments: tuple[str, ...] | None = None  # where the schedule runs; None means in every environment
+    renamed_from: str | None = None  # the old name, whose ledger and watermark the schedule keeps
     secret_keys: list[str] | None = None  # keys of the payload whose values came from ${…}
 
 
@@ -229,8 +229,8 @@ class ScheduleSettings:
 class Settings:
     """One configuration file. ``folder`` is the file's folder. It is on the import path, and commands run in it.
 
-    ``database`` is the URL with its ${…} filled in, or "" if a command that needs no database accepted that. The
-    ``disabled_…`` entries are bad. Disabled schedules are neither run nor retired.
+    ``database`` is the URL with its ${…} filled in, or "" if there is no usable URL and the command needs no database.
+    The ``disabled_…`` fields name bad entries. Disabled schedules are neither run nor retired.
     """
 
     file: Path
@@ -253,13 +253,13 @@ class Settings:
     log: Path | None = None
     around: tuple[str, ...] = ()  # "module:function": context managers around every attempt
     metrics: MetricsSettings = MetricsSettings()
-    alerts: AlertSettings | None = None  # None: findings are neither stored nor sent
+    alerts: AlertSettings | None = None  # None means that findings are neither stored nor sent
     run: RunSettings = RunSettings()
     retry: RetryChanges = RetryChanges()  # defaults.retry
     retention: Retention = Retention()
     limits: tuple[Limit, ...] = ()
     executors: dict[str, ExecutorSettings] = field(default_factory=dict)
-    queues: dict[str, Cap] | None = field(default_factory=dict)  # None: the section is bad; the stored caps are kept
+    queues: dict[str, Cap] | None = field(default_factory=dict)  # None if the section is bad; then stored caps are kept
     job_types: dict[str, JobTypeSettings] = field(default_factory=dict)
     schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
     elsewhere: frozenset[str] = frozenset()  # schedules for other environments, which are not in ``schedules``

@@ -88,7 +88,7 @@ def salvaged(content: bytes | None) -> YamlMapping:
 def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
     """Return the variables of the file's ``env_file``. They are read before anything that may refer to them.
 
-    None means that the file is bad. The problem is then reported.
+    None means that the env_file is bad, and that the problem has been reported.
     """
     if "env_file" not in tree.entries:
         return {}
@@ -144,8 +144,8 @@ def _shadow(folder: Path) -> str | None:
 def database_of(reading: Reading, node: Node | None, override: tuple[str, str | None], *, need: bool) -> str | None:
     """Return the URL of the database. "" means that none is given and none is needed.
 
-    None means that the database cannot be used, and that the problem is reported. *override* is the source and the URL
-    of a database that takes precedence over the file's. Its URL is None if there is no such database.
+    None means that the database cannot be used, and that the problem has been reported. *override* is the source and
+    the URL of a database that takes precedence over the file's; the URL is None if there is no such database.
     """
     origin, url = override
     try:
@@ -176,7 +176,7 @@ _NOT_IN_URLS: Final = re.compile(r"[?\ud800-\udfff]|%[0-9A-Fa-f]{2}")
 
 
 def checked_url(url: str, folder: Path) -> str:
-    """Return *url* with the path of a SQLite file made absolute. FieldError never quotes it, because of its password.
+    """Return *url* with the path of a SQLite file made absolute. FieldError never quotes the URL and its password.
 
     The word ``django`` is returned unchanged.
     """

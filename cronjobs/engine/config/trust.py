@@ -166,7 +166,7 @@ def _refuse(findings: Iterable[TrustFinding]) -> None:
 
 
 def look(settings: Settings, environ: Mapping[str, str], me: int, *, programs: bool = True) -> list[TrustFinding]:
-    """Return the paths run by *settings* that users other than *me*, root and the trusted can write. Each path once."""
+    """Return each path that *settings* make us run and that users besides *me*, root and the trusted can write."""
     files = [settings.file, *settings.contents, *_modules(settings)]
     if settings.env_file is not None:
         files.append(settings.env_file)

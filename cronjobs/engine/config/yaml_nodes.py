@@ -40,8 +40,8 @@ class Flaw:
 class Scalar:
     """One value as written, without its quotes.
 
-    ``plain``: the value had no quotes. ``inside``: the column of its first character, or None if the value was folded
-    or escaped.
+    ``plain`` says that the value had no quotes. ``inside`` is the column of the value's first character, or None if the
+    value was folded or escaped.
     """
 
     text: str
@@ -64,9 +64,9 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """``entries`` are in the order of the file.
+    """A mapping as written. ``entries`` are in the order of the file.
 
-    ``duplicates`` are repeated keys, each with the line of the first one.
+    ``duplicates`` are repeated keys, each with the line on which the key came first.
     """
 
     line: int
@@ -79,7 +79,7 @@ Node = Scalar | Sequence | Mapping
 
 
 def with_defaults(node: Node, defaults: Mapping | None) -> Node:
-    """Return *node* with those entries of *defaults* that it lacks. Anything but a mapping is returned unchanged."""
+    """Return *node* with those entries of *defaults* that *node* lacks. A node that is no mapping stays as it is."""
     if defaults is None or not isinstance(node, Mapping):
         return node
     return replace(node, entries=defaults.entries | node.entries)
@@ -110,10 +110,10 @@ def decode(data: bytes) -> str | Flaw:
 def parse(text: str) -> tuple[Node | None, list[Flaw]]:
     """Return the tree of *text* and all flaws.
 
-    If there are flaws, the tree is only good for finding more problems to report. It is None if there is no tree.
+    If there are flaws, the tree is only good for finding more problems to report. It is None if none could be built.
 
-    YAML cannot read past an unquoted cron expression. So each of these is marked as unreadable and the text is parsed
-    again. A user who forgot ten pairs of quotes is told about all ten at once.
+    YAML cannot read past an unquoted cron expression. So each such expression is marked as unreadable and the text is
+    parsed again. A user who forgot ten pairs of quotes is told about all ten at once.
     """
     repairs: list[Flaw] = []
     while True:
