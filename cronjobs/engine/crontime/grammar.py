@@ -4,7 +4,7 @@ Expressions are checked here before croniter sees them. croniter accepts much th
 ``R``, ``H``), and reads some expressions differently (``5-5`` as "every"). What is accepted here was compared with
 Debian's cron 3.0pl1-162 ("crontab -n"). Debian's cron silently accepts a few more expressions, which can only be
 mistakes: ranges that run backwards (they select nothing), steps longer than their field, a ``*`` inside a list, and
-days that never come. These are refused here, with a hint what to write instead.
+days that never come. These are refused here, with a hint at what to write instead.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ _DAYS_IN_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # Febr
 class CronExpression:
     """A parsed cron expression. Two expressions are equal if they are written the same way.
 
-    ``weekdays`` count from 0 (Sunday) to 6. ``fixed_time``: neither the minute nor the hour field starts with ``*``, so
-    the expression names times of day. This decides how clock changes affect it, see cron(8). ``both_days_must_match``:
-    one of the two day fields starts with ``*`` (cron.c: DOM_STAR, DOW_STAR). ``day_fields`` has the third to fifth
-    field in a form that croniter and cron read the same way: numbers and commas, or ``*`` and ``*/n``.
+    ``weekdays`` count from 0 (Sunday) to 6. ``fixed_time`` says that neither the minute nor the hour field starts with
+    ``*``, so the expression names times of day. This decides how clock changes affect the expression, see cron(8).
+    ``both_days_must_match`` says that one of the two day fields starts with ``*`` (cron.c: DOM_STAR, DOW_STAR).
+    ``day_fields`` has the third to fifth field in a form that croniter and cron read the same way: numbers and commas,
+    or ``*`` and ``*/n``.
     """
 
     source: str
@@ -171,9 +172,9 @@ class _Kind:
         return step
 
     def _refuse_backwards(self, low: int, high: int, item: str, column: int) -> NoReturn:
-        """Refuse a backwards range, because Vixie cron selects nothing.
+        """Refuse a range that runs backwards, because in Vixie cron it selects nothing.
 
-        Other crons wrap around, and the message shows how to write that.
+        In other crons such a range wraps around, and the message shows how to write that.
         """
         if "/" in item:
             instead = "two ranges, each from low to high"
@@ -276,7 +277,7 @@ def _refuse_wrong_number_of_fields(text: str, words: list[tuple[str, int]]) -> N
 
 
 def _too_many_fields(fields: list[str]) -> str:
-    """Return the message.
+    """Return the message for an expression with too many fields.
 
     It shows the expression without seconds and years, or without the command of a crontab line.
     """

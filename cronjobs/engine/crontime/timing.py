@@ -1,7 +1,7 @@
 """The instants at which a schedule is due, in UTC. A schedule has a cron expression in a time zone, or an interval.
 
 croniter only computes which calendar days match. It is wrong about clock changes: version 7.0 fires fixed times twice
-in the doubled hour, and wildcard minutes after a gap at wrong times. It is also slow: at 26–70 µs per step, counting a
+in the repeated hour, and wildcard minutes after a gap at wrong times. It is also slow: at 26–70 µs per step, counting a
 year of minutes would take 15 s. Its days are right. They are cached by month, and turned into instants here, one UTC
 day at a time. The fires of a UTC day depend on that day only. So ranges can be walked, counted, and read from the end.
 
@@ -44,7 +44,7 @@ def fire_times(cron: str | CronExpression, timezone: str, after: datetime) -> It
 
     Clock changes follow Debian's cron(8). An expression whose minute and hour fields do not start with ``*`` has fixed
     times. If a fixed time falls into the gap, it runs once, at the first valid instant after the gap. If the time falls
-    into the doubled hour, it runs only the first time. Other expressions run at every real instant. Raises CronError
+    into the repeated hour, it runs only the first time. Other expressions run at every real instant. Raises CronError
     for an invalid expression or zone, and UsageError if *after* is not timezone-aware.
     """
     return CronTiming(parse(cron) if isinstance(cron, str) else cron, timezone).after(after)
@@ -112,7 +112,7 @@ class CronTiming:
 
 @dataclass(frozen=True, slots=True)
 class EveryTiming:
-    """The multiples of *interval* since 1970-01-01T00:00Z. Raises CronError unless it is a number of whole seconds."""
+    """The multiples of *interval*, which must be in whole seconds, since 1970-01-01T00:00Z. Raises CronError."""
 
     interval: timedelta
 
@@ -289,7 +289,7 @@ def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]
 
 @lru_cache(maxsize=1024)
 def _fires_on_plain_day(cron: CronExpression, offset: int, due: tuple[bool, ...]) -> tuple[int, ...]:
-    """``_fires_on`` for days without a clock change. A zone has only a few kinds of these, so they are cached."""
+    """``_fires_on`` for days without a clock change. A zone has only a few kinds of such days, so they are cached."""
     return tuple(second for wall in _walls(cron, due) if 0 <= (second := wall - offset) < _DAY_S)
 
 
@@ -336,7 +336,7 @@ def _due_around(cron: CronExpression, day: date) -> tuple[bool, ...]:
 
 
 def _like(year: int) -> int:
-    """Return a year with the same calendar, which repeats every 400 years. croniter fails near the ends of datetime."""
+    """Return a year from 2000 to 2399 with the same calendar. croniter fails near the ends of datetime's range."""
     return 2000 + year % 400
 
 
@@ -380,9 +380,9 @@ class _Shift:
 
 
 def _shift_near(timezone: str, day: date) -> _Shift | None:
-    """Return the clock change on *day* or the day before, if any. Only these can affect *day*.
+    """Return the clock change on *day* or the day before, or None. No earlier change can affect *day*.
 
-    The longest doubled span was 23 hours, in Kwajalein.
+    The longest time that a clock change ever repeated was 23 hours, in Kwajalein.
     """
     if shift := _shift(timezone, day):
         return shift

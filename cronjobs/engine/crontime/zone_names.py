@@ -26,7 +26,7 @@ def zone_exists(name: str) -> bool:
 def zone_meant(word: str) -> str | None:
     """Return the zone that *word* probably means, or None.
 
-    For example "Berlin/Europe", "Germany/Berlin", "new york".
+    It recognises words such as "Berlin/Europe", "Germany/Berlin" and "new york".
     """
     from zoneinfo import available_timezones  # reads all zone files
 
