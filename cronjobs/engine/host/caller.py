@@ -29,7 +29,7 @@ def user_in_a_line() -> str:
 
 @cache
 def caller() -> str:
-    """Return user and program, such as "ada/manage.py". SQLite knows no users; PostgreSQL's default looks the same."""
+    """Return user and program, as in "ada/manage.py", because SQLite has no users. PostgreSQL's default is similar."""
     return one_line(clean(f"{os_user()}/{_program()}"), 200)
 
 

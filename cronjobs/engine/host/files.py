@@ -39,7 +39,7 @@ def read_text(file: Path) -> str:
 
 
 def require_replaceable(file: Path) -> None:
-    """Raise OSError if *file* is, or links to, a device, pipe or socket. Root could replace /dev/null with a file."""
+    """Raise OSError if *file* is, or links to, a device, pipe or socket. Else root could replace /dev/null."""
     try:
         kind = file.stat().st_mode
     except OSError:  # it does not exist, or writing it will fail with the same error
@@ -59,7 +59,7 @@ def names_in(folder: Path) -> list[str]:
 def make_folder(folder: Path, mode: int = 0o755) -> None:
     """Create *folder* and its missing parents, writable only by the owner.
 
-    Cron's umask may be 000, so it is not used.
+    Cron's umask may be 000, so the umask is not relied on.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):

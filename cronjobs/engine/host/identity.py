@@ -62,9 +62,9 @@ def _read(path: str) -> str:
 def is_gone(locked_by: str, here: Identity) -> bool | None:
     """Whether the process that holds a lease has ended, with everything that our launcher runs for it.
 
-    True: this is proven. False: the process, or something that it started, is still alive. None: this host cannot know.
-    The holder may have another host, boot or pid namespace, its name may be unreadable, or /proc may hide other users'
-    processes.
+    True means that this is proven. False means that the process, or something that it started, is still alive. None
+    means that this host cannot know: the holder may have another host, boot or pid namespace, its name may be
+    unreadable, or /proc may hide other users' processes.
     """
     holder = Identity.parse(locked_by)
     if holder is None or _place(holder) != _place(here) or UNKNOWN in _place(holder) or holder.started == "0":
@@ -82,8 +82,8 @@ def is_gone(locked_by: str, here: Identity) -> bool | None:
 def age_at_work(locked_by: str, here: Identity) -> float | None:
     """Return the age in seconds of the process that holds a lease, or None unless it is certainly running.
 
-    A stopped process (state T) is not running, because it may never continue. An earlier tick in this process is not
-    either.
+    A stopped process (state T) does not count as running, because it may never continue. Nor does an earlier tick in
+    this process.
     """
     holder = Identity.parse(locked_by)
     if holder is None or holder.pid == here.pid or _place(holder) != _place(here) or UNKNOWN in _place(holder):
@@ -121,7 +121,7 @@ def _thread_runs(pid: int, thread: int) -> bool:
 def _launchers_of(pid: int) -> list[int]:
     """Return the launchers (``launcher.py``) that *pid* started.
 
-    Each kills everything its command started, then ends.
+    Each launcher kills everything that its command started, and then ends.
     """
     found = []
     for other in _numbers("/proc"):

@@ -1,7 +1,7 @@
-"""Remembers that a database existed. If a SQLite file's disk is not mounted, no empty file must take its place.
+"""Remembers which databases existed, so that no empty file takes the place of a SQLite file whose disk is not mounted.
 
-The notes are in the user's state folder, by the database file and the project's folder. So another project at the same
-path, perhaps after a reinstallation, can start without any preparation.
+The notes are kept in the user's state folder, one for each database file and project folder. So a project in a new
+folder, for example after a reinstallation, can start without any preparation, even if the database file's path is old.
 """
 
 from __future__ import annotations

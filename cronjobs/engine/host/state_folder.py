@@ -1,6 +1,6 @@
 """The user's state folder, where one tick leaves small files for the next.
 
-If the user has no home, the folder is in the temporary folder. There, anyone could create it first, with links in it.
+If the user has no home, the folder is below the temporary folder, where anyone could create it first, with links in it.
 So the folder must be ours, nobody else may have write access, and no link is followed. Otherwise nothing is stored.
 """
 
