@@ -70,7 +70,7 @@ def guarded(command: Callable[[], object]) -> None:
 def _odd_value() -> DatabaseError | None:
     """Return a DatabaseError if another program wrote an invalid value into SQLite.
 
-    None if the error is a bug of ours.
+    Return None if the error is a bug of ours.
     """
     address = circumstances.database
     if address is None or not address.is_sqlite:

@@ -108,7 +108,7 @@ class Reporter:
         return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
-        if result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; a line a minute would say no more
+        if result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; a line a minute would add nothing
             self.note(events.tick_ended(result.did(), result.ended, took))
         if result.fault is not None:
             text = fault.text_of(result.fault)
@@ -119,7 +119,7 @@ class Reporter:
 
 @dataclass
 class CronMail:
-    """What a tick that nobody watches prints to stderr. Cron mails it."""
+    """The text that a tick prints to stderr if nobody watches the tick. Cron mails this text."""
 
     config: Path
     throttle: bool
@@ -181,7 +181,7 @@ class CronMail:
     def _tell_deaths(self, dead: list[events.Event]) -> None:
         """Report deaths whose cause is new, or has not been reported for some time.
 
-        The log and "status" show the others.
+        The log and "status" show the other deaths.
         """
         causes: dict[str, list[events.Event]] = {}
         for event in dead:
@@ -211,7 +211,7 @@ class CronMail:
     def send(self, *, knows_code: bool = False) -> None:
         """Mail what should be mailed.
 
-        *knows_code*: the tick has loaded the handlers, so it knows which faults are over.
+        *knows_code* says that the tick has loaded the handlers, so it knows which faults are over.
         """
         now = SYSTEM.now()
         lines = [*self._lines, *(f"cronjobs: {word}" for word in take_word(self.config))]
