@@ -37,7 +37,7 @@ def include_object(thing: Any, name: str | None, kind: str, reflected: bool, com
 def include_name(name: str | None, kind: str, _parent_names: Mapping[str, Any]) -> bool:
     """The same check by name only, as alembic's ``include_name``.
 
-    Our tables are then not even read. Use both functions. By itself, it only protects the tables of this version. Only
-    ``include_object`` can tell a newer version's tables from yours.
+    With this function, our tables are not even read. Use it together with ``include_object``, because only
+    ``include_object`` also recognises the tables of a newer version of cronjobs.
     """
     return kind != "table" or name not in OURS

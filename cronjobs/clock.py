@@ -11,7 +11,7 @@ from cronjobs.engine.probe.here import process_age as process_age  # by a kernel
 
 
 class Clock(Protocol):
-    """A source of time. Tests pass one that they can move."""
+    """A source of time. Tests pass a clock that they can move."""
 
     def now(self) -> datetime:
         """The host's wall clock, timezone-aware, in UTC. On PostgreSQL the database's clock decides, not this one."""
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
     @property
     def stands_at(self) -> datetime | None:
-        """The database's current time in a test that moves time. None: the database uses its own clock."""
+        """The database's current time in a test that moves time. If None, the database uses its own clock."""
 
 
 class SystemClock:

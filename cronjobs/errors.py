@@ -169,14 +169,14 @@ class DatabaseNotReady(DatabaseUnreachable):
 
 
 class CommitUnknown(DatabaseUnreachable):
-    """COMMIT was sent, but its reply was lost, and we could not find out whether it took effect."""
+    """COMMIT was sent, but its reply was lost, and we could not find out whether the COMMIT took effect."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(url, f"{reason}: connection lost during COMMIT; check whether the change was saved")
 
 
 class CommitUnconfirmed(CommitUnknown):
-    """COMMIT took effect on the primary, but no synchronous standby confirmed it. A failover may lose it."""
+    """COMMIT took effect on the primary, but no synchronous standby confirmed it. A failover may undo it."""
 
     kind = "no standby confirms"
 
@@ -234,7 +234,7 @@ class JobNotWaiting(CronjobsError):
 
 
 class QueueHeld(TransientTrouble):
-    """An enqueue waited too long for a capped queue that another transaction has locked. Nothing was written to it."""
+    """An enqueue waited too long for a capped queue that another transaction has locked. The queue is unchanged."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(
@@ -332,7 +332,7 @@ class ServerTooOld(DatabaseError):
 class NoEncoding(DatabaseError):
     """The PostgreSQL database's encoding is SQL_ASCII.
 
-    It stores bytes without saying which characters they stand for.
+    Such a database stores bytes without saying which characters they stand for.
     """
 
     def __init__(self, url: str) -> None:
@@ -461,7 +461,7 @@ class EffectNotRecorded(DatabaseError):
 
 
 class Cancelled(CronjobsError):
-    """Raised by ``ctx.check()`` if the job should stop. ``reason``: cancelled, shutdown, timeout or lease lost."""
+    """Raised by ``ctx.check()`` if the job should stop. ``reason`` is cancelled, shutdown, timeout or lease lost."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the job was asked to stop: {reason}")

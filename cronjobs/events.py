@@ -24,8 +24,8 @@ VALUE_LIMIT: Final = 500  # the most characters of one fact in a line
 class Event(NamedTuple):
     """A constant name and its facts.
 
-    ``printed``: whether the event is printed on a terminal. ``cause``: the text by which cron's mail recognises a
-    repeated problem. If None, this is the event's line.
+    ``printed`` says whether the event is printed on a terminal. ``cause`` is the text by which cron's mail recognises a
+    repeated problem. If ``cause`` is None, the event's line serves as the cause.
     """
 
     name: str
@@ -44,12 +44,12 @@ def job_claimed(job: Job) -> Event:
 
 
 def job_started(job: Job, worker: str) -> Event:
-    """The worker's own thread emits this."""
+    """The job's code is about to run. The worker's own thread emits this event."""
     return Event("job.started", _of(job, worker), printed=False)
 
 
 def job_progress(job: Job, worker: str, progress: str) -> Event:
-    """For a person at a terminal, at most every few seconds. The log only has the job's start and its end."""
+    """The job's progress, for a person at a terminal. The log has only the job's start and its end."""
     return Event("job.progress", _of(job, worker, progress=progress))
 
 
@@ -59,7 +59,7 @@ def job_released(job: Job) -> Event:
 
 
 def job_not_begun(job: Job, error: str) -> Event:
-    """A job is released at no charge: it could not be started, and that is not its fault."""
+    """A job could not be started, which is not the job's own fault, so it is released at no charge."""
     return Event("job.not_begun", _of(job, "", error=error), ERROR)
 
 
@@ -193,7 +193,7 @@ def occurrence_recorded(schedule: str, outcome: str, count: int, last_for: datet
 
 
 def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
-    """The program that enqueues emits this, through Python's logging."""
+    """A full queue has dropped jobs. The program that enqueued them emits this event, through Python's logging."""
     facts = {"job_type": job_type, "queue": queue, "count": count}
     return Event("queue.dropped", facts | {"error": "its queue is full, and on_full is drop"}, WARNING)
 
@@ -228,7 +228,7 @@ def jobs_taken_back(jobs: int) -> Event:
 
 
 def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Event:
-    """Mailed once, because these occurrences do not run again by themselves."""
+    """A wrong clock ran these occurrences early. This is mailed once, since they do not run again by themselves."""
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = (
@@ -318,7 +318,7 @@ def pruning_put_off(error: str) -> Event:
 
 
 def extra_failed(extra: str, error: str) -> Event:
-    """Mailed, but not a fault of the tick: the tick's jobs ran."""
+    """An extra failed. This is mailed, but is not a fault of the tick, whose jobs ran."""
     return Event("extra.failed", {"extra": extra, "error": error}, ERROR, cause=f"extra.failed {extra}")
 
 
@@ -329,7 +329,7 @@ def extra_left_behind(extra: str, after_s: float) -> Event:
 
 
 def metrics_not_written(error: str) -> Event:
-    """Mailed, but not a fault of the tick: the tick's jobs ran."""
+    """The metrics could not be written. This is mailed, but is not a fault of the tick, whose jobs ran."""
     return Event("metrics.not_written", {"error": error}, ERROR)
 
 
@@ -338,7 +338,7 @@ def alert_sent(channel: str, findings: int) -> Event:
 
 
 def alert_not_sent(channel: str, findings: int, error: str) -> Event:
-    """Mailed, but not a fault of the tick. The message is kept, and sending it is retried."""
+    """An alert could not be sent. It is kept, to be sent later. This is mailed, but is not a fault of the tick."""
     return Event("alert.not_sent", {"channel": channel, "findings": findings, "error": error}, ERROR)
 
 
@@ -366,7 +366,8 @@ def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:
     return Event("tick.ended", {"ended": ended, "duration_ms": _ms(duration)} | facts, printed=False)
 
 
-# All events, with when each is logged. For docs/reference/events.md; a test compares them with the functions above.
+# All events, and when each is logged. docs/reference/events.md is made from this table, and a test compares the table
+# with the functions above.
 EVENTS: Final = {
     "job.claimed": "A tick has claimed the job; the job starts as soon as a worker is free.",
     "job.started": "A worker is starting the code of an attempt.",
@@ -442,8 +443,8 @@ def line(event: Event) -> str:
 def death_line(event: Event, config: Path) -> str:
     """Return one line that describes a ``job.dead`` event to a person.
 
-    It is masked, whatever the job's type and error are. *config* is the project's file, so that the command in the line
-    works in every folder.
+    The line is masked, whatever the job's type and error are. *config* is the project's file, so that the command in
+    the line works in every folder.
     """
     facts = event.facts
     job = described(

@@ -9,7 +9,7 @@ from cronjobs.errors import CronjobsError
 
 
 def if_installed(module: str) -> ModuleType | None:
-    """Import *module*. Return None if this installation does not have the module, or a package that contains it."""
+    """Import *module*. Return None if this installation lacks the module, or one of the packages it is in."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
 """Records whether this process is importing handlers.
 
-If so, a decorator's wrong argument disables only its own type.
+While it is, a wrong argument of a decorator disables only the decorated handler's job type.
 """
 
 from __future__ import annotations

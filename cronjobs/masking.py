@@ -1,6 +1,7 @@
 """Decides which values are secrets, and masks them.
 
-Attempts are masked in ``execution.handler``, and output in ``command.printing``, ``cli.output`` and ``tick.log``.
+The texts of attempts are masked in ``execution.handler``. What commands print and log is masked in
+``command.printing``, ``cli.output`` and ``tick.log``.
 Everything *stored as text* (errors, tracebacks, output) and everything *shown* (terminal, mail, log, JSON) is masked.
 Payloads, results and effects are stored unmasked, because handlers need them.
 """
@@ -206,7 +207,7 @@ def _without_value(match: re.Match[str]) -> str:
 def _without_parts(text: str, secrets: frozenset[str]) -> str:
     """Return *text* without the remains of secrets that were cut: a beginning before a cut's mark, or an end after it.
 
-    A remainder never spans two marks, so each character is examined once.
+    The remains of a secret never span two marks, so each character is examined once.
     """
     if "…" not in text:
         return text
@@ -366,7 +367,7 @@ def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
 def as_meta(keys: Collection[str]) -> dict[str, str]:
     """Return the meta of a job that records which *keys* of its payload are secret.
 
-    Their values are never shown, even after the secrets were replaced.
+    The values of these keys are never shown, even after the secrets were replaced.
     """
     return {_SECRET_KEYS: json.dumps(sorted(keys))} if keys else {}
 

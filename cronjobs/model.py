@@ -163,7 +163,7 @@ class JobOptions:
     on_shutdown: OnShutdown | None = None
     on_lost: OnLost | None = None
     durable: Durable | None = None
-    executor: str | None = None  # for handlers: an entry of the file's executors; None: the tick's own host
+    executor: str | None = None  # for handlers: an entry of the file's executors; None means this host
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,8 @@ class Job(NamedTuple):
     failures: int = 0
     losses: int = 0
     interruptions: int = 0
-    max_attempts: int | None = None  # None: the job type's policy decides
-    timeout_s: float | None = None  # None: the job type decides
+    max_attempts: int | None = None  # None if the job type's policy decides
+    timeout_s: float | None = None  # None if the job type decides
     locked_by: str | None = None
     idempotency_key: str | None = None
     concurrency_key: str | None = None
@@ -227,9 +227,9 @@ class Succeeded:
 class Failed:
     """The attempt failed.
 
-    ``permanent``: the job is dead at once. ``retry_after``: the delay that the handler asked for. ``at_least``: the
-    shortest delay, whatever the policy says. ``kinds``: the kinds to compare with the policy's lists, or () if the
-    lists do not apply.
+    ``permanent`` says that the job is dead at once. ``retry_after`` is the delay that the handler asked for, and
+    ``at_least`` the shortest delay, whatever the policy says. ``kinds`` are compared with the policy's lists; they are
+    () if the lists do not apply.
     """
 
     error: str
@@ -256,7 +256,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A shutdown stopped the attempt. The job is not charged. ``by_hand``: a person stopped the attempt on purpose."""
+    """A shutdown stopped the attempt, or a person did on purpose (``by_hand``). The job is not charged."""
 
     error: str = "interrupted by shutdown"
     by_hand: bool = False
@@ -276,7 +276,8 @@ class Snoozed:
 class Released:
     """The job was claimed but never started. It is unchanged, and gets no history row.
 
-    ``error``: why the job could not be started, which is not its own fault. It is due again ``after`` this time.
+    If ``error`` is set, the job could not be started for that reason, which is not the job's own fault. Then the job is
+    due again when the time ``after`` has passed.
     """
 
     error: str | None = None
@@ -300,8 +301,8 @@ OUTCOME_WORDS: Final[dict[type, str]] = {
 class Transition(NamedTuple):
     """A job's next state and counters, as one statement writes them.
 
-    If ``run_at`` is None, the job's run_at is not changed. ``permanent``: the job is dead because of the kind of
-    failure, although tries are left. ``why``: the job is dead for another reason.
+    If ``run_at`` is None, the job's run_at is not changed. ``permanent`` says that the job is dead because of the kind
+    of failure, although tries are left. ``why`` is any other reason why the job is dead.
     """
 
     status: Status
@@ -317,7 +318,7 @@ class Transition(NamedTuple):
 class Finished(NamedTuple):
     """An attempt that ended in this process, as the worker passes it to the loop.
 
-    ``duration``: how long the handler ran. ``output``: what the handler printed and logged, already shortened.
+    ``duration`` is how long the handler ran. ``output`` is what the handler printed and logged, already shortened.
     """
 
     job: Job

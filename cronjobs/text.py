@@ -70,14 +70,13 @@ def cap(text: str, limit_bytes: int) -> str:
 def visible(text: str) -> str:
     """Escape what could act on a terminal (``\x1b[2J``, ``\r``, bidi overrides). Newlines and tabs are kept.
 
-    Backslashes are not doubled. Backslashes are not doubled, so the result cannot be decoded again. It is only shown to
-    people.
+    Backslashes are not doubled, so the result cannot be decoded again. It is only shown to people.
     """
     return _UNSAFE.sub(_escape, text)
 
 
 def one_line(text: str, limit: int) -> str:
-    """Escape like ``visible``, and also newlines and tabs. Cut to *limit* characters. So an event stays one line."""
+    """Escape like ``visible``, and also newlines and tabs. Cut to *limit* characters. So an event stays on one line."""
     # Cut first: the text may be megabytes, and nothing after the limit can be in the result.
     line = _UNSAFE_IN_A_LINE.sub(_escape, text[: limit + 1])
     return line if len(line) <= limit else line[: max(0, limit - 1)] + "…"[:limit]
