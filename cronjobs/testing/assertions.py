@@ -63,7 +63,7 @@ class ExpectedJob:
 
     job_type: str
     payload: Mapping[str, Any]
-    options: Mapping[str, Any]  # field of Found -> expected value
+    options: Mapping[str, Any]  # by field of Found, the expected value
 
     def is_met_by(self, job: Found) -> bool:
         return (
@@ -98,9 +98,9 @@ def assert_enqueued(
     """Assert that *connection* sees a job of *job_type* whose payload has these keys and values. Return the matches.
 
     For example ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. If a payload key has the same name
-    as an option, pass it in *payload*. ``count``: expect exactly this many jobs; without it, at least one. ``delay``:
-    the time between the enqueue and the job's run_at. ``status``: "queued", "succeeded" …; without it, any status, so
-    jobs that have run match too.
+    as an option, pass it in *payload*. ``count`` expects exactly this many jobs; without it, at least one is expected.
+    ``delay`` is the time between the enqueue and the job's run_at. ``status`` is "queued", "succeeded" and so on.
+    Without it, every status matches, so jobs that have run match too.
     """
     __tracebackhide__ = True
     given = {
@@ -130,7 +130,7 @@ def assert_not_enqueued(
     schema: str | None = None,
     **options_and_payload_keys: Any,
 ) -> None:
-    """Assert that *connection* sees no such job. Takes the same arguments as ``assert_enqueued``."""
+    """Assert that *connection* sees no job that matches. Takes the same arguments as ``assert_enqueued``."""
     __tracebackhide__ = True
     assert_enqueued(connection, job_type, payload, **{**options_and_payload_keys, "schema": schema, "count": 0})
 
@@ -195,9 +195,9 @@ def assert_fires(
 
     *schedule* is a name in *config* (default: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between*
     and *at* are timezone-aware datetimes, or ISO text. Text without an offset is in the schedule's time zone; for an
-    expression, that is *timezone* (default: UTC). ``at``: expect exactly these instants, or none for ``[]``. ``count``:
-    expect this many. If neither is given, the schedule must fire at least once. The returned instants are in the same
-    time zone. Only the file is used; pauses and catch-up are ignored.
+    expression, that is *timezone* (default: UTC). ``at`` expects exactly these instants (``[]`` means none), ``count``
+    expects this many. If neither is given, the schedule must fire at least once. The returned instants are in the
+    schedule's time zone. Only the file is used; pauses and catch-up are ignored.
     """
     __tracebackhide__ = True
     from cronjobs.engine.crontime.timing import timing

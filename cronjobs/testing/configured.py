@@ -38,12 +38,12 @@ def settings_of(config: str | Path | None, imports: Iterable[str] = (), database
 
 
 def _goes_out(path: str) -> bool:
-    """Whether this key of the file is only for alerts or pings. A test does not need their variables."""
+    """Whether the key at *path* is only for alerts or pings. A test does not need the variables in such keys."""
     return path.split(".")[0] == "alerts" or path.endswith(".ping")
 
 
 def handlers_of(settings: Settings) -> JobTypes:
-    """Import the handlers. Raises UsageError if a module cannot be imported. (A tick would let its jobs wait.)
+    """Import the handlers. Raises UsageError if a module cannot be imported. (A tick would let the module's jobs wait.)
 
     Handlers with an executor run in this process, so that a test needs no cluster.
     """

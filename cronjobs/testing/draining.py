@@ -34,7 +34,10 @@ NO_LIMIT: Final = timedelta(days=31)  # no job is too long for a test
 
 @dataclass(frozen=True)
 class Drained(EventCollector):
-    """The result of ``drain``. ``ran``: attempts, in order. ``unresolved``: unregistered type → number of due jobs."""
+    """The result of ``drain``.
+
+    ``ran`` has the attempts, in order. ``unresolved`` has the number of due jobs by job type, for unregistered types.
+    """
 
     ran: tuple[Ran, ...] = ()
     unresolved: Mapping[str, int] = field(default_factory=dict)
@@ -58,14 +61,14 @@ def drain(
 
     *connection* is anything that ``enqueue`` accepts, in the test's transaction. Each job runs in a savepoint, which is
     kept if the job succeeds. Its outcome and history are written as in a tick. If these jobs enqueue other jobs, those
-    also run if they are due; retries do not. ``at``: run as if it were this time (timezone-aware). *clock*: use this
-    clock instead. ``config``: the cronjobs.yaml whose ``imports`` and ``job_types`` are used. Without it, the handlers
-    come from ``imports``, and from whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and ``limit``
-    restrict which jobs run. ``raise_errors``: after everything is written, raise the exception of the first handler
-    that failed. ``outside``: also run jobs that were committed before this process began, and so were not made by the
-    tests. Without it, such jobs raise UsageError, and nothing runs. Timeouts of threads and ``isolation: process`` have
-    no effect. Raises UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000
-    jobs without a ``limit``.
+    also run if they are due; retries do not. With ``at``, the jobs run as if it were this time (timezone-aware); with
+    ``clock``, by this clock. ``config`` is the cronjobs.yaml whose ``imports`` and ``job_types`` are used. Without it,
+    the handlers come from ``imports``, and from whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and
+    ``limit`` restrict which jobs run. With ``raise_errors``, the exception of the first handler that failed is raised
+    after everything is written. With ``outside``, jobs that were committed before this process began, and so were not
+    made by the tests, also run. Without it, such jobs raise UsageError, and nothing runs. Timeouts of threads and
+    ``isolation: process`` have no effect. Raises UsageError if the handlers cannot be imported, if a handler ends the
+    transaction, and after 1,000 jobs without a ``limit``.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)

@@ -49,7 +49,7 @@ class Jobs:
 
     @property
     def connection(self) -> Any:
-        """The given connection, or the fixture's own in memory.
+        """The given connection, or the fixture's own connection to SQLite in memory.
 
         Raises UsageError if the fixture has a database instead.
         """
@@ -113,11 +113,11 @@ def cronjobs_fixture(
 ) -> Any:
     """Make a pytest fixture whose value is a ``Jobs``.
 
-    In conftest.py: ``jobs = cronjobs_fixture(connection="session")``. ``connection``: the name of your fixture that
-    returns the test's connection or session, for drain and the assertions. ``database_url``: a URL, or the name of your
-    fixture that returns a URL or an Engine, for tick. "sqlite" creates a new file for each test. Without both,
-    ``jobs.connection`` is SQLite in memory. Missing tables are created. ``config``, ``imports`` and ``schema`` are the
-    same as for ``drain``. With a ``database_url``, the file's schema is used.
+    In conftest.py, write ``jobs = cronjobs_fixture(connection="session")``. ``connection`` names your fixture that
+    returns the test's connection or session, for drain and the assertions. ``database_url`` is for tick: a URL, or the
+    name of your fixture that returns a URL or an Engine. "sqlite" creates a new file for each test. If neither is
+    given, ``jobs.connection`` is SQLite in memory. Missing tables are created. ``config``, ``imports`` and ``schema``
+    are the same as for ``drain``. With a ``database_url``, the file's schema is used.
     """
     import pytest
 

@@ -51,9 +51,9 @@ EffectKey = str | tuple[object, ...]
 class FakeContext(Context):
     """A Context without a database. It records what the handler did.
 
-    ``effects``: key → recorded result, or ``UNKNOWN`` if the effect was only begun. A step's key is
-    "job:1:step:render". ``reported``: the handler's ``progress()`` calls, in order, each as (done, of, note).
-    ``succeeded``: whether the handler ended the job with ``transaction()`` or ``finish()``. ``result``: the job's
+    ``effects`` has, by key, the recorded result, or ``UNKNOWN`` if the effect was only begun. A step's key is
+    "job:1:step:render". ``reported`` has the handler's ``progress()`` calls, in order, each as (done, of, note).
+    ``succeeded`` says whether the handler ended the job with ``transaction()`` or ``finish()``. ``result`` is the job's
     result.
     """
 
@@ -92,12 +92,12 @@ def context(
 ) -> FakeContext:
     """Make a ``ctx`` for calling a handler in a unit test: ``send_invoice(context(tries=3), invoice_id=7)``.
 
-    Each argument sets the field with the same name. ``remaining``: the time left, which stands still; 0 means that the
-    time is up. ``cancelled``: True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are those of
-    earlier attempts: key or name → the result, or ``UNKNOWN`` if the effect was begun and never recorded. All others
-    were never begun. ``connection``: the connection that ``ctx.transaction()`` yields, in a savepoint. Without it,
-    ``ctx.transaction()`` raises UsageError. Instants are timezone-aware. ``started_at`` and ``enqueued_at`` are by
-    default the current time of *clock*. Raises UsageError for an invalid field.
+    Each argument sets the field with the same name. ``remaining`` is the time left, which stands still; 0 means that
+    the time is up. ``cancelled`` is True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are those
+    of earlier attempts. They map a key or a name to the result, or to ``UNKNOWN`` if the effect was begun and never
+    recorded. All other effects were never begun. ``connection`` is the connection that ``ctx.transaction()`` yields, in
+    a savepoint. Without it, ``ctx.transaction()`` raises UsageError. Instants are timezone-aware. By default,
+    ``started_at`` and ``enqueued_at`` are the current time of *clock*. Raises UsageError for an invalid field.
     """
     clock = clock or StillClock()
     for name, instant in (("scheduled_for", scheduled_for), ("started_at", started_at), ("enqueued_at", enqueued_at)):
@@ -149,7 +149,7 @@ def context(
 
 
 class _MemoryLedger(Ledger):
-    """A ledger in memory with the effects of this and earlier attempts. It decides as the real ledger does."""
+    """A ledger in memory, with the effects of this attempt and earlier ones. It decides as the real ledger does."""
 
     def __init__(self, lease: Lease, log: Logger) -> None:
         self.log = log

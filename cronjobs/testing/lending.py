@@ -42,7 +42,7 @@ class Savepoint:
 class Lender:
     """The test's connection as an SQLAlchemy Connection.
 
-    Its savepoints are made through its owner (session, Django).
+    Its savepoints are made through the connection's owner (a session, or Django).
     """
 
     def __init__(self, connection: Callable[[], Connection], savepoint: Callable[[], Savepoint], what: str) -> None:
@@ -55,8 +55,8 @@ class Lender:
             connection.exec_driver_sql("SELECT 1").close()  # opens the transaction if the first statement does that
         if not _is_open(connection):
             raw: Any = connection.connection.driver_connection
-            # Python's sqlite3 begins a transaction only at the first INSERT. Outside one, releasing a savepoint
-            # commits.
+            # Python's sqlite3 begins a transaction only at the first INSERT. Outside a transaction, releasing a
+            # savepoint commits.
             if connection.dialect.name != "sqlite" or raw.isolation_level is None:
                 raise UsageError(
                     f"{self._what} needs a transaction of the test's own, but this connection commits "
@@ -72,7 +72,7 @@ def ended_since(connection: Connection, transaction: object) -> bool:
 
 
 def _is_open(connection: Connection) -> bool:
-    """Whether the driver reports an open transaction. True if the driver does not say."""
+    """Whether the driver reports an open transaction. If the driver cannot tell, return True."""
     return has_open_transaction(connection.connection.driver_connection) is not False
 
 
@@ -100,7 +100,7 @@ class _OfSession(Savepoint):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._session = session
-        session.connection()  # begins now, because the handler may use another session
+        session.connection()  # begins the savepoint now, because the handler may use another session
 
     def flush(self) -> None:
         self._session.flush()

@@ -31,7 +31,7 @@ WORKER: Final = "drain"
 
 
 class _Ends(queue.SimpleQueue["Ended | None"]):
-    """The queue from which the loop takes outcomes. It runs the next job when the loop waits for one."""
+    """The queue from which the loop takes outcomes. When the loop waits for an outcome, the queue runs the next job."""
 
     def __init__(self, run: Callable[[Attempt], Ended]) -> None:
         self.waiting: deque[Attempt] = deque()
@@ -50,7 +50,7 @@ class _Ends(queue.SimpleQueue["Ended | None"]):
 class OneHere(Workers):
     """One worker, in the thread that waits for outcomes. Each attempt runs in a savepoint.
 
-    ``raised``: the exceptions of the handlers that ``noting`` has wrapped, in order.
+    ``raised`` has the exceptions of the handlers that ``noting`` has wrapped, in order.
     """
 
     def __init__(self, settings: Settings, database: LentDatabase, clock: Clock) -> None:
@@ -82,8 +82,8 @@ class OneHere(Workers):
         assert lender is not None
         connection = lender.connection()
         transaction, savepoint = connection.get_transaction(), lender.savepoint()
-        # Run in a copy of the context. Handlers see what the test has set, such as a session, and leave nothing for the
-        # next.
+        # Run in a copy of the context, so that handlers see what the test has set, such as a session, and leave nothing
+        # behind for the next handler.
         finished = copy_context().run(run_attempt, attempt, self.around, self.clock)
         error = next(reversed(self.raised[raised_before:]), None)
         try:
@@ -97,7 +97,7 @@ class OneHere(Workers):
         return Ended(attempt, finished, self.clock.monotonic())
 
     def _end(self, attempt: Attempt, finished: Finished, savepoint: Savepoint) -> Finished:
-        """Keep the handler's writes if it succeeded, or ended its job itself. Otherwise keep only our own writes."""
+        """Keep the handler's writes if the handler succeeded or ended its job itself. Otherwise keep only our own."""
         keep = isinstance(finished.outcome, Succeeded) or self._ended_itself(attempt)
         if keep:
             try:

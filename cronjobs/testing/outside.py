@@ -68,7 +68,7 @@ def refuse_jobs_from_outside(connection: Connection, known: Collection[str], que
 
 
 def _committed(file: str, ids: Iterable[int]) -> set[int]:
-    """Return those of *ids* that another connection can see, or all of them if no other connection can be opened."""
+    """Return the *ids* that another connection can see, or all *ids* if no other connection can be opened."""
     wanted = set(ids)
     if not wanted:
         return wanted

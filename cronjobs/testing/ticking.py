@@ -30,8 +30,9 @@ from cronjobs.testing.ran import EventCollector, Ran, ran_by
 class Ticked(EventCollector):
     """The result of a tick.
 
-    ``ran``: the attempts, in the order in which they ended. ``occurrences``: outcome (enqueued, skipped, missed,
-    coalesced) → number. ``unresolved``: unregistered type → number of due jobs. ``ended``: why the tick ended.
+    ``ran`` has the attempts, in the order in which they ended. ``occurrences`` has their number by outcome (enqueued,
+    skipped, missed, coalesced). ``unresolved`` has the number of due jobs by job type, for unregistered types.
+    ``ended`` says why the tick ended.
     """
 
     ran: tuple[Ran, ...] = ()
@@ -53,9 +54,9 @@ def tick(
     The tick sees only committed rows, and commits its own changes. *database_url* is required even if *config* names a
     database, because a tick in the future runs everything that waits. Missing tables are created. Schedules fire and
     jobs run as under cron: in threads or in their own processes, with their timeouts. A schedule never fires for times
-    before a tick first saw it. So tick once, and then again at a later time. *clock*: use this clock instead of *at*.
-    *config* and *imports* are the same as for ``drain``. Raises ConfigError or DatabaseError if these would end a tick,
-    and UsageError if handlers cannot be imported.
+    before a tick first saw it. So tick once, and then again at a later time. If *clock* is given, it is used instead of
+    *at*. *config* and *imports* are the same as for ``drain``. Raises ConfigError or DatabaseError where a real tick
+    would end with such an error, and UsageError if handlers cannot be imported.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     if isinstance(database_url, Engine):
