@@ -44,7 +44,7 @@ _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
 # A password ends before a path, which may contain an @. "user:password@host" is the example in our own messages.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
 # In the URL of a web server, a user without a password is a token. In "ssh://git@host", and in the URL of a database,
-# it is not.
+# such a user is no token.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
 # The marks that our own functions leave where they cut text: text.one_line, text.CappedText and exec's output. If a
 # secret was cut, its remains are masked here, because someone would forget to mask before cutting.

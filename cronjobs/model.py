@@ -205,7 +205,7 @@ class Job(NamedTuple):
     created_at: datetime | None = None
     started_at: datetime | None = None
     next_occurrence: datetime | None = None  # of the job's schedule; a retry never waits longer than this
-    retry_until: str | None = None  # of the job's schedule; "next_occurrence": give up instead of retrying after it
+    retry_until: str | None = None  # of the job's schedule; "next_occurrence" means no retry after that
 
     @property
     def gives_up_at(self) -> datetime | None:
@@ -337,7 +337,7 @@ def duration(value: timedelta | str | float) -> timedelta:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration: write it as 55s, 10m, 24h or 7d")
-    seconds = _seconds(value) if isinstance(value, str) else value  # not float(): an int may be too large for it
+    seconds = _seconds(value) if isinstance(value, str) else value  # not float(), since an int may be too large for it
     if not 0 <= seconds <= 10 * 366 * 86400:
         raise ValueError(f"{value!r} is not a duration between 0 and ten years")
     return timedelta(seconds=seconds)

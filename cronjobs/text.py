@@ -77,7 +77,7 @@ def visible(text: str) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """Escape like ``visible``, and also newlines and tabs. Cut to *limit* characters. So an event stays on one line."""
-    # Cut first: the text may be megabytes, and nothing after the limit can be in the result.
+    # Cut first, because the text may be megabytes long, and nothing after the limit can be in the result.
     line = _UNSAFE_IN_A_LINE.sub(_escape, text[: limit + 1])
     return line if len(line) <= limit else line[: max(0, limit - 1)] + "…"[:limit]
 

@@ -149,7 +149,7 @@ class OneHere(Workers):
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, Snooze):  # a snooze is not a failure: the job runs again later
+            if not isinstance(error, Snooze):  # a snooze is not a failure, since the job runs again later
                 self.raised.append(error)
             raise
 

@@ -85,7 +85,7 @@ def _files(spec: ModuleSpec) -> Iterator[Path]:
     for place in places:
         if place is None:
             continue
-        # Not resolve(): an untrusted user could make a link point into those packages until we have checked it.
+        # Do not use resolve(): until we have checked a link, an untrusted user could make it point into those packages.
         file = Path(os.path.abspath(place))  # noqa: PTH100
         if not any(file.is_relative_to(folder) for folder in _INSTALLED):
             yield file

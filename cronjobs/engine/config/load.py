@@ -37,9 +37,10 @@ from cronjobs.errors import ConfigError
 from cronjobs.masking import keys_holding, long_enough, named_secrets
 from cronjobs.reserved import EXEC_PREFIX
 
-# A mistake in these is fatal: it could mean the wrong database, someone else's jobs, or retiring every schedule.
+# A mistake in these is fatal, because it could lead to the wrong database, to someone else's jobs, or to retiring every
+# schedule.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
-# A command that only reads the database continues despite mistakes in the other keys.
+# A command that only reads the database continues despite mistakes in any other key.
 FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
 
 

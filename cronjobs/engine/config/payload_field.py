@@ -64,7 +64,7 @@ _DISPUTED: Final = re.compile(
 
 def _json_scalar(reading: Reading, node: Scalar) -> Any:
     if not node.plain or "${" in node.text:
-        return reading.text(node, secret=True)  # always text: a variable's content must not change the value's type
+        return reading.text(node, secret=True)  # always text, so that a variable's content cannot change the type
     text = node.text
     if node.is_null:
         return None

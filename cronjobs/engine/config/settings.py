@@ -236,7 +236,7 @@ class Settings:
     file: Path
     folder: Path
     database: str = ""
-    database_unset: str = ""  # why ``database`` is "": a variable in the URL is not set
+    database_unset: str = ""  # why ``database`` is "", if a variable in the URL is not set
     project: str = ""
     environment: str = ""
     schema: str | None = None

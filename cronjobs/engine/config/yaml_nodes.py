@@ -23,7 +23,7 @@ UNREADABLE: Final = "\ue000"
 _MAX_REPAIRS: Final = 50
 _MAX_READ_AGAIN: Final = 5_000_000  # characters, for all repairs of one file together
 
-# libyaml, if PyYAML was built with it: it is ten times as fast, and a tick reads its file every minute.
+# Use libyaml if PyYAML was built with it, because libyaml is ten times as fast, and a tick reads its file every minute.
 _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

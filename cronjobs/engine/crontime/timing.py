@@ -254,7 +254,7 @@ def _listed(day: date, walls: list[int]) -> str:
 
 
 def _clock(day: date, wall: int, beside: int | None = None) -> str:
-    """Return a wall-clock time. Its date is left out if it is the same as that of *beside*."""
+    """Return a wall-clock time. The date is left out if *beside* is on the same date."""
     moment = _midnight(day) + timedelta(seconds=wall)
     known = beside is not None and wall // _DAY_S == beside // _DAY_S
     text = f"{moment:%H:%M:%S}".removesuffix(":00")

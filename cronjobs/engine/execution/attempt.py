@@ -59,7 +59,7 @@ class Phase(Enum):
     ENDED = "ended"  # leased, and its end still has to be written
     RUNS_ON = "runs on"  # its handler recorded its success in a transaction and still runs; it holds no lease any more
     RETURNED = "returned"  # its handler recorded its success and has returned, which still has to be reported
-    LOST = "lost"  # its lease is gone, and its thread still runs
+    LOST = "lost"  # its lease is gone, but its thread still runs
     GONE = "gone"
 
 
@@ -102,7 +102,7 @@ class Attempt:
     taken: float = 0.0  # when the loop got the answer to its claim
     recorded: str | None = None  # the outcome in its history row, written while its thread still runs
     recorded_at: float = 0.0
-    is_row_due: bool = False  # that history row is not written yet
+    is_row_due: bool = False  # whether that history row still has to be written
 
     # Fields of its worker.
     worker: str = ""
@@ -292,7 +292,7 @@ class InFlight:
 
         If *working* is True, only leases of attempts that have not ended count.
         """
-        # A copy: the signal handler may call this while the loop changes the dict.
+        # Iterate over a copy, because the signal handler may call this while the loop changes the dict.
         attempts = list(self.held.values())
         return min([each.leased_at for each in attempts if not (working and each.has_ended)], default=math.inf)
 

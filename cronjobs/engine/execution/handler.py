@@ -208,7 +208,7 @@ def _succeeded(result: Any) -> Outcome:
 
 
 def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surroundings | None = None) -> Any:
-    import asyncio  # only for async handlers: this import takes as long as Python's own start
+    import asyncio  # only for async handlers, since this import takes as long as Python's own start
 
     waiting = partial(_await, result, attempt, around.settings.run.shutdown_grace)
     try:

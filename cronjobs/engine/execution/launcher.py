@@ -170,7 +170,7 @@ class Launcher:
                 self.report("exited", str(os.waitstatus_to_exitcode(status)), str(int(self.stopped)))
 
     def signal_all(self, number: int, tell: bool) -> None:
-        """Signal every descendant once. The next round of killing reaches those forked meanwhile."""
+        """Signal every descendant once. Processes that fork meanwhile are reached by the next round."""
         self.stopped = True
         everyone = descendants(os.getpid()) if self.subreaper else []
         if tell:

@@ -38,7 +38,8 @@ class _Sink:
 
 
 _current: ContextVar[_Sink | None] = ContextVar("cronjobs_output", default=None)
-# By thread, not by context: a new thread starts with an empty context, and may adopt another.
+# The sinks are kept by thread and not by context, because a new thread starts with an empty context, and may adopt
+# another context.
 _of_threads: WeakKeyDictionary[threading.Thread, _Sink] = WeakKeyDictionary()
 
 

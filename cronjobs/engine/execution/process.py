@@ -86,7 +86,7 @@ def command_environment(
         "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
         "CRONJOBS_DEADLINE": deadline.isoformat() if deadline else None,
     }
-    # Do not inherit facts that the job lacks: the runner itself may have been started by another job's command.
+    # Do not inherit the facts that the job lacks, because another job's command may have started the runner.
     env = {name: value for name, value in base.items() if name not in facts}
     return env | {name: clean(value) for name, value in facts.items() if value is not None}
 
@@ -362,7 +362,7 @@ class _Child:
                 command.leave_running,
             )
         )
-        # Use a file: a payload can exceed the pipe buffer, and writing it would block or need a thread.
+        # Use a file, because a payload can be larger than a pipe's buffer, and then writing it would block.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(command.stdin)
             stdin.seek(0)
@@ -374,7 +374,8 @@ class _Child:
             try:
                 with theirs:
                     # -I -S: without PYTHON… variables and site-packages the launcher starts in a third of the time.
-                    # Its own session: a Ctrl-C at our terminal, or a kill of our process group, must reach us alone.
+                    # The launcher gets its own session, because a Ctrl-C at our terminal, or a kill of our process
+                    # group, must reach us alone.
                     self._launcher = subprocess.Popen(
                         [sys.executable, "-I", "-S", str(LAUNCHER), str(theirs.fileno()), str(os.getpid())],
                         stdin=stdin if command.stdin else subprocess.DEVNULL,

@@ -22,14 +22,14 @@ class Reporting:
     ``listener`` is called at once with each progress report, in the thread that reports, for a person who watches.
     """
 
-    # Shared defaults of the class: a drain makes thousands of these objects, and few ever report anything.
+    # These are defaults of the class, because a drain makes thousands of objects, and few of them report anything.
     output: CappedText | None = None
     listener: Callable[[HowFar], None] | None = None
     shown: HowFar | None = None  # what the tick last showed to a person who watches
     _said: tuple[HowFar, float, float, float] | None = None  # replaced as a whole, so no lock is needed
     _unended = ""  # the unfinished last line of a command's output
     _taken = 0  # bytes of the output that the loop has read
-    _held = ""  # read but not masked yet: it may be the beginning of a secret
+    _held = ""  # text that was read but is not masked yet, because it may be the beginning of a secret
     _tail = ""  # the last part of the output, masked
     _torn = False  # a word was too long to hold, so the next output begins in its middle
     _end = 0  # bytes up to the tail's end, counted before masking
@@ -100,7 +100,7 @@ class Reporting:
             self._end += len(text.encode())
             self._held, self._tail, self._torn = "", "", True
             return
-        # Mask URLs even if this part of the text has no sign of one: it may be the rest of a URL.
+        # Mask URLs even if this part of the text has no sign of a URL, because it may be the rest of one.
         masked, self._held = mask_urls(mask(text[:ready], secrets)), text[ready:]
         self._end += len(masked.encode())
         self._tail = _last_bytes(self._tail + masked)

@@ -38,13 +38,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0  # between two queries
 class FoundJob:
     """A job as ``find`` or ``wait`` read it. Instants are timezone-aware, in UTC.
 
-    ``status``: queued, running, succeeded, failed (it will be retried), dead or cancelled. ``result``: the handler's
-    return value; None if the job has not succeeded. ``progress``: the running attempt's latest report, with ``done``,
-    ``of`` (None if the total is unknown) and ``note``. ``next_try``: when a waiting job is due; None if the job is not
-    waiting. ``attempts``: how many times a runner has claimed the job. ``failures``: how many of these attempts count
-    against ``max_attempts``. ``max_attempts``: None if the enqueue left it to the job type, which only runners know,
-    and the job is not running now. A ``payload``, ``meta`` or ``result`` that cannot be read is None. Once a job is
-    pruned and only its key is kept, ``payload`` is {} and ``result`` is None.
+    ``status`` is queued, running, succeeded, failed (it will be retried), dead or cancelled. ``result`` is the
+    handler's return value, or None if the job has not succeeded. ``progress`` is the running attempt's latest report,
+    with ``done``, ``of`` (None if the total is unknown) and ``note``. ``next_try`` is when a waiting job is due, or
+    None if the job is not waiting. ``attempts`` is how many times a runner has claimed the job, and ``failures`` is how
+    many of these attempts count against ``max_attempts``. ``max_attempts`` is None if the enqueue left it to the job
+    type, which only runners know, and the job is not running now. A ``payload``, ``meta`` or ``result`` that cannot be
+    read is None. Once a job is pruned and only its key is kept, ``payload`` is {} and ``result`` is None.
     """
 
     id: int

@@ -74,7 +74,7 @@ class Writing:
         check_on_conflict(on_conflict)
         self._tried = tried
         self._replace = on_conflict == "replace"
-        # One row per key: a statement cannot affect one row twice.
+        # Keep one row per key, because a statement cannot affect one row twice.
         self._places: list[Place] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
         self._left: dict[Place, dict[str, Any]] = {}
         for place, row in zip(self._places, rows, strict=True):

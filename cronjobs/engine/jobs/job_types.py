@@ -48,7 +48,7 @@ class JobType:
     on_lost: OnLost = "retry"
     durable: Durable = "group"  # "each": the outcome is committed before the worker starts another job
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # for a command
-    timeout_declared: bool = True  # False: the timeout is only the default and says nothing about the work
+    timeout_declared: bool = True  # if False, the timeout is only the default and says nothing about the work
     executor: str | None = None  # the cluster that runs the handler; None means this host
     for_crashes: bool = False  # it runs in a process because its runners crashed, not because of its own settings
 

@@ -65,7 +65,7 @@ class OwnTransaction:
     def finish(self, target: Target, result: Any) -> None:
         """Write the success in the transaction that is open on *target*. Raises LeaseLost."""
         self.refuse_if_over("ctx.finish()")
-        from cronjobs.engine.database.user_connections import commits_by_itself  # it imports both dialects
+        from cronjobs.engine.database.user_connections import commits_by_itself  # this module imports both dialects
 
         self.check()
         connection = connection_of(target, self.database.address.schema, "ctx.finish")

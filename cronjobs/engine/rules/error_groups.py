@@ -21,8 +21,8 @@ _HTTP_OR_SMTP: Final = r"^[45]\d\d\b"
 _CODE: Final = (
     r"\b(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|signal|smtp)[ :=#(]*\[?\d{1,3}\b|\bsqlstate \w{5}\b"
 )
-# An enqueuer can choose the text, so nothing may make the work quadratic: a word is tried only where it begins, and a
-# quotation ends where the next one begins.
+# An enqueuer can choose the text, so no text may make the work quadratic. Therefore a word is tried only where it
+# begins, and a quotation ends where the next quotation begins.
 _PARTS: Final = re.compile(
     rf"""
       (?P<kept>{_HTTP_OR_SMTP}|{_CODE})

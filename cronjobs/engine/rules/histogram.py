@@ -8,7 +8,7 @@ from typing import Final
 # upper ends of the buckets; one more bucket has the rest
 BOUNDS_S: Final = (0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 900, 3600, 14400)
 BOUNDS: Final = tuple(round(bound * 1_000_000) for bound in BOUNDS_S)
-NO_BUCKET: Final = -1  # nothing was measured: the job never began, or nobody saw the attempt end
+NO_BUCKET: Final = -1  # nothing was measured, because the job never began or nobody saw the attempt end
 
 
 def bucket_of(micros: float | None) -> int:

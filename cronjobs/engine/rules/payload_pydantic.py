@@ -161,7 +161,7 @@ def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) ->
             return read(value)
         except PydanticCustomError:  # its message says more
             raise
-        except (ValueError, ArithmeticError):  # Decimal raises the latter
+        except (ValueError, ArithmeticError):  # Decimal raises ArithmeticError
             raise PydanticCustomError(OURS, "{what}", {"what": f"is not {words}"}) from None
 
     plain = no_info_plain_validator_function(checked)

@@ -110,7 +110,7 @@ def painted(
 
 
 def gaps(first: int, count: int, hours: Collection[int]) -> list[tuple[int, int]]:
-    """Return the ranges of quarters that are not in *hours*, each as its first quarter and the one after its last.
+    """Return the ranges of quarters that are not in *hours*, each as its first quarter and the quarter after its last.
 
     An hour is given by its first quarter.
     """

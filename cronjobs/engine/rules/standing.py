@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from cronjobs.engine.rules.occurrences import ran_early
 
-DEFAULT_GRACE: Final = timedelta(hours=1)  # of a schedule without ``grace:``; only ``NotRun`` uses it
+DEFAULT_GRACE: Final = timedelta(hours=1)  # the grace of a schedule without ``grace:``; only ``NotRun`` uses it
 # After its timeout or its lease, an attempt has this long until its runner has stopped it or a tick has settled it.
 OVERRUN: Final = timedelta(minutes=5)
 

@@ -9,7 +9,7 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.errors import DatabaseBusy
 
-SHARE: Final = 0.25  # of the time left in the tick
+SHARE: Final = 0.25  # of the time left in the tick is used for closing hours
 
 
 def close_hours(tick: TickContext) -> None:

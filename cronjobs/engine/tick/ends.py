@@ -36,7 +36,8 @@ from cronjobs.model import Finished, Released, RetryPolicy, Succeeded
 
 NOT_BEGUN: Final = Released()
 STILL_HERE: Final = Released("an earlier attempt of this job lost its lease, and that attempt's code still runs here")
-BRIEF_S: Final = 0.0005  # the ends of jobs this short are written together: the next end comes sooner than a commit
+# The ends of jobs this short are written together, because waiting for the next end takes less time than a commit.
+BRIEF_S: Final = 0.0005
 
 
 @dataclass

@@ -41,7 +41,7 @@ class Door(NamedTuple):
     module: str
     wanted: Callable[[Settings, str], bool]
     beside_jobs: bool = False  # also used in the process of a job that runs outside a tick
-    not_started: bool = False  # it reports a tick that did not begin
+    not_started: bool = False  # whether it reports ticks that did not begin
 
 
 def _pings(settings: Settings, _spool: str) -> bool:

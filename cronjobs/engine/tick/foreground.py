@@ -159,7 +159,7 @@ class Foreground:
         self._running = False  # whether the job's own code runs
         self._lost = False
         self._ended = False  # whether the loop has been given the job's end
-        # Without a watchdog: a person may suspend this process (Ctrl-Z), and a handler may set alarms of its own.
+        # The loop has no watchdog, because a person may suspend this process (Ctrl-Z), and a handler may set alarms.
         self._loop = Loop.for_one_job(
             self._attempt,
             database,

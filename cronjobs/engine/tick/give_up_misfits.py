@@ -31,4 +31,4 @@ def give_up(tick: TickContext, types: Callable[[], JobTypes]) -> None:
             tick.result.counts.dead += 1
             tick.emit(events.job_ended(end, dead, policy, tick.settings.folder))
         if len(given_up) < len(found):
-            return  # somebody has locked the others: the next tick looks again
+            return  # somebody has locked the other jobs, so the next tick looks again

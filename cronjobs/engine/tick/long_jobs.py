@@ -203,7 +203,7 @@ def _why_silent(process: subprocess.Popen[bytes]) -> str:
     import subprocess
 
     with suppress(subprocess.TimeoutExpired):
-        status = process.wait(REAPED_WITHIN_S)  # its pipe closes shortly before the process ends
+        status = process.wait(REAPED_WITHIN_S)  # the pipe closes shortly before the process ends
         how = f"exit status {status}" if status >= 0 else f"signal {-status}"
         return f"its process ended without an answer, {how}"
     return SILENT

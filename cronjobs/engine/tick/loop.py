@@ -206,7 +206,7 @@ class Loop:
         self.workers.wake()
 
     def _report_stopping(self) -> None:
-        # Not in stop(): a signal handler may interrupt the very line that writes to the log.
+        # This is not done in stop(), because a signal handler may interrupt the very line that writes to the log.
         if self.stopping is not None and not self.stop_reported:
             self.stop_reported = True
             self.emit(events.signalled(self.stopping))
@@ -369,7 +369,7 @@ class Loop:
             job_type = self.job_types.types.get(job.job_type)
             if job_type is None:  # an unresolved claim took a job of a removed type; its lease expires
                 continue
-            if job.id in self.in_flight.held:  # its row was reset by hand, or by a clock that jumped
+            if job.id in self.in_flight.held:  # the job's row was reset by hand, or by a clock that jumped
                 self._lose(self.in_flight.held[job.id])
             attempt = Attempt(job, job_type, timeout_of(job, job_type), claimed=turn.sent, lease_s=self.lease_s)
             self._take(attempt)
@@ -377,7 +377,7 @@ class Loop:
                 self.emit(events.job_claimed(job))
             attempts.append(attempt)
         if attempts:
-            self._move_watchdog()  # before any of their code runs: this process may be frozen at any line
+            self._move_watchdog()  # before any of their code runs, since this process may be frozen at any line
         still_here = {attempt.job.id for attempt in self.in_flight.without_lease}
         for attempt in attempts:
             if attempt.job.id in still_here:

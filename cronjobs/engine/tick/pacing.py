@@ -13,7 +13,7 @@ from cronjobs.engine.tick.trouble import FAULT
 
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
 MORE_DUE_S: Final = 0.02  # until the next claim, if another runner was just checking limits
-UNBEGUN_S: Final = 1.0  # after this, release jobs claimed ahead that have not started: no slot will be free soon
+UNBEGUN_S: Final = 1.0  # after this, release jobs claimed ahead that have not started, since no slot will be free soon
 LAST_CHANCE_S: Final = 0.25  # time in which a handler that stops when asked at its timeout can still end in this tick
 LOCKED_PAUSE_S: Final = 0.1  # before the next try for a row that another transaction has locked
 SHORTEST_WAIT_S: Final = 0.001

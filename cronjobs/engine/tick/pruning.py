@@ -13,8 +13,8 @@ from cronjobs.errors import DatabaseBusy
 EVERY: Final = timedelta(seconds=PRUNE_EVERY_S)  # between two rounds of pruning; only time limits a round
 OVERDUE: Final = timedelta(hours=2)  # after this even a tick with work spends a little of its time on pruning
 WRONG_CLOCK: Final = timedelta(seconds=WRONG_CLOCK_S)
-SHARE: Final = 0.75  # of the time left in the tick after its work
-OVERDUE_SHARE: Final = 0.1  # of a tick with work, if no tick had time to prune for hours
+SHARE: Final = 0.75  # of the time left in the tick after its work is used for pruning
+OVERDUE_SHARE: Final = 0.1  # of a tick with work is used for pruning if no tick has had time to prune for hours
 
 
 def is_due(pruned_at: datetime | None, now: datetime) -> bool:

@@ -58,7 +58,7 @@ class Recovery:
     def run(self) -> None:
         """Settle attempts whose lease expired or whose runner is dead.
 
-        The outcome is the one that the runner recorded. Without a record, an attempt that may have begun is lost.
+        The outcome is what the runner recorded. If it recorded nothing, an attempt that may have begun is lost.
         """
         self._cut_far_leases()
         while self.tick.go_on():
@@ -97,7 +97,7 @@ class Recovery:
         runner = expired.job.locked_by or ""
         died = runner in self.runners.dead or is_gone(runner, self.tick.identity) is None
         if died and isinstance(end.finished.outcome, Lost) and _policy_of(expired).in_thread:
-            # Count one death for all attempts found together: a machine that was switched off ends them at once.
+            # Count one death for all attempts found together, since switching a machine off ends them all at once.
             self.deaths[expired.job.job_type] = runner
 
     def _record_deaths(self) -> None:

@@ -41,7 +41,7 @@ class Counts:
 
     claimed: int = 0
     succeeded: int = 0
-    failed: int = 0  # and will be retried
+    failed: int = 0  # failed, and will be retried
     dead: int = 0
     cancelled: int = 0
     interrupted: int = 0

@@ -17,7 +17,7 @@ from cronjobs.engine.tick.extras import Beside, Over, of_tick
 if TYPE_CHECKING:
     from cronjobs.engine.jobs.job_types import JobTypes
 
-FOLD_SHARE: Final = 0.25  # of the time left in the tick
+FOLD_SHARE: Final = 0.25  # of the time left in the tick is used for folding counts
 
 
 class SpareTime:

@@ -200,7 +200,7 @@ class Tick(TickContext):
                 self.result.trouble = str(self.loop.outage.error)
             return
         if not self.database_gone:
-            # A lost COMMIT reply need not be resolved: an idle tick writes one statement, which is safe to repeat.
+            # A lost COMMIT reply need not be resolved, since an idle tick's one statement is safe to repeat.
             with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
 
@@ -240,7 +240,7 @@ class Tick(TickContext):
                 process.send_signal(number)
         if self.loop is not None:
             self.loop.stop(self.stop_requested)
-        elif first:  # handlers may be importing: an import gets as much time to stop as a handler
+        elif first:  # an import of handlers may be under way, and gets as much time to stop as a handler
             grace_s = self.settings.run.shutdown_grace.total_seconds()
             self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
         else:  # nothing runs yet, so no transaction is worth waiting for

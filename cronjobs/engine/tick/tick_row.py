@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TickRow:
-    """The contents of a tick's row. ``fingerprint`` is that of the definitions that the tick found or applied.
+    """The contents of a tick's row. ``fingerprint`` identifies the definitions that the tick found or applied.
 
     ``loaded`` has the tick's job types and the version of their code, or is None if the tick did not load handlers.
     """
@@ -44,7 +44,7 @@ class TickRow:
     def settle(self, connection: Connection) -> int:
         """Write the row in a transaction that also writes ledger rows, and return the id by which they refer to it.
 
-        Each such transaction writes the row again, since the one before may have been rolled back.
+        Each such transaction writes the row again, since the previous transaction may have been rolled back.
         """
         self._begun, self._types_recorded = True, self.loaded is not None
         return ticks.begin_tick(connection, self._facts(connection))

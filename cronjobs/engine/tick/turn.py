@@ -135,7 +135,7 @@ class ClaimPlanner:
         known = self.job_types.types.get(job_type)
         if known is not None and known.starts_at_once:  # never claimed ahead, so its time does not count
             return
-        if known is not None and known.durable == "each":  # its worker was busy until the commit
+        if known is not None and known.durable == "each":  # the job's worker was busy until the commit
             seconds += self.write_s
         self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
 

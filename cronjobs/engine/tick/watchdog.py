@@ -57,7 +57,7 @@ class Watchdog:
         left_s = max(0.001, instant - self._clock.monotonic())
         if self._hard is not None and instant != self.instant:  # the call releases the GIL, so avoid it
             self._hard.stand_at(instant + self._hard_after_s)
-        # Set the timer even if *instant* is unchanged: a handler's signal.alarm() shares it and may have stopped it.
+        # Set the timer even if *instant* is unchanged, because a handler's signal.alarm() may have stopped this timer.
         signal.setitimer(signal.ITIMER_REAL, left_s, timer.STRIKE_AGAIN_S)
         self.instant = instant
 
