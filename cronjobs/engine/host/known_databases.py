@@ -1,7 +1,7 @@
 """Remembers which databases existed, so that no empty file takes the place of a SQLite file whose disk is not mounted.
 
 The notes are kept in the user's state folder, one for each database file and project folder. So a project in a new
-folder, for example after a reinstallation, can start without any preparation, even if the database file's path is old.
+folder, for example after a reinstallation, can start without any preparation, even with the old path of the database.
 """
 
 from __future__ import annotations

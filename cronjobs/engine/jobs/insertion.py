@@ -173,7 +173,7 @@ class Writing:
             gone = [place for place in new if place in self._left and place not in self._to_replace]
             if gone:
                 self._held = JobHeld(str(gone[0]), None)
-            self._replace_found(connection)  # before the lock is released, in autocommit at this block's end
+            self._replace_found(connection)  # before the lock is released (in autocommit, as this block ends)
 
     def _needing_a_place(self) -> list[Place]:
         return [place for place in self._left if not self._stays(place)]

@@ -261,7 +261,7 @@ def one_of(values: Sequence[Any]) -> str:
 
 
 def _union(members: Sequence[Check]) -> Check:
-    """Return the check for a union. The first member that fits counts. They are tried as written, but float last."""
+    """Return the check for a union. Members are tried as written, but float last; the first that fits counts."""
     members = sorted(members, key=lambda member: member is _FLOAT)
     words = " or ".join(dict.fromkeys(member.words for member in members))
     others = [member for member in members if member is not _NULL]

@@ -32,7 +32,7 @@ def lease_of(job: Job) -> Lease:
 
 
 class Report(NamedTuple):
-    """A running attempt's report, which a renewal also writes. If ``live_output`` is None, the row keeps its own."""
+    """A running attempt's report, which a renewal also writes. If ``live_output`` is None, the row keeps the old."""
 
     lease: Lease
     reported: Reported

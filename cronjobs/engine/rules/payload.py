@@ -32,7 +32,7 @@ NOT_UTF8: Final = "not UTF-8"
 # A payload of the allowed 256 KiB can be four times as long as text with escapes and blanks.
 MOST_FETCHED: Final = 1024 * 1024
 TOO_LARGE: Final = "cronjobs too large"  # what the database returns instead of a larger value
-ODD_NUMBER: Final = "cronjobs odd number"  # what it returns instead of a value with a number of too many digits
+ODD_NUMBER: Final = "cronjobs odd number"  # what the database returns if a number has too many digits
 
 
 def read_json(value: str | bytes) -> Any:

@@ -92,7 +92,7 @@ class PydanticReader:
         return changed
 
     def _union(self, choices: Sequence[Any]) -> Schema:
-        """Return a union's schema. The first member that fits counts. They are tried as written, but float last."""
+        """Return a union's schema. Members are tried as written, but float last; the first that fits counts."""
         members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         members.sort(key=lambda member: bool(member["type"] == "float"))
         return {

@@ -36,7 +36,7 @@ LAST_S: Final = 10.0  # for extras at the end of a process that has no deadline
 
 
 class Door(NamedTuple):
-    """An extra: the module with its ``hook``. ``wanted`` tells from a project's settings and spool if it is used."""
+    """An extra: the module with its ``hook``. ``wanted`` says whether a project with these settings uses it."""
 
     module: str
     wanted: Callable[[Settings, str], bool]

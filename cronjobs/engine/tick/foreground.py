@@ -219,7 +219,7 @@ class Foreground:
             beside.join(SLOW_S)
 
     def _allow_time(self) -> None:
-        # ``_wait_for`` extends the deadline every SLOW_S seconds, so it must last longer than that; a lease may not.
+        # ``_wait_for`` extends the deadline only every SLOW_S seconds, so the deadline must be further away than that.
         self._loop.deadline = self._clock.monotonic() + max(self._lease_s, 2 * SLOW_S)
 
     # --- the job ------------------------------------------------------------------------------------------------------

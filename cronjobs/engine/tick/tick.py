@@ -109,8 +109,8 @@ class Tick(TickContext):
         """Whether to load the handlers even if the tick has no work.
 
         They are loaded after a fault in the code, which may be over, and after the file was applied. They are loaded
-        while a job waits whose payload fits no handler, because it dies only once every version of the code that ticks
-        has refused it. They are also loaded once an hour, because a deploy may have changed only Python.
+        while a job waits whose payload fits no handler, because that job dies only once every version of the code that
+        ticks has refused it. They are also loaded once an hour, because a deploy may have changed only Python.
         """
         at_fault = self.code_at_fault or is_code_fault(seen.not_started)
         return at_fault or seen.misfits or self.firing.applied or seen.handlers_stale

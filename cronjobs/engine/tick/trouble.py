@@ -19,7 +19,7 @@ FRAMES: Final = 6
 
 @dataclass
 class SafetyNet:
-    """Catches unexpected errors. ``error`` is the first one. If ``spread`` is False, they propagate, as tests need it.
+    """Catches unexpected errors. ``error`` is the first one. If ``spread`` is False, errors propagate, for tests.
 
     After the first error nothing more is claimed. Memory changes only after a commit, so an interrupted turn is simply
     done again. Jobs that it may have claimed are found by reading the rows.
