@@ -261,7 +261,7 @@ def test_a_result_that_cannot_be_kept_is_noted_and_the_work_is_not_repeated(proj
         "result.nan": "nan",
         "result.nul": "NUL",
         "result.surrogate": "surrogate",
-        "result.huge": "more than",
+        "result.huge": "larger than",
         "result.deep": "nested",
         "result.cycle": "nested",
         "result.digits": "1e400",

@@ -191,7 +191,7 @@ defaults: {retry: {jitter: 1}}
 defaults: {retry: {base: 1h}}
     2:19: defaults.retry: base is above zero and at most cap; the defaults are base 1m and cap 30m: write both
 defaults: {retry: {delays: [1s], cap: 1m}}
-    2:19: defaults.retry: delays replaces cap: write one or the other
+    2:19: defaults.retry: delays cannot be combined with cap: write one or the other
 job_types: {a: {command: pg_dump app}}
     2:26: job_types.a.command: a command is a list, without a shell: write [pg_dump, app]
 job_types: {a: {command: pg_dump app > "/backup/app 1.sql"}}
@@ -262,7 +262,7 @@ job_types: {a: {leftovers: leave}}
 job_types: {a: {command: [ls], leftovers: keep}}
     2:43: job_types.a.leftovers: "keep" is not one of end, leave
 job_types: {a b: {}}
-    2:13: job_types.a b: "a b" is not a valid name: use up to 100 of the characters A–Z a–z 0–9 _ . : -
+    2:13: job_types.a b: "a b" is not a name: up to 100 of A–Z a–z 0–9 _ . : -
 schedules: {a: {every: 30s, job: x}}
     2:24: schedules.a.every: cron starts once a minute: write 1m or more, or run: {linger: true} to keep ticks running
 schedules: {a: {every: 60500ms, job: x}}
