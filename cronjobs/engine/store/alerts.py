@@ -41,7 +41,10 @@ _SKIP_LOCKED: Final = either(postgresql="FOR NO KEY UPDATE SKIP LOCKED", sqlite=
 
 
 def look_soon(connection: Connection) -> None:
-    """Make the next tick that sends alerts look, because facts have changed. Do nothing if the meta row is locked."""
+    """Make the next tick that sends alerts look for findings, because facts changed.
+
+    Do nothing if the meta row is locked.
+    """
     run(
         connection,
         f"UPDATE {META} SET look_at = {NOW} WHERE id = "
@@ -52,7 +55,7 @@ def look_soon(connection: Connection) -> None:
 def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
     """Begin a look if one is due or *anyway* is true. Return the token for ``end_look``.
 
-    Returns None if it is too early, or if another process is looking. Commit before you read the facts.
+    Returns None if no look is due yet, or if another process is looking. Commit before you read the facts.
     """
     due = "" if anyway else f"AND (look_at IS NULL OR look_at <= {SOON} OR look_at >= {IN_AN_HOUR})"
     row = run(
@@ -64,7 +67,7 @@ def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
 
 
 def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool:
-    """Set when to look next. Return False if facts have changed, or another process is looking.
+    """Set when to look next. Return False if facts have changed since the look began, or another process began a look.
 
     If False, the caller must not write its findings.
     """
@@ -184,7 +187,7 @@ def delivered(connection: Connection) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class DueAlert:
-    """One message about one episode, to be sent on one channel. It is leased to the caller."""
+    """One message about one episode, to be sent on one channel. The message is leased to the caller."""
 
     state: AlertState
     episode: Episode
@@ -212,7 +215,7 @@ def lease_due(connection: Connection, channel: str, locked_by: str) -> list[DueA
 
 
 def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: datetime, next_at: datetime | None) -> bool:
-    """Record that the message was sent. Return False if another process took over the lease and sends it again.
+    """Record that the message was sent. Return False if another process took over the lease and will send it again.
 
     If the finding ended while the message was being sent, its "over" message becomes due now.
     """
@@ -234,7 +237,7 @@ def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: date
 
 
 def mark_failed(connection: Connection, alert: DueAlert, locked_by: str, now: datetime, **again: Any) -> None:
-    """Record a failed delivery. *again* holds its ``error`` and ``next_at``, when to try next."""
+    """Record a failed delivery. *again* holds the ``error``, and in ``next_at`` when to try again."""
     run(
         connection,
         f"""

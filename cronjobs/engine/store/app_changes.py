@@ -110,9 +110,9 @@ def _reschedule_on_sqlite(
 
 
 def _take_write_lock(connection: Connection) -> None:
-    """Wait for other writers, so that every later instant in this transaction comes after theirs.
+    """Wait until other writers have finished, so that instants read from here on come after the instants they wrote.
 
-    Call this first: SQLite cannot always upgrade a transaction that began with a SELECT.
+    Call this first: SQLite cannot always turn a transaction that began with a SELECT into a writing one.
     """
     run(connection, f"UPDATE {JOBS} SET id = id WHERE 1 = 0")
 

@@ -41,9 +41,10 @@ TIMED: Final = f"{WAITING} AND j.timeout_s IS NOT NULL"
 _SOME_TIMEOUT_SUITS: Final = f"""
       (EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s <= :remaining)
        OR EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s > :longest))"""
-# A lane is one combination of job type, whether rows have their own timeout, queue and priority. Only lanes of types
-# that we can run are looked for, one index step each, so jobs of other types cost nothing. A type is in ``timed`` only
-# if one of its rows has a timeout that fits. Checking that takes one more index step.
+# A lane is one combination of job type, queue and priority, either for rows that have their own timeout or for rows
+# that do not. Only lanes of types that we can run are looked for, one index step each, so jobs of other types cost
+# nothing. A type is in ``timed`` only if one of its rows has a timeout that fits. Checking that takes one more index
+# step.
 LANES: Final = f"""
       plain(job_type, queue, priority) AS ({lanes_of("plain", PLAIN, types_in("fitting"))}),
       timed(job_type, queue, priority) AS ({lanes_of("timed", TIMED, types_in("known"), _SOME_TIMEOUT_SUITS)}),
@@ -63,8 +64,8 @@ _AS_DOUBTFUL: Final = either(
 )
 _IN_SOME_TURN: Final = f"(j.schedule IS NULL OR {IN_TURN})"
 _DUE: Final = f"{IN_LANE} AND j.run_at <= {NOW} AND {_AS_DOUBTFUL} AND {_IN_SOME_TURN}"
-# If a type's timeout does not fit but its jobs usually end in time, skip jobs with a begun effect, which may need
-# settling.
+# If a type's timeout does not fit but its jobs usually end in time, claim its jobs all the same, except jobs with a
+# begun effect: such an effect may need settling.
 _MAY_OVERRUN: Final = f"""
       (NOT j.job_type {among("expected")}
        OR NOT EXISTS (SELECT 1 FROM {EFFECTS} e WHERE e.job_id = j.id AND e.state = 'begun'))"""
@@ -79,8 +80,8 @@ _IS_DOUBTFUL: Final = f"j.error_type = '{NOT_READ}'"
 # Once a job has been lost, do not prefetch it: it must not be lost again just because it waited here for a worker.
 _NOT_PREFETCHED: Final = f"(j.losses > 0 OR j.job_type {among('no_prefetch')})"
 _CANDIDATE: Final = f"j.id, j.priority, j.run_at, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key"
-# For rows selected by id. Without the ``|| ''`` and without statistics, PostgreSQL would also read the index of all
-# waiting jobs.
+# This condition is for rows selected by id. The ``|| ''`` hides the status from the planner. Otherwise, without
+# statistics, PostgreSQL would also read the index of all waiting jobs.
 _STILL_WAITING: Final = "j.status || '' IN ('queued', 'failed')"
 _IS_SHARED: Final = "(j.id = ANY(ARRAY(SELECT id FROM shared)))"
 AFTER_LEASE: Final = after_now(":lease_s")
@@ -119,12 +120,13 @@ _POLICY_READ: Final = either(postgresql="j.policy - 'unread'", sqlite="json_remo
 class ClaimFilter:
     """The filter for the jobs that a runner may claim now.
 
-    ``known`` are the job types that the runner can run. ``fitting`` are the types whose own timeout fits, and the
-    ``expected`` types, whose jobs usually end in time and must have no begun effect. A row's timeout_s must be at most
-    ``remaining_s`` or above ``longest_s``. If ``queue`` is None, jobs of every queue are claimed.
+    ``known`` are the job types that the runner can run. ``fitting`` are the types whose own timeout fits, plus the
+    ``expected`` types, whose timeout does not fit but whose jobs usually end in time. A job of an expected type is
+    claimed only if it has no begun effect. A row's timeout_s must be at most ``remaining_s`` or above ``longest_s``. If
+    ``queue`` is None, jobs of every queue are claimed.
 
-    Jobs of ``no_prefetch`` types, and jobs whose runner died, are claimed only if they can start at once, as ``free``
-    jobs can. They must not be lost before they start.
+    Jobs of ``no_prefetch`` types, and jobs whose runner died, are claimed only if they can start at once, so that they
+    are not lost while they wait here. ``free`` is how many jobs can start at once.
 
     ``limits`` count the jobs of all runners. Recovery will judge the attempts by ``policies``. ``runnable`` are the
     types that some host is known to run, or None if that is unknown. A schedule's job waits for an older one only if
@@ -209,14 +211,14 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
 # (bug 15715). ``due`` and ``head`` find, without locks, the rows that the claim would take if no other session were
 # claiming: a share of rows from each lane. The lateral subqueries then lock row by row, so only rows that are taken are
 # locked, and a row locked by another session costs one step. If a lane cannot give its share, ``picked`` takes more
-# from the other lanes. Claiming ahead stops at a job that must not be prefetched: that job and all later ones wait
-# until it is among the first.
+# from the other lanes. A claim also prefetches jobs that cannot start at once, but it stops before a job that must not
+# be prefetched: that job and all later jobs wait until that job can start at once.
 def _picked(*, behind_full_keys: bool = False) -> str:
     """Return the SQL for ``picked``, the rows to claim.
 
-    With *behind_full_keys*, jobs whose key is full are left out, and the statement steps over them only once. The
-    lateral subqueries see the same snapshot as ``due``, so each begins at the first row that ``due`` found in its lane.
-    If ``due`` found fewer rows than it asked for, there are no others to take.
+    With *behind_full_keys*, jobs whose concurrency key is full are left out, and the statement steps over these jobs
+    only once. The lateral subqueries see the same snapshot as ``due``, so each begins at the first row that ``due``
+    found in its lane. If ``due`` found fewer rows than it asked for, there are no others to take.
     """
     but = heads = first = from_first = ""
     others = "head"  # the lanes that may give more than their share
@@ -386,8 +388,8 @@ READ_WITHIN_S: Final = 5.0  # time allowed to read one row
 def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
     """Lease one job as ``claim`` does, but do not read its row. The caller reads the row after ``note_read``.
 
-    Use this after a claim died reading rows. Commit before reading the row. If reading kills the process, the lease
-    then says which row it was.
+    Use this after a process died while its claim was reading rows. Commit before reading the row. If reading kills the
+    process, the lease then says which row it was.
     """
     parameters = _parameters(connection, 1, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)

@@ -110,7 +110,7 @@ def late_behind_others(
 
     They waited for a limit, or for another job of their schedule, or were created later, for past occurrences.
     *runnable* is as in ``ClaimFilter``. *held* has the limits that held jobs back lately. Between two ticks nothing
-    runs, so these limits look free now.
+    runs, so these limits look free now, although they were reached.
     """
     running = running_by_key(connection) if limits else {}
     now = full(limits, running)

@@ -42,10 +42,10 @@ class Key(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """How many ended, their total and longest time, and when the last one ended, in microseconds.
+    """How many attempts or jobs ended, the total and the longest of their times, and when the last one ended.
 
-    The time is how long attempts ran, or how long jobs waited. The total is a float, so that jobs inserted by plain SQL
-    as due in 1973 cannot overflow it. It is exact up to 285 years.
+    An attempt's time is how long it ran, a job's time how long it waited. All times are in microseconds. The total is a
+    float, so that jobs inserted by plain SQL as due in 1973 cannot overflow it. It is exact up to 285 years.
     """
 
     number: int
@@ -214,7 +214,7 @@ def fold(connection: Connection, most: int = BATCH) -> bool:
 def _alone(connection: Connection) -> bool:
     """Stop other processes from folding until this transaction ends. Return False if one is folding now.
 
-    The lock is on a row whose kind is empty. Do not wait for it, because the holder may be frozen.
+    The lock is on a row whose kind is empty. Do not wait for the lock, because its holder may be frozen.
     """
     if not is_postgresql(connection):
         return True

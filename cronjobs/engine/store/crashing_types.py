@@ -35,7 +35,7 @@ def _all(connection: Connection) -> dict[str, Crashing]:
 def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Crashing]:
     """Record that runners died while they ran these job types (type → runner).
 
-    Returns those that now count as crashing.
+    Returns the types that now count as crashing.
     """
     now = database_now(connection)
     known = _all(connection)

@@ -40,7 +40,8 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
 _JSON_TEXTS: Final = ("payload",)
 
 _REPLACING_ROWS: Final = group("rows", _COLUMNS | {"stays": "int"})
-# Room was made for a job that moves to another queue. A job that was to stay has room only if it is still in its queue.
+# The caller has made room for a job that moves to another queue. A job that was to stay (``stays``) needs no room, but
+# only as long as it is still in its queue.
 _HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"
 # The column's default, for callers that give no name. SQLite does not know who is connected, so we pass the name.
 _CALLER: Final = either(
@@ -68,8 +69,8 @@ _COLUMNS_WRITTEN: Final = """job_type, payload, meta, queue, priority, run_at, c
 _VALUES: Final = f"""
          r.job_type, CAST(r.payload AS {JSON_TYPE}), CAST(r.meta AS {JSON_TYPE}), r.queue, r.priority, {_DUE_AT}, {NOW},
          r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, coalesce(r.enqueued_by, {_CALLER})"""
-# Only a separate statement writes these columns. Apps may not write them, or an app's row could block a schedule
-# forever.
+# Only a separate statement writes ``schedule`` and ``scheduled_for``. Apps may not write these columns, because an
+# app's row could then block a schedule forever.
 _COLUMNS_OF_SCHEDULE: Final = f"{_COLUMNS_WRITTEN}, schedule, scheduled_for"
 _VALUES_OF_SCHEDULE: Final = f"{_VALUES}, r.schedule, r.scheduled_for"
 
@@ -137,11 +138,13 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
     """Insert jobs (from ``row_of``) with distinct keys in one statement. Return the new ids in order.
 
     An id is None if its job was not inserted: its key is in use, or the queue has a cap and *into_capped* is false. A
-    key in use raises no error, which would spoil the caller's transaction. Without *into_capped*, all jobs must be for
-    one queue. As with any unique key, this waits only for an open transaction that inserts or deletes the same key.
+    key in use raises no error, because an error would spoil the caller's transaction. Without *into_capped*, all jobs
+    must be for one queue. As with any unique key, this waits only for an open transaction that inserts or deletes the
+    same key.
     """
     values = _by_column(_storable(connection, rows))
-    # For more than one row, payloads always come from JSON, even if all are equal, because that JSON makes the rows.
+    # With more than one row, payloads always come from JSON, even if all are equal: each element of that JSON makes a
+    # row.
     from_json = _JSON_TEXTS if len(rows) > 1 else ()
     parameters, bound, varying = shaped(connection, values, from_json=from_json, as_json=_JSON_TEXTS)
     statement = _insert(is_postgresql(connection), bound, varying, into_capped)

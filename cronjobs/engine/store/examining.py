@@ -119,7 +119,8 @@ def rights_of(connection: Connection, role: str, relations: Collection[str]) -> 
 def roles_left_behind(connection: Connection, relations: Collection[str]) -> dict[str, list[str]]:
     """Return the roles that may read the audit trail but not all *relations*, each with those it may not read.
 
-    "db grants" lets a role that reads the audit trail read every relation. Later migrations created the others.
+    "db grants" lets a role that may read the audit trail read every relation. So the relations that such a role may not
+    read were created by later migrations.
     """
     rows = connection.execute(
         text(

@@ -42,7 +42,7 @@ class ExecRow:
     scheduled_for: datetime | None = None
 
 
-# A run always has the same key. So it gets only one row, whichever processes insert it, and how often.
+# A run's key never changes. So the run gets only one row, no matter which processes insert it, or how often.
 _BEGIN: Final = f"""
   INSERT INTO {JOBS} (job_type, payload, meta, status, run_at, created_at, started_at, attempts, max_attempts,
                       locked_by, locked_until, idempotency_key, policy, enqueued_by)
@@ -150,7 +150,8 @@ class LatestRun:
 
 MOST_IN_STRIP: Final = 1500
 MOST_NAMES: Final = 1000  # names whose runs are read; more names are a finding
-# If such a row has begun, exec wrote it. Repeat the index's predicate, or the planner may not use the index.
+# A row with an "exec:" type that has begun was written by exec. Repeat the index's predicate, or the planner may not
+# use the index.
 _BEGAN_BY_EXEC: Final = f"({IS_EXEC} AND j.started_at IS NOT NULL)"
 
 

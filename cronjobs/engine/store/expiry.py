@@ -27,8 +27,8 @@ from cronjobs.text import BrokenText
 def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
     """Return each ``locked_by`` that begins with *prefix*, and the greatest age in seconds that its runner can reach.
 
-    The prefix stands for one boot of one host. Each runner wrote its age itself. The age is None if plain SQL wrote the
-    lease.
+    The prefix stands for one boot of one host. Each runner recorded its greatest age itself. The age is None if plain
+    SQL wrote the lease.
     """
     statement = f"""
         SELECT DISTINCT j.locked_by, {RUNNER_S} AS runner_s FROM {JOBS} j
@@ -110,7 +110,7 @@ def expired_leases(
 def _with_a_fence(connection: Connection, job: Job) -> Job:
     """Return *job* with a ``locked_by`` that can be compared. The caller has locked the job's row.
 
-    Plain SQL may have written any bytes there. If so, correct the row.
+    Plain SQL may have written bytes into ``locked_by`` that are no valid text. If so, the row is corrected.
     """
     if isinstance(job.locked_by, BrokenText):
         clean = str(job.locked_by)

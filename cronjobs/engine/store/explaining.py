@@ -284,7 +284,7 @@ def first_tick_at(connection: Connection) -> datetime | None:
 
 
 def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> dict[int, tuple[int | None, int | None]]:
-    """Return, by number, the ids of the last tick that began by the moment's ``due_at`` and of the first after that."""
+    """Return, by each moment's number, the ids of the last tick that began by its ``due_at`` and of the next tick."""
     rows = run(
         connection,
         f"""
@@ -301,8 +301,8 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
 def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
     """Return pairs of a moment's number and the id of a tick that was working at its ``decided_at``.
 
-    A difference of one second is allowed, because a tick's start and end come from another reading of the database's
-    clock.
+    A difference of one second is allowed, because the tick's start and end, and its decision, were read from the
+    database's clock at different times.
     """
     # With CROSS JOIN, SQLite keeps this order, so each moment takes one step into the index of ticks.
     rows = run(
@@ -409,7 +409,7 @@ def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]
 
 
 def workers_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """Return, for each of these jobs that runs on a cluster, its attempt's worker, or "" if none has begun it."""
+    """Return, for each of these jobs that runs on a cluster, its attempt's worker, or "" if no worker has begun it."""
     rows = run(
         connection,
         f"""

@@ -14,10 +14,10 @@ from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, SCHEDULES
 from cronjobs.engine.store.sql import run
 
 IN_A_ROW: Final = 3
-TYPES: Final = 100  # those with the most failures
-JOBS_READ: Final = 3  # of a type: those that failed last
-ATTEMPTS: Final = 100  # the newest of a job, which may have snoozed for a year
-SUCCESSES: Final = 5000  # the newest, of all types
+TYPES: Final = 100  # types to read: those with the most failures
+JOBS_READ: Final = 3  # jobs to read of each type: those that failed last
+ATTEMPTS: Final = 100  # attempts to read of each job, newest first: a job may have snoozed for a year
+SUCCESSES: Final = 5000  # successful attempts to read, of all types, newest first
 
 # Only jobs that wait for another try: a dead job is a finding already.
 _FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NULL

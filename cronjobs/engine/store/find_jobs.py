@@ -35,7 +35,7 @@ class JobName(NamedTuple):
 
 
 # How a driver reads instants, JSON and texts depends on the app's connection. So instants are read as numbers, texts
-# and JSON as hexadecimal digits of their bytes. These are the same on every connection.
+# and JSON as hexadecimal digits of their bytes. Such values are the same on every connection.
 def _text(column: str) -> str:
     shown = f"substr({column}, 1, {LONGEST})"
     return either(postgresql=in_ascii(shown), sqlite=f"CASE WHEN {column} IS NOT NULL THEN hex({shown}) END")
@@ -108,7 +108,7 @@ def cannot_be_there(connection: Connection, name: JobName) -> bool:
 class Readiness(NamedTuple):
     """The facts to know before our query may run in the app's transaction.
 
-    If the database refused the call, the transaction would end.
+    If the database refused our query, it would abort the app's transaction.
     """
 
     revision: str

@@ -48,8 +48,8 @@ def give_up(connection: Connection, kind: str, found: Mapping[str, Mapping[str, 
 
 def given_up(connection: Connection, kind: str) -> GivenUp | None:
     """Return what was given up and not yet acknowledged, or None if there is nothing."""
-    # Read the oldest first, because an ack covers all entries up to the newest that it was shown. Without "+ 0",
-    # PostgreSQL may walk the whole trail.
+    # Read the oldest first, because an ack covers all entries up to the newest one that the person was shown. Without
+    # "+ 0", PostgreSQL may walk the whole trail.
     rows = run(
         connection,
         f"SELECT a.id, a.subject, a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.id > :after "

@@ -17,7 +17,7 @@ from cronjobs.engine.store.sql import JSON_TYPE, is_lost, json_value, run
 from cronjobs.model import Job
 from cronjobs.text import BrokenText
 
-_OF_SCHEDULE: Final = "CASE WHEN j.schedule IS NOT NULL THEN"  # most jobs have no schedule, and need not look for it
+_OF_SCHEDULE: Final = "CASE WHEN j.schedule IS NOT NULL THEN"  # most jobs have no schedule, so they need no look-up
 _ITS_SCHEDULE: Final = f"{SCHEDULES} s WHERE s.name = j.schedule"
 _TIMEZONE_KEY: Final = json_value("s.definition", "timezone")
 RETRY_UNTIL_KEY: Final = json_value("s.definition", "retry_until")

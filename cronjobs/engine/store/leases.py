@@ -65,7 +65,7 @@ _CANCEL_WORDS: Final = f"""
                   AND a.at >= j.cancel_requested_at ORDER BY a.at, a.id LIMIT 1), 'cancelled')
       || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END"""
 _STATUS_AFTER: Final = f"CASE WHEN {_TO_CANCEL} THEN 'cancelled' ELSE o.status END"
-# The job was released before it began, and cancelled meanwhile.
+# True if the job was released before it began, and cancelled meanwhile: it then gives its key back.
 _GIVES_KEY_BACK: Final = f"CASE WHEN {_TO_CANCEL} AND o.outcome IS NULL THEN {NEVER_BEGUN} ELSE false END"
 _ENDED_AT: Final = after_now("-o.ended_ago")
 _BEGAN_AT: Final = after_now("-o.ended_ago - o.duration")
@@ -330,7 +330,7 @@ def _write_history(connection: Connection, ends: Group) -> None:
 
 
 def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozenset[int]:
-    """Write history rows of attempts that still run past their timeout or the grace period. Their leases stay.
+    """Write history rows of attempts that still run past their timeout or the grace period. They keep their leases.
 
     Returns the ids of the jobs whose history was written. Rows that another session has locked are left for the next
     turn, because the history's foreign key would make the whole turn wait for them.
@@ -373,10 +373,11 @@ def adopt(
     """Take the lease *held* over for *locked_by*, keeping the attempt. Return the job.
 
     Returns None if the lease is gone, or if *host* already runs *at_most* long jobs. *policy* is JSON by which recovery
-    will judge the attempt. If *policy* is None, what the claim wrote stays. This is a compare-and-swap: afterwards the
-    previous holder fails the fence.
+    will judge the attempt. If *policy* is None, the policy that the claim wrote stays. This is a compare-and-swap:
+    afterwards the previous holder fails the fence.
     """
-    # Lock in a separate statement. In the next statement, the count would use the snapshot from before the lock.
+    # Lock in a separate statement. If the next statement took the lock itself, it would count in a snapshot from before
+    # the lock.
     judge_alone(connection, wait=True)
     run(
         connection,

@@ -56,12 +56,13 @@ from cronjobs.engine.store.shown import LONGEST, beginning, columns_shown, fetch
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 from cronjobs.model import FINAL, Status
 
-HOSTS_AT_MOST: Final = 200  # if every tick has its own host name (containers), only the newest tick is shown
+HOSTS_AT_MOST: Final = 200  # hosts to read; in containers every tick may have a host name of its own
 STREAM_BATCH: Final = 2000  # rows in memory at once
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")  # outcomes without a run at the due time
 
-# What became of an occurrence at its time if its row now says "enqueued". The row's reason tells: a wrong clock ran the
-# occurrence early, or a person's backfill ran it after it had been missed or skipped.
+# If an occurrence's row now says "enqueued", its outcome may have been another one at the due time. The row's reason
+# tells which: a wrong clock ran the occurrence early, or a person's backfill ran it after it had been missed or
+# skipped.
 _LATER_OR_EARLIER: Final = {"early": f"{RAN_EARLY}%"} | {
     became: f"{BACKFILLED} %{BEFORE}{became}%" for became in ("missed", "skipped")
 }
@@ -90,7 +91,8 @@ def _due(waiting: str) -> str:
 _NOW_ONCE: Final = either(postgresql=f"(SELECT {NOW})", sqlite=NOW)
 _DUE_BY_TYPE: Final = _due(PLAIN)
 _DUE_BY_TYPE_TIMED: Final = _due(TIMED)
-# Not "l.host = h.name": for a host that stopped ticking PostgreSQL would read back through all later ticks.
+# Do not write "l.host = h.name" here: for a host that stopped ticking PostgreSQL would read back through all later
+# ticks.
 _LAST_OF_HOST: Final = f"(SELECT l.id FROM {TICKS} l WHERE l.host <= h.name ORDER BY l.host DESC, l.id DESC LIMIT 1)"
 RUN_SECONDS: Final = either(
     postgresql="extract(epoch FROM r.finished_at - r.started_at)", sqlite="(r.finished_at - r.started_at) / 1e6"
@@ -129,7 +131,7 @@ class WaitingQueue(NamedTuple):
 
 
 class WaitingQueues(NamedTuple):
-    """Capped queues and the fullest others, by name. ``others`` is how many more there are, ``in_others`` their sum."""
+    """Capped queues and the fullest others, by name. ``others`` more queues have ``in_others`` jobs."""
 
     queues: list[WaitingQueue]
     others: int
@@ -186,8 +188,8 @@ _LATE_FROM: Final = f"""
 class DueGroups(NamedTuple):
     """Due jobs, grouped by queue and type. A group is ``known`` if its type was given.
 
-    The numbers are about groups that were not read. ``late`` counts late jobs of given types. ``types`` and ``due``
-    count the other types and their due jobs.
+    The numbers are about the groups that were not read: ``late`` counts their late jobs of given types, ``types`` their
+    types that were not given, and ``due`` the due jobs of those types.
     """
 
     groups: Sequence[Row[Any]]
@@ -283,7 +285,7 @@ def dead_counts(connection: Connection) -> dict[str, int]:
 
 
 def typical_runs(connection: Connection, last: int, at_least: int) -> dict[str, timedelta]:
-    """Return the average duration by job type over the *last* successful runs, for types with *at_least* so many runs.
+    """Return the average duration by job type over the *last* successful runs, for types with *at_least* runs or more.
 
     The type is looked up for each run, because PostgreSQL may turn a join into a scan of all jobs.
     """
@@ -407,8 +409,8 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int)
     chosen: Select[Any] = select(*columns).where(*_plainly(wanted))
     if wanted.status in FINAL:
         ended = [*in_status(wanted.status, wanted.since), *_plainly(wanted)]
-        # The index does not have the id, so rows are sorted. From ``since`` on they are few; without that bound and
-        # without statistics, PostgreSQL sorted all.
+        # The index does not have the id, so rows are sorted. The rows from ``since`` on are few. Without that bound and
+        # without statistics, PostgreSQL sorted all rows.
         last = select(jobs.c.finished_at).where(*ended).order_by(jobs.c.finished_at.desc()).limit(limit).subquery()
         since = select(func.min(last.c.finished_at)).scalar_subquery()
         return chosen.where(*ended, jobs.c.finished_at >= since).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
@@ -478,7 +480,7 @@ def error_groups(
     return _stream(connection, grouped.order_by(count.desc(), literal_column("sample_job_id").desc()).limit(limit))
 
 
-# Only the beginning, which shows what went wrong: kilobytes do not belong in a grouping key.
+# Read only the beginning of an error. It shows what went wrong, and kilobytes do not belong in a grouping key.
 _ERROR: Final = cast(func.substr(jobs.c.last_error, 1, ERROR_READ + 1), Text).label("error")
 
 
@@ -635,8 +637,8 @@ def not_run_since(
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* ledger rows of occurrences that did not run at their time, newest first.
 
-    Only rows with these *outcomes* are returned. ``outcome`` is the row's own, "early", or what it was before a
-    backfill ran the occurrence.
+    Only rows with these *outcomes* are returned. ``outcome`` is the row's own outcome, or "early", or the outcome that
+    the row had before a backfill ran the occurrence.
     """
     rows = occurrences.alias("c")
     at_its_time: ColumnElement[str] = literal_column(_AT_ITS_TIME, Text)
@@ -800,8 +802,8 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
     """Return the gaps longer than *gap* from the end of all earlier ticks to the start of the next tick.
 
     The search begins with the tick before *since*. The caller adds the gap from the last tick to now. There is no gap
-    if a tick whose clock was ahead came meanwhile. Its id lies between the ids of the other two, although its time does
-    not.
+    if a tick whose clock was ahead ran meanwhile. That tick's id lies between the ids of the ticks before and after,
+    although its time does not.
     """
     return run(
         connection,

@@ -61,7 +61,8 @@ def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Ref
 def versions_that_tick(connection: Connection) -> dict[str, frozenset[str] | None]:
     """Return the versions that ticked lately, each with the job types it knows.
 
-    The types are None if the tick's code is unknown. A tick that loaded no handlers counts as its host's last version.
+    The types are None if the tick's code is unknown. A tick that loaded no handlers counts as a tick of the last
+    version that its host recorded.
     """
     rows = run(
         connection,

@@ -58,7 +58,7 @@ class WaitingLane:
 def types_waiting(connection: Connection) -> list[str]:
     """Return the job types with waiting jobs, due or not.
 
-    At most TYPES_SEEN types with own timeouts are read, and as many without.
+    At most TYPES_SEEN types are read for rows that have their own timeout, and as many for rows that do not.
     """
     rows = run(
         connection,

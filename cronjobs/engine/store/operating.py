@@ -328,9 +328,10 @@ def claims_in_flight(connection: Connection) -> frozenset[str]:
     """Return the transactions that are claiming now.
 
     A claim that began before a pause was committed may not have seen the pause. The claim's statement that reads the
-    pauses locks both tables before it takes its snapshot, and the locks stay until the claim ends. So a claim that is
-    not in the first result after that commit sees the pause. Under limits, and row by row, that statement only locks
-    the rows, and a later statement leases them. On SQLite a claim is alone, so the result is empty.
+    pauses locks the tables of pauses and jobs before it takes its snapshot, and the locks stay until the claim ends. So
+    a claim that is not in the first result after that commit sees the pause. Under limits, and row by row, that
+    statement only locks the rows, and a later statement leases them. On SQLite a claim is alone, so the result is
+    empty.
     """
     if not is_postgresql(connection):
         return frozenset()

@@ -40,9 +40,9 @@ _ANOTHER_RUNS: Final = f"""
       EXISTS (SELECT 1 FROM {JOBS} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
         AND {_IS_RUNNING})"""
 # Two concurrent claims could each take a job of the same schedule, because neither sees what the other has not
-# committed. So only one claim at a time takes jobs of schedules, until it commits. It checks again afterwards; see
-# take_turns. The lock is on the row of cronjobs_meta, like the lock for limits: a tick locks a schedule's own row for
-# as long as it settles many schedules.
+# committed. So only one claim at a time takes jobs of schedules, until it commits. That claim checks again afterwards;
+# see take_turns. The lock is on the row of cronjobs_meta, like the lock for limits. A schedule's own row will not do,
+# because a tick that settles many schedules keeps their rows locked meanwhile.
 HOLDS_TURN: Final = f"""
       (j.schedule IS NULL OR {_FORCED}
        OR EXISTS (SELECT 1 FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE OF m SKIP LOCKED)

@@ -31,7 +31,7 @@ DEATHS_NAMED: Final = 20  # ids named in one audit entry
 # A stripped job's payload is gone for good, so the job must not run again; see IS_STRIPPED in engine/store/sql.py.
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
 
-# Nothing asks for the key of an exec run once the run is written, so the key is deleted with its row.
+# Nothing asks for the key of an exec run once the run is recorded, so the key is deleted with its row.
 _KEYED: Final = f"(j.idempotency_key IS NOT NULL AND NOT {IS_EXEC})"
 # Skip rows that somebody's open transaction has locked. Use FOR UPDATE, not FOR NO KEY UPDATE: DELETE takes the FOR
 # UPDATE lock, and must not wait for it either.
@@ -40,7 +40,7 @@ _UNLOCKED: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")
 
 @dataclass(frozen=True)
 class Slot:
-    """A position in a walk through the ended jobs of one status: after this job."""
+    """A position in a walk through the ended jobs of one status: right after the job with these values."""
 
     finished_at: datetime
     id: int
@@ -333,7 +333,7 @@ def prune_from(connection: Connection) -> dict[str, datetime]:
     for status, at in stored.items() if isinstance(stored, dict) else ():
         try:
             found[status] = datetime.fromisoformat(at)
-        except (TypeError, ValueError):  # somebody edited it: look from the beginning
+        except (TypeError, ValueError):  # somebody edited the value: start from the beginning
             continue
     return {status: at for status, at in found.items() if at.tzinfo is not None}
 

@@ -129,7 +129,7 @@ def count_held(connection: Connection, queue: str) -> None:
 def held_so_far(connection: Connection) -> int:
     """Return how many enqueues gave up because a queue was held.
 
-    On SQLite none gives up. Enqueues wait for the only writer.
+    On SQLite no enqueue gives up: each one waits for its turn to write.
     """
     if not is_postgresql(connection):
         return 0

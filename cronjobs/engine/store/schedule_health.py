@@ -18,8 +18,8 @@ from cronjobs.engine.store.sql import AMONG_IDS, json_value, run
 
 # True if the newest ledger row of schedule "j" has no run, or its job has not succeeded. A row in the future (a clock
 # was wrong) counts as no run, as does a run that such a clock made early. A job that no longer exists ended long ago,
-# and counts as succeeded. Subqueries with a limit, because for joins PostgreSQL would read the whole ledger and all
-# jobs.
+# and counts as succeeded. These are subqueries with a limit, because for joins PostgreSQL would read the whole ledger
+# and all jobs.
 _WENT_BADLY: Final = f"""
       (SELECT CASE WHEN c.last_for <= {NOW} AND c.outcome IN ('enqueued', 'coalesced')
          AND coalesce(c.reason, '') NOT LIKE '{RAN_EARLY}%'
@@ -66,7 +66,7 @@ class Survey:
 def survey(connection: Connection, runnable: Collection[str]) -> Survey:
     """Read all facts that need a look at each schedule, in one pass. *runnable* are the types that some host can run.
 
-    The pass goes by id, like the ledger rows, not by name.
+    The pass goes in the order of ids, not names, because the ledger rows are ordered by schedule id, too.
     """
     row = run(
         connection,

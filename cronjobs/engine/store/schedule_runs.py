@@ -52,7 +52,7 @@ class LedgerRun:
 
     ``count`` is the number of occurrences in the row. ``took`` is how long the job's last attempt ran, if that attempt
     ended and is still recorded. If ``early``, a wrong clock ran the job before it was due, and nothing has run it
-    since. ``early_by`` is the instant, on a right clock, by which it had run.
+    since. ``early_by`` is the instant, on a right clock, by which the job had run.
     """
 
     last_for: datetime
@@ -160,7 +160,7 @@ def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
 def _with_job(
     at: datetime, outcome: str, job_id: int | None, job: Row[Any] | None, pruned: Collection[int]
 ) -> LedgerRun:
-    """Join a ledger row and its job. *pruned*: the jobs that retention removed dead."""
+    """Join a ledger row and its job. *pruned* are the dead jobs that retention deleted."""
     if job is None:
         return LedgerRun(at, outcome, job_id, "dead" if outcome == "enqueued" and job_id in pruned else None)
     took = None if job.seconds is None else timedelta(seconds=float(job.seconds))

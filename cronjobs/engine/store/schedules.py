@@ -100,7 +100,7 @@ def stored_schedules(connection: Connection, rows: Sequence[Row[Any]]) -> list[S
     by_name: dict[str, list[Row[Any]]] = {}
     for pause in pauses_of_schedules(connection):
         (of_everything if pause.scope == "all" else by_name.setdefault(pause.name, [])).append(pause)
-    # Pass the columns by position: by name it takes twice as long, and there may be ten thousand schedules.
+    # Pass the columns by position. Passing them by name takes twice as long, and there may be ten thousand schedules.
     return [_schedule(*row, pauses=[*of_everything, *by_name.get(row.name, ())]) for row in rows]
 
 
@@ -246,9 +246,10 @@ def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> Non
 def record_occurrences(
     connection: Connection, rows: Sequence[LedgerRow], now: datetime, tick: int | None = None
 ) -> None:
-    """Insert ledger rows. If an occurrence already has one, the primary key makes the transaction fail.
+    """Insert ledger rows. If an occurrence already has a row, the primary key makes the transaction fail.
 
-    *now* and *tick* apply to rows that are decided here. A row that is the rest of an earlier row keeps its own.
+    *now* and *tick* apply to rows that are decided here. A row that is the rest of an earlier row keeps that row's
+    values.
     """
     if rows:
         here = {"decided_at": now, "tick": tick}

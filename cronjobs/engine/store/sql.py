@@ -221,7 +221,8 @@ def json_text(value: Mapping[str, Any]) -> str:
     return _ENCODER.encode(value)
 
 
-# This is stable, like the clock that it replaces, so statements keep their plans.
+# The clock of a test that has stopped it. This expression is stable, like the clock that it replaces, so statements
+# keep their plans.
 STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:now_ AS timestamptz) END)"
 
 

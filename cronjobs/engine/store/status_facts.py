@@ -71,7 +71,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
     """The newest *rows* ledger rows of each schedule, newest first, but none that a wrong clock wrote ahead."""
     ledger = run(
         connection,
-        # CROSS JOIN: SQLite keeps the order, schedules first. The join starts at the row that is *rows* back.
+        # With CROSS JOIN, SQLite keeps this order, schedules first. The join starts at the row that is *rows* back.
         f"""
         SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
         FROM {SCHEDULES} s CROSS JOIN {OCCURRENCES} c

@@ -126,7 +126,7 @@ def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
 
 
 class TokenRow(NamedTuple):
-    """The row of a token, which was taken ``taken_s`` seconds ago. If None, nobody took it.
+    """The row of a token, which was taken ``taken_s`` seconds ago, or never if ``taken_s`` is None.
 
     The permit lasts for ``left_s`` more seconds. If that is negative, nothing of the attempt runs any more. ``ended``
     is JSON that the worker wrote when the attempt ended.

@@ -1,4 +1,4 @@
-"""How queues change: how many jobs are due now and were ten minutes ago, and how many succeed; from today's rows."""
+"""How queues change: how many jobs are due now, how many were due ten minutes ago, and how many succeed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDED_LATELY: Final = " UNION ALL ".join(
 
 
 def compared_with(connection: Connection) -> datetime:
-    """The instant to compare the present with: ten minutes ago, or later if very many jobs ended since."""
+    """Return the instant to compare the present with: ten minutes ago, or later if very many jobs ended since then."""
     now = run(connection, f"SELECT {_TREND_FROM} AS now").scalar_one()
     statement = f"SELECT count(*) AS ended, min(finished_at) AS finished_at FROM ({_ENDED_LATELY}) l GROUP BY status"
     lists = run(connection, statement, ends=ENDS_READ)
@@ -71,7 +71,7 @@ def changes(connection: Connection, queues: Collection[str], since: datetime) ->
 
 
 class SucceededLately(NamedTuple):
-    """How many jobs of a queue, type and concurrency key succeeded; the oldest of those read ended ``finished_at``."""
+    """How many jobs of a queue, type and key succeeded. ``finished_at`` is when the first of the jobs read ended."""
 
     queue: str
     job_type: str
@@ -81,7 +81,7 @@ class SucceededLately(NamedTuple):
 
 
 def succeeded_lately(connection: Connection, within: timedelta) -> list[SucceededLately]:
-    """The jobs that succeeded within that time; if more than ENDS_READ, the newest of them."""
+    """Return the jobs that succeeded in the last *within*, or only the newest ENDS_READ if there are more."""
     rows = run(
         connection,
         f"""

@@ -29,7 +29,7 @@ class DueJobs:
 
 
 def due_jobs(connection: Connection, *, known: Collection[str], queue: str | None, limit: int) -> DueJobs:
-    """Return the jobs of the types *known* that a tick could claim now, at most *limit* of them."""
+    """Return up to *limit* jobs of the types *known* that a tick could claim now."""
     parameters = {"known": sorted(known), "queue": queue}
     first = run(
         connection,

@@ -1,7 +1,7 @@
 """Search jobs, or choose many jobs to change. Only a bounded number of rows is read at once.
 
-An index finds the status, ``since`` and ids. Python checks every other part of a Filter row by row. So a search for a
-rare word does not read a million rows: it stops, reports how far it came, and can continue from there. Texts are
+An index finds the rows by status, ``since`` and ids. Python checks every other part of a Filter row by row. So a search
+for a rare word does not read a million rows: it stops, reports how far it came, and can continue from there. Texts are
 compared as they are shown, masked. Otherwise a person who may only look could guess a secret letter by letter.
 """
 
@@ -57,7 +57,7 @@ class Looked:
 
 
 def sorts_of(wanted: Filter) -> tuple[str, ...]:
-    """Return the orders that an index serves, the default first. "-" means descending."""
+    """Return the sort orders that an index serves, the default first. "-" means descending."""
     status = Status.DEAD if wanted.cause is not None else wanted.status
     if status is None or wanted.ids or wanted.key is not None:
         return ("-id", "id")
@@ -238,7 +238,7 @@ def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> C
 def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kinds:
     """Count the jobs that a change has not changed yet, with ids above *above* and up to *below*.
 
-    All are counted, or those among the next READ rows if Python must check each row.
+    All such jobs are counted. But if Python must check each row, only those among the next READ rows are counted.
     """
     wanted = _with_ids(connection, bulk.wanted)
     below = min(below, bulk.upper)
@@ -310,7 +310,7 @@ def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
     if status is Status.FAILED:
         return [func.coalesce(c.last_failed_at, c.created_at) <= bulk.as_of]
     if status is Status.RUNNING:
-        return [c.cancel_requested_at.is_(None)]  # not asked before
+        return [c.cancel_requested_at.is_(None)]  # nobody has asked this job to stop yet
     return []
 
 
