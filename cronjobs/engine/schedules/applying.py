@@ -23,11 +23,12 @@ def silence_after(every: timedelta) -> timedelta:
 def applies(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> bool:
     """Whether a tick on *host* applies its file.
 
-    It does if no host has applied this file yet, or if this host's last tick had another file (a deploy or a rollback).
-    Without the second condition, hosts in the middle of a deploy would keep replacing each other's file. A host that
-    has never ticked before, such as a container with a new name, cannot tell whether its file is newer. It applies its
-    file once no tick has used the file in force for a while. An interrupted sync is completed by the host that began it
-    or by a host with the same file. After the same while, any host may apply its file.
+    The tick applies the file if no host has applied this file yet, or if this host's last tick had another file (a
+    deploy or a rollback). Without the second condition, hosts in the middle of a deploy would keep replacing each
+    other's file. A host that has never ticked before, such as a container with a new name, cannot tell whether its file
+    is newer. It applies its file once no tick has used the file in force for a while (``silence_after``). An
+    interrupted sync is completed by the host that began it or by a host with the same file. Once such a sync is older
+    than that while, any host may apply its own file.
     """
     mark = fingerprint(settings)
     if not seen.fingerprint_known or seen.last_fingerprint not in (None, mark):

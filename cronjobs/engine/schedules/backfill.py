@@ -104,12 +104,12 @@ def _job(
 class Filling:
     """The plan of a backfill.
 
-    ``run`` are the occurrences to run, oldest first. ``done`` counts the others: they ran, or another run stood for
-    them.
+    ``run`` are the occurrences to run, oldest first. ``done`` counts the occurrences that need no run, because they
+    ran, or another run stood for them.
 
-    ``gone`` are ledger rows that lose occurrences to the backfill, and ``left`` are new rows for what remains of these.
-    ``was`` maps an occurrence in ``run`` to the row that covered it, if there was one. ``settled_until`` is set if the
-    range was cut at that instant. Ticks run the later occurrences.
+    ``gone`` are ledger rows that lose occurrences to the backfill, and ``left`` are new rows for the occurrences that
+    remain in these rows. ``was`` maps an occurrence in ``run`` to the row that covered it, if there was one. If
+    ``settled_until`` is set, the range was cut at that instant, and ticks will run the later occurrences.
     """
 
     run: tuple[datetime, ...]
@@ -123,9 +123,9 @@ class Filling:
 def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
     """Decide which occurrences from *first* to *last* still have to run. *ledger* has the rows of that range.
 
-    Enqueued occurrences ran, and another run stood for coalesced ones. The others run: missed, skipped, and those
-    without a row, which are older than the schedule. Raises UsageError if there are too many occurrences, or if a row
-    cannot be split because it belongs to a definition with other times.
+    Enqueued occurrences ran, and another run stood for coalesced ones. All others still have to run: those that were
+    missed or skipped, and those without a row, which are older than the schedule. Raises UsageError if there are too
+    many occurrences, or if a row cannot be split because it belongs to a definition with other times.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = count_between(when, first - MICROSECOND, last)
@@ -172,7 +172,7 @@ def backfill(
     host: str,
     dry_run: bool,
 ) -> Filling:
-    """Run the occurrences of a range that did not run. They go through the same ledger, so none runs twice.
+    """Run the occurrences of a range that did not run. The ledger records them, too, so none runs twice.
 
     The jobs are due now, oldest first. They run one at a time unless the schedule allows overlap. The range is cut at
     the watermark. Raises UsageError if the range begins after the watermark, or before *retention*, because the ledger

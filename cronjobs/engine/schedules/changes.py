@@ -18,7 +18,7 @@ class SyncPlan:
     """The changes that applying a file would make, by name.
 
     ``refused`` says why a person must confirm the changes first, or is None. ``cap`` has new and changed queue caps,
-    and ``uncap`` has the queues that lose their cap.
+    and ``uncap`` has the queues whose cap is removed.
     """
 
     add: tuple[str, ...] = ()

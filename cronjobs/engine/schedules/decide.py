@@ -21,11 +21,12 @@ from cronjobs.masking import as_meta
 
 @dataclass(frozen=True)
 class Due:
-    """A schedule's plan, made outside any transaction from the row that was read. Its parts are oldest first.
+    """A schedule's plan, made outside any transaction from the schedule's row. The plan's parts are oldest first.
 
-    ``to_emit``: events to emit. ``unreadable``: nothing can be planned, so nothing is written. ``ahead``: the watermark
-    is in the future, so later occurrences in the ledger are wrong. ``pieces``: what earlier definitions will still owe.
-    ``held``: occurrences that a pause, now over, held back. All planned occurrences are later than ``since``.
+    ``to_emit`` are events to emit. If ``unreadable``, nothing can be planned, so nothing is written. If ``ahead``, the
+    watermark is in the future, so occurrences that the ledger has for the future are wrong. ``pieces`` is what earlier
+    definitions will still owe. ``held`` are occurrences that were held back by a pause that is now over. All planned
+    occurrences are later than ``since``.
     """
 
     stored: StoredSchedule
@@ -43,8 +44,8 @@ class Due:
 def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) -> Due | None:
     """Plan a schedule's occurrences up to *now*. Return None if there is nothing to write.
 
-    *leaving*: the schedule's definition is about to end. Occurrences that a pause holds back then become a piece, which
-    is settled when the pause ends.
+    If *leaving*, the schedule's definition is about to end. Occurrences that a pause holds back then become a piece,
+    which is settled when the pause ends.
     """
     if stored.seen_until - now > FUTURE_WATERMARK:
         return _ahead(stored, now)

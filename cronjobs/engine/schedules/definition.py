@@ -1,4 +1,4 @@
-"""Converts schedules to JSON and back, for sync to store and compare them. Computes a file's fingerprint."""
+"""Converts schedules to JSON and back, so that sync can store and compare them. Also computes a file's fingerprint."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule, Watermark
 class Materialised:
     """The result of one call. ``counts`` counts occurrences by outcome.
 
-    ``busy``: schedules that another transaction was settling. ``left``: time ran out while more occurrences were due.
+    ``busy`` are schedules that another transaction was settling. If ``left``, time ran out while occurrences were due.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -60,8 +60,9 @@ def materialise(
     their entry in the file is broken. When *go_on* returns False, the rest is left to the next call. If the database
     refuses one schedule, an event reports that, and the others are still settled. Overlap counts jobs of the types that
     a tick knew during the last *within*. *before_writing* starts each transaction, and returns the id of the tick that
-    settles. *put_aside* is used before a pause that skips is changed. It is a schedule's name, or "" for all. What the
-    pause skipped is then recorded, and what another pause holds back becomes a piece.
+    settles. *put_aside* is used before a pause that skips is changed. It is the name of the paused schedule, or "" if
+    everything is paused. The occurrences that the pause has skipped so far are then recorded, and those that another
+    pause holds back become a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
     done = settling.done
@@ -146,7 +147,7 @@ class Settling:
     def settle_held(self) -> None:
         """Retry the schedules that another session had locked, usually for a moment.
 
-        Longer locks are not waited for.
+        If a lock lasts longer, the schedule is left to the next tick.
         """
         for pause in PAUSES_S:
             if not self.held or not self.go_on():
@@ -175,8 +176,8 @@ def tell(written: SettledChunk, emit: Callable[[events.Event], None], done: Mate
 class SettledChunk:
     """The rows and events of a chunk that was written. A ledger row comes with its schedule's name.
 
-    ``busy``: schedules that another tick has settled since they were read. ``held``: plans whose schedule or queue
-    another session has locked, usually for a moment. Both are not written.
+    ``busy`` are schedules that another tick has settled since they were read. ``held`` are plans whose schedule or
+    queue another session has locked, usually for a moment. Neither are written.
     """
 
     rows: tuple[tuple[str, LedgerRow], ...]
@@ -196,7 +197,7 @@ def write(
 ) -> SettledChunk:
     """Settle the schedules of *chunk* that no other session has locked.
 
-    It takes as many statements as for one schedule.
+    This takes no more statements than settling one schedule.
     """
     # The plan was computed outside this transaction. Comparing ``settled`` makes it safe to write the plan here.
     locked = store.lock_rows(connection, [due.stored.id for due in chunk])
@@ -260,7 +261,7 @@ def _write(
 def _note_dropped(
     connection: Connection, mine: Sequence[Due], rows: Sequence[tuple[str, LedgerRow]], now: datetime
 ) -> None:
-    """Record what ``catch_up: all`` drops beyond its limit. Nothing will make up for it, so a person must see it."""
+    """Record the occurrences that ``catch_up: all`` drops. They will never run, so a person must see that."""
     reasons = {part.why_dropped for due in mine for part in due.parts if part.dropped}
     found: dict[str, dict[str, object]] = {}
     for name, row in rows if reasons else ():

@@ -31,7 +31,7 @@ class Pause:
     """A pause of one schedule or of everything, in force or over. It covers [``since``, ``until``)."""
 
     since: datetime
-    until: datetime | None  # None: until someone resumes
+    until: datetime | None  # None: until someone resumes it
     skip: bool
     said: str  # "paused by ada: deploy"
 
@@ -66,7 +66,7 @@ class Owed:
 
 @dataclass(frozen=True)
 class Part:
-    """What happens to the occurrences of one span: ``missed``, ``coalesced`` into ``into``, and ``run``.
+    """Which occurrences of one span are ``missed``, are ``coalesced`` into ``into``, or will ``run``.
 
     Each occurrence in ``run`` (oldest first) becomes one job, if overlap allows it. ``skipped`` is never combined with
     the others. ``dropped`` are occurrences that ``catch_up: all`` could not run because of its limit. They count as
@@ -100,8 +100,8 @@ class Held:
 class Plan:
     """What to write: the ``parts`` (oldest first), and the schedule's new state.
 
-    ``held``: what pauses that are now over held back, for the log. ``faults``: why definitions cannot be read. What is
-    owed under these stays owed.
+    ``held`` are the occurrences that were held back by pauses that are now over, for the log. ``faults`` says why
+    definitions cannot be read. Occurrences under unreadable definitions stay owed.
     """
 
     parts: tuple[Part, ...]
@@ -115,8 +115,8 @@ class Plan:
 def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool = False) -> Plan | None:
     """Decide about everything up to *now*. Return None if there is nothing to write.
 
-    *pauses* are all pauses of the schedule and of everything, including past ones. *leaving*: the definition is about
-    to end, so whatever a pause holds back becomes a piece.
+    *pauses* are all pauses of the schedule and of everything, including past ones. If *leaving*, the definition is
+    about to end, so whatever a pause holds back becomes a piece.
     """
     from cronjobs.engine.crontime.timing import next_after
 
@@ -215,7 +215,7 @@ def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
 def read(name: str, definition: Mapping[str, Any]) -> Timed:
     """Read a definition.
 
-    Raises ValueError if this version cannot read it; a newer one or a person may have written it.
+    Raises ValueError if this version cannot read the definition: a newer version or a person may have written it.
     """
     from cronjobs.engine.crontime.timing import timing
 
@@ -291,7 +291,7 @@ def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[Held]:
 
 
 def _caught_up(spans: Sequence[_Span], held: Sequence[Held], now: datetime) -> list[Part]:
-    """Return what to run of the occurrences of *spans*, oldest first.
+    """Decide which occurrences of *spans* run. Return the outcomes, oldest first.
 
     An occurrence at most two minutes old is on time. Anything older than ``catch_up_within`` is missed. Of the rest,
     ``latest`` runs the newest, which stands for the others. ``all`` runs the newest ``catch_up_limit``, oldest first.

@@ -1,8 +1,9 @@
 """Applies the file's schedules and queue caps to the database. Makes a plan as data, and applies it in chunks.
 
-A chunk is a number of schedules. For each schedule, one transaction settles what was due under the old definition, and
-replaces the definition. So wherever a sync is interrupted, no occurrence is lost or run twice. The file counts as
-applied once the last chunk is committed. Until then, any host with this file continues the sync.
+A chunk is a number of schedules, written in one transaction. For each schedule, the same transaction settles what was
+due under the old definition and replaces that definition. So wherever a sync is interrupted, no occurrence is lost or
+run twice. The file counts as applied once the last chunk is committed. Until then, any host with this file continues
+the sync.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cronjobs.engine.store.ticks import AuditAct
 class Synced:
     """The result of a sync.
 
-    Not ``applied``: the plan was refused, or schedules and queues (``left``) are still to do.
+    If not ``applied``, the plan was refused, or the schedules and queues in ``left`` are still to do.
     """
 
     applied: bool
@@ -45,10 +46,10 @@ class Synced:
 
 @dataclass(frozen=True)
 class Edit:
-    """The change of one schedule. ``was`` is its row in force, perhaps under an old name.
+    """The change of one schedule. ``was`` is the schedule's present row, perhaps under an old name.
 
-    If ``wanted`` is None, the schedule is retired. ``due`` is what to settle first. It is None if nothing is due, or if
-    the definition in force cannot be read.
+    If ``wanted`` is None, the schedule is retired. ``due`` is the plan to settle first. It is None if nothing is due,
+    or if the definition in force cannot be read.
     """
 
     name: str
@@ -70,15 +71,15 @@ def sync(
 ) -> Synced:
     """Apply the file's schedules and caps. What was due under old definitions is settled first, by those definitions.
 
-    When *go_on* returns False, the rest is left to the next sync of this file. So are rows that other sessions have
-    locked.
+    When *go_on* returns False, the rest is left to the next sync of this file. Rows that other sessions have locked are
+    left to it, too.
     """
     applying = Applying(database, settings, emit, host, actor, before_writing, go_on)
     first = SyncPlan()
     for pause in (*PAUSES_S, None):
         with database.read() as connection:
-            # This must be read first. If another host applies a file between these reads, that then counts as newer
-            # than our data, and we plan again.
+            # This must be read first. If another host applies a file between these reads, its audit entry is then newer
+            # than ``last_sync``, so we notice it and plan again.
             applying.last_sync = ticks.last_sync(connection)
             now = database_now(connection)
             stored = store.all_schedules(connection)
@@ -113,7 +114,7 @@ def sync(
 class Applying:
     """Applies one file. ``left`` has the schedules and queues that are not done yet.
 
-    ``stopped``: time is up, or another sync has taken over. ``refused``: schedules that the database refuses.
+    If ``stopped``, time is up, or another sync has taken over. ``refused`` are schedules that the database refuses.
     """
 
     database: Database
@@ -207,8 +208,8 @@ class Applying:
     ) -> tuple[list[Edit], SettledChunk]:
         """Settle what was due under the old definitions. Return the edits that can be made now.
 
-        The other edits wait. A tick is settling their schedule, or has settled it since it was read, or an enqueuer has
-        locked its queue.
+        The other edits have to wait: a tick is settling their schedule, or has settled it since we read it, or an
+        enqueuer has locked the schedule's queue.
         """
         locked = store.lock_schedules(connection, [edit.was for edit in chunk if edit.was is not None])
         free = [edit for edit in chunk if edit.was is None or edit.was.id in locked]
@@ -276,5 +277,5 @@ def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
 
 
 def _queue(name: str) -> str:
-    """Return how a queue is named among the schedules in ``left``."""
+    """Return the name under which a queue is listed in ``left``, beside the schedules."""
     return f"queue {name}"

@@ -31,8 +31,8 @@ FUTURE_WATERMARK: Final = timedelta(minutes=5)
 class Undo:
     """The corrections to one schedule's ledger.
 
-    ``gone`` are rows to delete, ``left`` what remains of them, and ``early`` the rows of jobs that started, with a
-    reason. Occurrences after the watermark ``seen_until`` are decided again.
+    ``gone`` are rows to delete, ``left`` are new rows for what remains of them, and ``early`` are the rows of jobs that
+    started, with a reason. Occurrences after the watermark ``seen_until`` are decided again.
     """
 
     gone: tuple[LedgerRow, ...]
@@ -50,9 +50,9 @@ def decide(
 ) -> Undo:
     """Return how to correct the ledger *rows* that were written by a clock that was ahead.
 
-    *taken_back* and *begun* are ids of jobs that were made for future instants: those now cancelled, and those that
-    started (with their last attempt). A job in neither was cancelled by someone else, or its row is locked. It can
-    stay: it is due in its time.
+    *taken_back* and *begun* are ids of jobs that were made for future instants: *taken_back* are cancelled now, and
+    *begun* have started (with their last attempt). A job in neither was cancelled by someone else, or its row is
+    locked. Such a job can stay, because it will run when it is due.
     """
     gone, left, early = [], [], []
     seen_until = now
@@ -74,7 +74,7 @@ def decide(
 def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
     """Return the ledger's reason.
 
-    It contains *now*, the latest time at which the job ran, and the wrong clock's time.
+    The reason contains *now*, by which the job had run, and the wrong clock's time.
     """
     shown = "" if row.decided_at is None else f", when it showed {row.decided_at.isoformat(timespec='seconds')}"
     which = "" if attempt is None else f"{UP_TO_ATTEMPT} {attempt}"
