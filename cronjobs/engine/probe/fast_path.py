@@ -1,4 +1,4 @@
-"""Runs an idle tick from start to end. If there may be work, the full tick takes over; only that prints and logs."""
+"""Runs an idle tick from start to end. If there may be work, the full tick takes over. Only a full tick logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cronjobs.engine.probe.sqlite import FileSession
 
 NO_ALARM = (None, b"", b"{}")
-QUIET_UNTIL = "quiet_until"  # the first key in an alarm's file; until that second no idle tick can end the alarm
+QUIET_UNTIL = "quiet_until"  # the first key in an alarm's file; an idle tick cannot end the alarm before this time
 LONGEST_QUIET_S = 25 * 3600
 
 
@@ -69,7 +69,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
 
 
 def _is_quiet(alarm: bytes | None) -> bool:
-    """Whether nothing in the *alarm*'s file can be over yet. If a clock was set back, the answer is False."""
+    """Whether no alarm in the file's content *alarm* can be over yet. If a clock was set back, the answer is False."""
     if alarm is None or alarm in NO_ALARM:
         return True
     begin = f'{{"{QUIET_UNTIL}": '.encode()
@@ -109,12 +109,12 @@ class Probe:
     def look(self, **more: Any) -> str | None:
         """Return a fingerprint of the work that there is to do: the text changes whenever that work changes.
 
-        None: there is nothing to do.
+        If there is nothing to do, the result is None.
         """
         return self._connected().look(self.facts(**more), self._all_alive)
 
     def look_again(self) -> str | None:
-        """Like ``look``, for polling. On an error, report nothing to do until the next call."""
+        """Like ``look``, for polling. On an error, return None, and connect again at the next call."""
         try:
             return self.look()
         except Exception:
@@ -177,7 +177,7 @@ class Probe:
 def is_alive(locked_by: str) -> bool:
     """Whether the process with this ``locked_by`` is certainly running on this host.
 
-    ``host.identity`` handles the other cases.
+    If this returns False, the process may still be running; ``host.identity`` can tell.
     """
     fields = locked_by.split(":")
     if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal():

@@ -22,7 +22,8 @@ MISFITS_SQL = f"{WAITING} AND misfit_since IS NOT NULL"
 # Runs of "cronjobs exec". No tick creates them, and no tick may run them.
 IS_EXEC = "(substr(j.job_type, 1, 5) = 'exec:')"
 
-# "p" is a pause, "b" a branch with its queue, and "j" here a schedule. In Python: engine/rules/pausing.py.
+# SQL aliases: "p" is a pause, "b" a branch (it has a queue), and "j" in STOPS_SCHEDULE a schedule. The same rules in
+# Python are in engine/rules/pausing.py.
 IN_FORCE = f"(p.until IS NULL OR p.until > {NOW})"
 STOPS_QUEUE = f"(p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue)) AND {IN_FORCE}"
 STOPS_SCHEDULE = f"(p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND {IN_FORCE}"
@@ -45,8 +46,8 @@ _NEXT_BRANCH = either(
                         (SELECT j.priority FROM {JOBS} j WHERE j.{WAITING} AND j.queue > b.queue
                          ORDER BY j.queue, j.priority LIMIT 1))""",
 )
-# The pairs (queue, priority) that have waiting rows. Each is found with one index step, however many rows it has. They
-# are numbered, up to :most_branches.
+# The pairs (queue, priority) that have waiting rows. Each pair is found with one index step, however many rows it has.
+# The pairs are numbered, up to :most_branches.
 BRANCHES = f"""
       branch(queue, priority, place) AS (
         SELECT * FROM (SELECT queue, priority, 1 FROM {JOBS} WHERE {WAITING} ORDER BY queue, priority LIMIT 1) AS best
@@ -55,14 +56,14 @@ BRANCHES = f"""
       )"""
 # With very many queues, all waiting jobs are read instead.
 _MANY_QUEUES = "EXISTS (SELECT 1 FROM branch b WHERE b.place = :most_branches AND b.queue IS NOT NULL)"
-# Not EXISTS, because without statistics PostgreSQL would first collect every due row.
+# Do not use EXISTS here: without statistics PostgreSQL would first collect every due row.
 _DUE_IN_BRANCH = f"""
       (SELECT j.run_at FROM {JOBS} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{WAITING}
        ORDER BY j.run_at LIMIT 1) <= {NOW}"""
 
 
 def _any_due(queues: str) -> str:
-    """Return SQL: whether a job is due in one of the *queues*. "b" is a branch or a job."""
+    """Return SQL that is true if a job is due in one of the *queues*, a condition on "b" (a branch or a job)."""
     # CASE, because SQLite evaluates both sides of AND and OR in a column, and would read every waiting job.
     return (
         f"CASE WHEN {_MANY_QUEUES} THEN EXISTS (SELECT 1 FROM {JOBS} b WHERE b.{WAITING} "
@@ -71,8 +72,8 @@ def _any_due(queues: str) -> str:
     )
 
 
-# A paused schedule is not due, so an idle tick stays idle. But if the pause skips, there are rows to write. A watermark
-# in the future comes from a wrong clock, and is always corrected.
+# A paused schedule is not due, so an idle tick stays idle. But a schedule whose pause skips is due, because there are
+# rows to write. A watermark in the future comes from a wrong clock, and is always corrected.
 SCHEDULE_DUE = f"""
       (j.status = 'active' AND j.next_at IS NOT NULL AND (j.seen_until > {NOW} OR j.next_at <= {NOW}
          AND NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE p.skip = 0 AND {STOPS_SCHEDULE}))
@@ -84,10 +85,11 @@ UNFINISHED_SYNC = f"""
 BEYOND = after_now(":beyond_s")
 SOON = after_now("1")  # work that is due by then can be done now
 IN_AN_HOUR = after_now("3600")
-# Leases of this host, boot and pid namespace, whether their runners are dead or alive: by the prefix of locked_by.
+# Leases of this host, boot and pid namespace, found by the prefix of locked_by, whether their runners are dead or
+# alive.
 _HELD_HERE = "locked_until IS NOT NULL AND substr(locked_by, 1, :place_length) = :place"
 
-# Everything that an idle tick needs to know, in one row. It must follow WITH RECURSIVE and BRANCHES.
+# Everything that an idle tick needs to know, in one row. This query must follow WITH RECURSIVE and BRANCHES.
 SEEN = f"""
   SELECT {NOW} AS now, m.project, m.environment, m.schema_revision, m.oldest_code, m.pruned_at, m.look_at,
     CASE WHEN m.look_at > {SOON} AND m.look_at < {IN_AN_HOUR} THEN 1 = 0 ELSE 1 = 1 END AS look_due,
@@ -176,8 +178,9 @@ NEWEST_IDS = 20  # how many of the newest jobs are examined
 _NEWEST_ID = f"""
       (SELECT b.id FROM (SELECT id, queue, status, run_at FROM {JOBS} ORDER BY id DESC LIMIT {NEWEST_IDS}) b
        WHERE b.{WAITING} AND b.run_at <= {NOW} AND NOT {PAUSED} ORDER BY b.id DESC LIMIT 1)"""
-# For polling (linger). It also returns the newest due job that is not held back, to tell new work from old. A retry, or
-# a job enqueued for later, is newest by its instant. A job enqueued for an instant in the past is newest by its id.
+# For polling (linger). It also returns the newest due job that is not held back, to tell new work from old. A job that
+# was retried or enqueued for later is recognised as new by its run_at, and a job enqueued for an instant in the past by
+# its id.
 LOOK = f"""{VERDICT}
 SELECT idle, answers || ' ' || CASE WHEN idle THEN '' ELSE
   coalesce(CAST({_NEWEST_INSTANT} AS text), '') || ' ' || coalesce({_NEWEST_ID}, 0) END, holders

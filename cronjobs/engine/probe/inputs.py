@@ -1,7 +1,7 @@
 """The facts about a configuration that the fast path needs. A full tick without any fault stores them in a file.
 
-The file contains no value from the configuration, an env_file, a variable or the command line. It only says where to
-find each value, and has a hash of all sources. If a source has changed or cannot be read, the full tick decides.
+The file contains no value from the configuration, an env_file, a variable or the command line. The file only says where
+to find each value, and has a hash of all sources. If a source has changed or cannot be read, the full tick decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    # A text as pieces (source, from, to). Each is a range of bytes in that source.
+    # A text as pieces (source, from, to). Each piece is a range of bytes in a source.
     Pieces = list[tuple[int, int, int]]
 
 LONGEST_SOURCE = 16 << 20

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cronjobs.engine.probe.inputs import Inputs
 
 LEAST_S = 2.0  # with less time left in the minute, a full tick could not start any job
-FIRST_PAUSE_S = 2.0  # before a full tick tries again what the last one left; each further pause is twice as long
+FIRST_PAUSE_S = 2.0  # before a full tick retries the work that the last one left; each further pause is twice as long
 LONGEST_PAUSE_S = 16.0
 GOES_ON = (0, 1)  # 1: a job died; after any other exit code, this tick ends
 SAME_SIGNAL_S = 1.0
@@ -31,7 +31,7 @@ def stay_here(
 ) -> int:
     """Stay until the tick that began at *begun* must end, and return the exit code.
 
-    *idle*: the first look found nothing.
+    *idle* says whether the first look found nothing to do.
     """
     now = time.monotonic()
     until = timer.deadline(
@@ -98,7 +98,8 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
 
     def pass_on(number: int, _frame: object) -> None:
         nonlocal asked_at
-        # A process group often gets a signal twice. The second one would cut the grace period short.
+        # A process group often gets a signal twice. Do not pass the second one on: it would cut the full tick's grace
+        # period short.
         again = number in asked and time.monotonic() - asked_at < SAME_SIGNAL_S
         asked.append(number)
         if child and not again:

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ANSWER_TIMEOUT_S = 3.0  # after this the full tick tries, and reports the error
+ANSWER_TIMEOUT_S = 3.0  # after this the full tick takes over, and reports the error
 READING, WRITING, CONNECTED = 1, 2, 3  # PostgresPollingStatusType
 COMMAND_OK, TUPLES_OK = 1, 2  # ExecStatusType
 BAD = 1  # ConnStatusType
@@ -86,7 +86,8 @@ class ServerSession:
     def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
         """Write the row of an idle tick if the tick is idle. Return whether it is.
 
-        This takes one round trip. If there are lease holders on this host, *alive* checks them, and it takes two.
+        This takes one round trip, or two if there are lease holders on this host, because *alive* must check them
+        first.
         """
         idle, holders, written = self._run(ASK, facts)
         if idle != "t" or (holders is not None and not alive(holders)):
@@ -98,7 +99,7 @@ class ServerSession:
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
         """Return a fingerprint of the work that there is to do: the text changes whenever that work changes.
 
-        None: there is nothing to do.
+        If there is nothing to do, the result is None.
         """
         idle, answers, holders = self._run(LOOK, facts)
         return None if idle == "t" and (holders is None or alive(holders)) else f"{answers} {holders}"

@@ -42,8 +42,9 @@ def either(*, postgresql: str, sqlite: str) -> str:
     return f"{_BEGIN}{postgresql}{_OR}{sqlite}{_END}"
 
 
-# statement_timestamp(), because clock_timestamp() is volatile and cannot be used with an index. :now_ is zero, except
-# in tests that move the clock of a real database. On SQLite the clock is the host's, so :now_ is the time itself.
+# statement_timestamp(), because clock_timestamp() is volatile and cannot be used with an index. On PostgreSQL :now_ is
+# a shift in seconds: zero, except in tests that move the clock of a real database. On SQLite the clock is the host's,
+# so :now_ is the time itself.
 POSTGRESQL_NOW = "(statement_timestamp() + make_interval(secs => :now_))"
 NOW = either(postgresql=POSTGRESQL_NOW, sqlite=":now_")
 

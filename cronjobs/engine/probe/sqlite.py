@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-BUSY_TIMEOUT_MS = 20  # short, because only the full tick takes turns with other writers
+BUSY_TIMEOUT_MS = 20  # short: if another writer is busy, the full tick takes over, and waits its turn
 
 
 class FileSession:
@@ -23,7 +23,7 @@ class FileSession:
 
     def __init__(self, path: str) -> None:
         quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        # rw, because a file that does not exist is left to the full tick. Its disk may not be mounted.
+        # rw, because a file that does not exist is left to the full tick: perhaps its disk is not mounted.
         uri = f"file:{quoted}?mode=rw"
         self._connection = connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -31,7 +31,7 @@ class FileSession:
     def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
         """Write the row of an idle tick if the tick is idle.
 
-        *alive* checks lease holders. Return whether it is idle.
+        *alive* checks the lease holders on this host. Returns whether the tick is idle.
         """
         self._connection.execute("BEGIN IMMEDIATE")
         idle, holders = self._row(f"{VERDICT} SELECT idle, holders FROM verdict", facts) or (0, None)
@@ -45,7 +45,7 @@ class FileSession:
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
         """Return a fingerprint of the work that there is to do: the text changes whenever that work changes.
 
-        None: there is nothing to do.
+        If there is nothing to do, the result is None.
         """
         idle, answers, holders = self._row(LOOK, facts) or (0, "", None)
         return None if idle and (holders is None or alive(holders)) else f"{answers} {holders}"

@@ -41,9 +41,9 @@ def folder_here() -> str:
 def spool_address(config: str | None, url: str | None) -> str:
     """Return a name for the spooled runs of one project.
 
-    It depends on the file, and on a database URL given elsewhere.
+    The name depends on the configuration file's path, and on a database URL that is given outside the file.
     """
-    # Not the resolved path, because a deploy moves links such as /srv/shop/current.
+    # Do not resolve links, because a deploy changes links such as /srv/shop/current.
     file = os.path.normpath(config) if config else ""
     return blake2b(os.fsencode(f"{file}\0{url or ''}"), digest_size=8).hexdigest()
 
@@ -51,7 +51,7 @@ def spool_address(config: str | None, url: str | None) -> str:
 def spooled(address: str | None) -> list[str]:
     """Return the names of the spool files for the project with *address*, or for all projects if it is None.
 
-    Never fails.
+    Never raises an error.
     """
     try:
         folder = open_spool()

@@ -23,11 +23,11 @@ from cronjobs.engine.probe.here import process_age
 DEFAULT_BUDGET_S = 55.0
 DEFAULT_EVERY_S = 60.0
 PAST_DEADLINE_S = 1.0
-# If stderr is a full pipe that nobody reads, faulthandler waits for ever when it writes the stacks. But it dumps only
-# once, so a second signal ends the process.
+# If stderr is a full pipe that nobody reads, faulthandler waits for ever when it writes the stacks. But it begins no
+# second dump, so a second signal ends the process.
 STRIKE_AGAIN_S = 0.2
-# An older process did something else before it exec'ed us (``sleep 30; exec cronjobs run-due``, a container's
-# entrypoint). Then the kernel's start time is not the start of the tick.
+# A process that seems to have started longer ago than this did something else before it exec'ed us (``sleep 30; exec
+# cronjobs run-due``, a container's entrypoint). Its start is then not the start of the tick.
 LONGEST_START_S = 10.0
 UNTIL = "CRONJOBS_UNTIL"  # set by a lingering tick for its full ticks: their deadline on the monotonic clock
 LEAST_LEFT_S = 0.5
@@ -38,7 +38,7 @@ _given: float | None = None
 def start() -> float:
     """Start the timer with the default budget, which applies until the file is read. Return the process's age."""
     global _given
-    try:  # remove it, because handlers and commands may start other ticks, which must not inherit it
+    try:  # remove the variable: handlers and commands may start other ticks, which must not inherit it
         _given = float(os.environ.pop(UNTIL, ""))
     except ValueError:
         _given = None
@@ -52,7 +52,7 @@ def start() -> float:
         age = 0.0
     left_s = deadline(started_wall=time.time() - age, started=-age, budget_s=DEFAULT_BUDGET_S, every_s=DEFAULT_EVERY_S)
     try:
-        # chain: after the stacks are dumped, the default action runs, which ends the process
+        # With chain, the default action runs after the stacks are dumped, and ends the process.
         faulthandler.register(SIGALRM, all_threads=True, chain=True)
     except (ValueError, OSError, AttributeError, RuntimeError):  # stderr is closed or unusual: end without stacks
         faulthandler.unregister(SIGALRM)
@@ -66,12 +66,12 @@ def stand_at(instant: float) -> None:
 
 
 def given_deadline(otherwise: float) -> float:
-    """Return *otherwise*, or the deadline that the lingering tick set for this one if that is earlier."""
+    """Return *otherwise*, or the deadline that the lingering tick set for this tick, if that deadline is earlier."""
     return otherwise if _given is None else min(otherwise, max(_given, time.monotonic() + LEAST_LEFT_S))
 
 
 def give(until: float) -> None:
-    """Make this process end at *until*, whatever it becomes in the meantime."""
+    """Make this process end at *until*, even if it becomes a full tick in the meantime."""
     global _given
     _given = until
 
@@ -84,8 +84,8 @@ def is_given() -> bool:
 def open_standard_streams() -> list[int]:
     """Open /dev/null for each of descriptors 0 to 2 that the caller has closed (``>&-``).
 
-    Returns those that were closed. Without this, the next file to be opened, such as the database or the log, would get
-    one of these numbers, and printed text would be written into it.
+    Returns the descriptors that were closed. Without this, the next file to be opened, such as the database or the log,
+    would get one of these numbers, and printed text would be written into it.
     """
     opened = []
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
