@@ -27,7 +27,8 @@ class Address:
         return self.url.get_backend_name() == "sqlite"
 
     def __str__(self) -> str:
-        # The query may contain a password too (libpq accepts ?password=…). A misspelt option may also be a secret.
+        # The query may contain a password too (libpq accepts ?password=…). The value of a misspelt option may be a
+        # secret, too.
         hidden = {
             key: value if masking.is_public_option(key, str(value)) else masking.MASK
             for key, value in self.url.query.items()
@@ -60,7 +61,7 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 
     ``postgres://``, ``postgresql+asyncpg://``, ``+psycopg2`` and Prisma's ``?schema=`` all become psycopg 3 URLs, and
     ``sqlite+aiosqlite://`` becomes a sqlite3 URL. Several hosts are written as for libpq: ``one:5432,two:5433``.
-    *schema* overrides the URL's. Raises UsageError, whose message contains no password.
+    *schema* overrides the URL's schema. Raises UsageError, whose message contains no password.
     """
     try:
         text.encode()  # a path that is not UTF-8 has surrogates here, which a URL cannot contain

@@ -33,14 +33,14 @@ class KeptConnection:
             from psycopg.types.datetime import TimestamptzLoader
             from psycopg.types.json import JsonbLoader, JsonLoader
 
-            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)  # Django's depends on USE_TZ
+            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)  # Django's own loader depends on USE_TZ
             cursor.adapters.register_loader("jsonb", JsonbLoader)  # Django's returns text
             cursor.adapters.register_loader("json", JsonLoader)
         return cursor
 
 
 def by_sqlalchemy(raw: Any, what: str) -> Connection:
-    """Return an SQLAlchemy Connection that uses *raw*. *raw* must be open, and remains its owner's.
+    """Return an SQLAlchemy Connection that uses *raw*, which must be open and still belongs to its owner.
 
     *what* is the caller's name, for error messages.
     """

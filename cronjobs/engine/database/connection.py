@@ -50,8 +50,8 @@ T = TypeVar("T")
 
 OLDEST_SERVER: Final = 14
 OLDEST_SQLITE: Final = (3, 35)  # RETURNING
-BUSY_TIMEOUT_MS: Final = 20  # short, because writers take turns, which is fairer than SQLite's own polling
-LEAST_PATIENCE_S: Final = 0.05  # for one last write, even when time is up
+BUSY_TIMEOUT_MS: Final = 20  # short, because our writers take turns instead, which is fairer than SQLite's own polling
+LEAST_PATIENCE_S: Final = 0.05  # a write waits at least this long for its turn, even when time is up
 READ_PATIENCE_S: Final = 5.0
 SETTLE_S: Final = 8.0  # how long a restarting server may take until we can ask it whether a COMMIT succeeded
 SETTLE_PAUSE_S: Final = 0.1
@@ -97,10 +97,10 @@ class Database(OutOfReach):
             yield connection
 
     def _take_snapshot(self, connection: Connection) -> None:
-        """Start reading. Waits while another process is opening or closing the file; readers wait for nothing else.
+        """Start reading. A reader waits only while another process opens or closes the file.
 
         The first process to open the file recovers the log that a killed process left. The last process to close it
-        removes the log. Each needs the file to itself for that moment.
+        removes the log. Each of them needs the file to itself for that moment.
         """
         self._while_locked(
             lambda: connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1"),
@@ -112,14 +112,14 @@ class Database(OutOfReach):
     def write(self, *, patience: float = 10.0, next_in_line: bool = False) -> Iterator[Connection]:
         """Yield a connection with one short write transaction, which is committed at the end of the block.
 
-        On SQLite, writers take turns, because SQLite's own busy handler is not fair. Threads take turns by a condition,
-        and processes by flock on files beside the database. Raises DatabaseBusy after *patience* seconds without a
-        turn.
+        On SQLite, writers take turns, because SQLite's own busy handler is not fair. A process's threads take turns
+        with a condition variable, and processes with flock on files beside the database. Raises DatabaseBusy after
+        *patience* seconds without a turn.
 
         On PostgreSQL, the reply to COMMIT can get lost. Then the server is asked whether the transaction was committed.
         So an error means that nothing was written, and the block may be repeated. If the server cannot be asked,
-        CommitUnknown is raised. *next_in_line* is for the loop: it goes before other threads, and finds out from its
-        own rows whether such a COMMIT succeeded.
+        CommitUnknown is raised. *next_in_line* is for the loop, which goes before other threads, and which finds out
+        from its own rows whether such a COMMIT succeeded.
         """
         with self._translating_errors():
             if not self.is_sqlite:
@@ -137,15 +137,15 @@ class Database(OutOfReach):
     def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
         """Yield a connection with a write transaction for user code that has *remaining_s* left, and a check.
 
-        Call the check before our last statements.
+        Call the check before our own last statements in the transaction.
 
         The connection is like the user's own: table names do not get our schema (``with_tables`` adds it), and the
         session keeps its time zone. On SQLite the transaction is rolled back after 2 s, with TransactionTooLong.
         """
         with self._translating_errors():
             if not self.is_sqlite:
-                # The user's statements may take as long as the job. After that, the server ends them, in case the
-                # runner is frozen.
+                # The user's statements may take as long as the job. After that, the server ends the statements, because
+                # the runner may be frozen.
                 limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
                 opening = begin(TIMEOUTS | limits_ms, MARK)
                 engine = self.engine.execution_options(cronjobs_begin=opening, schema_translate_map={})
@@ -208,7 +208,8 @@ class Database(OutOfReach):
     def _was_committed(self, number: str, life: str | None) -> bool | None:
         """Whether the server committed transaction *number*, which began in that *life* of the server.
 
-        None means that there was no answer in time.
+        Returns None if there was no answer in time, or if the server has crashed since, so that its answer cannot be
+        trusted.
         """
         give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
         while True:
@@ -250,7 +251,7 @@ class Database(OutOfReach):
             yield
         except DBAPIError as error:
             if isinstance(error.orig, sqlite3.Error) is not self.is_sqlite:
-                raise  # an error of another database, whose block is around this block or inside it
+                raise  # an error of another database, whose block encloses this block or is inside it
             raise tell(self.address, error) from error
 
     def close(self) -> None:
@@ -289,7 +290,8 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
     # prepare_threshold: prepared statements belong to a session, which PgBouncer shares among its clients.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
-    # Otherwise each process would look up hstore, in a transaction of its own, before its first statement.
+    # Otherwise SQLAlchemy would look up hstore in each process, in a transaction of its own, before the first
+    # statement.
     options["use_native_hstore"] = False
     try:
         engine = create_engine(address.url, **options)
@@ -315,13 +317,13 @@ def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: 
 
 
 def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
-    """Remember that a COMMIT stopped waiting for a synchronous standby. The server only warns, and in any language."""
+    """Remember that a COMMIT stopped waiting for a synchronous standby. The server only warns, in its own language."""
     if notice.source_function == "SyncRepWaitForLSN":
         session[_UNCONFIRMED] = True
 
 
 def _create_private(file: Path, address: Address) -> None:
-    """Create the file with mode 0600. If SQLite created it, it would use cron's umask.
+    """Create the file with mode 0600. If SQLite created the file, cron's umask would decide its mode.
 
     SQLite gives its -wal and -shm files the same mode as the database file.
     """
@@ -338,7 +340,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     try:
         _set_pragmas(connection)
     except sqlite3.Error:
-        connection.close()  # the pool does not know it yet, and would not close it
+        connection.close()  # the pool does not know the connection yet, and would not close it
         raise
 
 
@@ -346,7 +348,7 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
     connection.text_factory = decoded  # another program may have written bytes that are not UTF-8
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    # WAL: readers and the one writer do not block each other. FULL: a committed job survives a power failure.
+    # With WAL, readers and the one writer do not block each other. With FULL, a committed job survives a power failure.
     # Switching to WAL needs an exclusive lock, for which SQLite does not call its busy handler.
     patiently(
         partial(_turn_wal_on, cursor),
@@ -356,7 +358,8 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
     )
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
-    # A claim's payloads are in memory anyway. A full /var/tmp must not stop jobs while the database's disk has room.
+    # A claim's payloads are in memory anyway. Temporary files would not do: a full /var/tmp must not stop jobs while
+    # the database's disk has room.
     cursor.execute("PRAGMA temp_store = MEMORY")
     cursor.close()
 
@@ -367,17 +370,19 @@ def _turn_wal_on(cursor: sqlite3.Cursor) -> None:
 
 
 def _open_sqlite(connection: Connection) -> None:
-    # IMMEDIATE: a deferred transaction that reads first cannot write if another writer came in between.
+    # Use IMMEDIATE, because a deferred transaction that reads first can no longer write if another writer came in
+    # between.
     write = connection.get_execution_options().get("cronjobs_write")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
 _UNCONFIRMED: Final = "cronjobs_unconfirmed"  # a key in a connection's ``info``
 
-# Overrides any setting of the server, the database, the role or the URL. The server converts to its own encoding.
+# This overrides any setting of the server, the database, the role or the URL. The server converts texts to and from its
+# own encoding.
 _IN_UTF8: Final = "SET LOCAL client_encoding = 'UTF8'"
-# Without this, a crash of the server could undo what we have already reported: a claim, an outcome, an effect. A
-# stricter setting is kept.
+# Without this, a crash of the server could undo what we have already reported: a claim, an outcome, an effect. Any
+# setting other than "off" is kept.
 _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )

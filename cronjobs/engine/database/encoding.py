@@ -28,7 +28,10 @@ def server_encoding(connection: Connection) -> str:
 
 
 def _asked(connection: Connection) -> str:
-    """Ask the server for its encoding. Needed if the driver does not pass on what the server reported."""
+    """Ask the server for the database's encoding.
+
+    This is needed if the driver does not pass on the encoding that the server reported.
+    """
     remembered: dict[Any, Any] = getattr(connection, "info", {})
     if "server_encoding" not in remembered:
         remembered["server_encoding"] = connection.exec_driver_sql("SHOW server_encoding").scalar_one()

@@ -55,7 +55,7 @@ _PASSING: Final = {
     "53200",  # out_of_memory
     "57014",  # query_canceled: statement_timeout, or by an operator
 }
-# If the server refuses before a session exists, libpq passes on the message without an error code.
+# If the server refuses a connection, libpq passes on the server's message without an error code.
 _NOT_READY_WORDS: Final = (
     "the database system is ",  # starting up, shutting down, in recovery mode, not yet accepting connections
     "too many clients",
@@ -78,7 +78,7 @@ def _sqlite_code(error: BaseException | None) -> int:
 def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, waited_s: float) -> DatabaseError:
     """Return the exception for an error of the SQLite *file*.
 
-    *waited_s* is how long we waited for its lock, in case that is the error.
+    *waited_s* is how long we waited for the file's lock, which the message names if the lock is the problem.
     """
     if is_locked(error):
         return DatabaseBusy(url, waited_s)

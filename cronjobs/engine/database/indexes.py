@@ -1,8 +1,8 @@
 """The indexes of the tables, for code that creates or compares tables.
 
-Index conditions and table options for one database make SQLAlchemy import both dialects. So they have a module of their
-own, which ticks do not import. A tick on SQLite must not import PostgreSQL's dialect, which takes as long as starting
-Python, and a tick on PostgreSQL need not import SQLite's.
+Index conditions and table options for one database make SQLAlchemy import both dialects. So the indexes have a module
+of their own, which ticks do not import. A tick on SQLite must not import PostgreSQL's dialect, which takes as long as
+starting Python, and a tick on PostgreSQL need not import SQLite's.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ Index(
     postgresql_where=text(UNSETTLED_DEAD_SQL),
     sqlite_where=text(UNSETTLED_DEAD_SQL),
 )
-# Runs of exec, by name and start. Some are delivered late, and readers want the newest first.
+# Runs of exec, by name and start. The order of ids will not do: some runs are delivered late, and readers want the last
+# begun first.
 Index(
     "cronjobs_jobs_exec_idx",
     jobs.c.job_type,

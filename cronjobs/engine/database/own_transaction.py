@@ -1,9 +1,9 @@
 """Makes sure that a handler's transaction ends only with our COMMIT, together with the job's success.
 
 A COMMIT that we can intercept is refused, and changes nothing: SQLAlchemy's ``commit()``, the statement in any
-spelling, and on SQLite anything passed to the driver. Others cannot be intercepted: psycopg's own ``commit()``, or
-"…; COMMIT" in one string. These are detected at the end. Part of the work may then be committed without the success,
-so the job must not run again by itself.
+spelling, and on SQLite anything passed to the driver. Two kinds of COMMIT cannot be intercepted: psycopg's own
+``commit()``, and "…; COMMIT" in one string. They are detected at the end of the transaction. Part of the work may then
+be committed without the success, so the job must not run again by itself.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Unbroken:
         if self._is_sqlite:
             self._raw.refuse = None
         if self._turned_away:
-            # SQLAlchemy thinks that its transaction has ended. It would pool the connection with the transaction still
-            # open.
+            # SQLAlchemy thinks that its transaction has ended. So it would return the connection to the pool with the
+            # transaction still open.
             self._connection.invalidate()
         if error is None or isinstance(error, TransactionBroken):
             return
@@ -83,7 +83,7 @@ class Unbroken:
 
     def _was_ended(self, error: BaseException | None) -> bool:
         if self._is_sqlite:
-            # On a full disk SQLite rolls back by itself. Then the block raised that error.
+            # On a full disk SQLite rolls back by itself. The block then raised the error about the full disk.
             with suppress(sqlite3.Error):
                 return not self._raw.in_transaction and not _is_the_databases(error)
             return False
@@ -91,7 +91,7 @@ class Unbroken:
             match int(self._raw.info.transaction_status):
                 case status if status == _IDLE:
                     return True
-                case status if status == _IN_TRANSACTION:  # perhaps one that the handler began after its COMMIT
+                case status if status == _IN_TRANSACTION:  # perhaps a new one, begun by the handler after its COMMIT
                     with self._raw.cursor() as cursor:
                         return bool(cursor.execute(_IS_MARKED).fetchone()[0] != "on")
         return False

@@ -34,7 +34,7 @@ def passes(error: DatabaseError) -> bool:
 
 
 def fails_every_statement(error: DatabaseError, *, is_sqlite: bool) -> bool:
-    """Whether all other statements would fail too. On PostgreSQL a lock affects only one table or row."""
+    """Whether all other statements would fail too. A lock on PostgreSQL affects only one table or row."""
     return isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and is_sqlite)
 
 
@@ -51,7 +51,7 @@ def patiently(
 ) -> T:
     """Call *do*, which must be safe to repeat, until it succeeds.
 
-    Raises its last error if there are no more *pauses*, if the next try would be after *until* (monotonic clock), if
+    Raises the last error if there are no more *pauses*, if the next try would be after *until* (monotonic clock), if
     the error is not *worth* a retry, or if *go_on* returns False. If *pauses* is None, the pauses grow, and there are
     12 tries. *note* is called before each retry with the error, the number of failures and the pause in seconds.
     """
@@ -74,9 +74,10 @@ def first_look(do: Callable[[], T], clock: Clock) -> T:
     answered = False
 
     def server_is_there(error: DatabaseError) -> bool:
-        """Whether to retry.
+        """Return whether to retry after this error.
 
-        A starting server may be unreachable for a moment. A server that never answered is reported.
+        A starting server may be unreachable for a moment. But if the server has never answered, the error is reported
+        at once.
         """
         nonlocal answered
         answered = answered or isinstance(error, DatabaseNotReady)

@@ -1,7 +1,8 @@
-"""A connection to a SQLite file. A forked copy of the process cannot use it, and it can refuse statements.
+"""A connection to a SQLite file. A forked copy of the process cannot use the connection, and statements can be refused.
 
-The copy believes that it holds locks that only the original holds, see fcntl(2). It also shares the memory of the
-write-ahead log with the original. So a COMMIT in the copy, or a ROLLBACK at the end of a block, would damage the file.
+The forked copy believes that it holds locks that only the original process holds, see fcntl(2). The copy also shares
+the memory of the write-ahead log with the original. So a COMMIT in the copy, or a ROLLBACK at the end of a block, would
+damage the file.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from cronjobs.errors import ForkedCopy
 class StayingConnection(sqlite3.Connection):
     """Raises sqlite3.ProgrammingError in a forked copy. The copy does not close its objects either (``host.forks``).
 
-    ``refuse`` is called with each statement, and raises if the statement may not run now. If it is None, all may.
-    SQLite's authorizer cannot be used for this: it is called while SQLite holds the database's mutex, and then needs
-    the GIL. While another thread uses the connection (``sqlite_time_limit``), a thread with the GIL can be waiting for
-    that mutex.
+    ``refuse`` is called with each statement, and raises if the statement may not run now. If ``refuse`` is None, all
+    statements may run. SQLite's authorizer cannot be used for this: it is called while SQLite holds the database's
+    mutex, and then needs the GIL. While another thread uses the connection (``sqlite_time_limit``), a thread with the
+    GIL can be waiting for that mutex.
     """
 
     refuse: Callable[[str], None] | None = None

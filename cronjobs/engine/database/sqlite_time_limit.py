@@ -75,7 +75,7 @@ class WriteTimeLimit:
                 self._has_turn.set()
                 if not self._over.wait(self._limit_s):
                     self._expire()
-        except BaseException as error:  # there was no turn in time
+        except BaseException as error:  # the turn to write did not come in time
             self._error = error
         finally:
             self._has_turn.set()
@@ -88,7 +88,7 @@ class WriteTimeLimit:
             return
         with suppress(sqlite3.Error):
             self._raw.interrupt()
-            # Before ROLLBACK: otherwise a statement right after it would be committed on its own.
+            # Set this before ROLLBACK. Otherwise a statement right after the ROLLBACK would be committed on its own.
             self._raw.execute("PRAGMA query_only = ON")
             self._raw.execute("ROLLBACK")
 

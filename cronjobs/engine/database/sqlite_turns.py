@@ -28,8 +28,8 @@ GO_PAST_S: Final = 3.0  # longer than a handler may hold the turn, shorter than 
 class Turns:
     """Turns to write to one database file. The loop goes before all other waiting threads of its process.
 
-    The turn belongs to the process, and whichever thread is waiting fetches it. The loop may use it before that thread
-    does, and once more afterwards. So a loop waits for at most one writer of each other process, not for its own
+    The turn belongs to the process, and whichever thread is waiting fetches it. The loop may use the turn before that
+    thread does, and once more afterwards. So a loop waits for at most one writer of each other process, not for its own
     workers.
     """
 
@@ -48,7 +48,7 @@ class Turns:
     def turn(self, patience: float, *, next_in_line: bool = False) -> Iterator[None]:
         """Hold the turn during a block.
 
-        *next_in_line* is for the loop. Raises DatabaseBusy after *patience* seconds.
+        *next_in_line* is for the loop. Raises DatabaseBusy if the turn has not come after *patience* seconds.
         """
         if not self._enter(self._clock.monotonic() + max(0.0, patience), next_in_line):
             raise DatabaseBusy(self._database, max(0.0, patience))
@@ -113,8 +113,8 @@ class Turns:
 class _Files(OutOfReach):
     """Two empty files beside the database. Only the process that has locked ``-next`` may try to lock ``-turn``.
 
-    With a single lock, a process that wrote again at once got the lock back before the other's next poll (for all of 5
-    s).
+    With a single lock, a process that wrote again at once got the lock back before the next poll of the process that
+    was waiting, throughout a test of 5 s.
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
@@ -129,10 +129,11 @@ class _Files(OutOfReach):
 
     def take(self, give_up_at: float) -> bool:
         turn, following = self._opened()
-        # A program that is suspended while it is next must not block all others. After a while they go past it.
+        # A program that is suspended while it is next must not block all others. After GO_PAST_S, the other programs go
+        # past it.
         is_next = self._lock(following, min(give_up_at, self._clock.monotonic() + GO_PAST_S), POLL_S)
         try:
-            # Polling this often is cheap: only one process does, and it waits for milliseconds.
+            # Polling this often is cheap: only one process does so, and it waits for milliseconds.
             return self._lock(turn, give_up_at, POLL_S / 10 if is_next else POLL_S)
         finally:
             if is_next:

@@ -38,8 +38,8 @@ UNSETTLED_DEAD_SQL: Final = (
     "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
 )
 
-# In bytes. More than about 2,700 bytes do not fit into a PostgreSQL index. If the row is not in the partial index yet,
-# its INSERT would succeed, and then every claim would fail.
+# In bytes. More than about 2,700 bytes do not fit into a PostgreSQL index. Without a limit, the INSERT of a row that is
+# not in the partial index yet would succeed, and then every claim would fail.
 LONGEST_NAME: Final = 1000
 LONGEST_KEY: Final = 2000
 LENGTHS: Final = {  # limits for an unfinished job's texts, in bytes
@@ -141,7 +141,7 @@ jobs = Table(
         "finished_at IS NOT NULL OR (...)",
         **LENGTHS,
     ),
-    # Only before the first claim, because checking a large payload takes as long as parsing it.
+    # Check numbers only before the first claim, because checking a large payload takes as long as parsing it.
     CheckConstraint(
         f"attempts > 0 OR finished_at IS NOT NULL OR NOT ({has_odd_number('payload')} OR {has_odd_number('meta')})",
         name="numbers",
@@ -150,7 +150,7 @@ jobs = Table(
         " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),
         name="instants",
     ).ddl_if(dialect="postgresql"),
-    # SQLite accepts any type in any column. Text instead of a number would crash the program that reads the row.
+    # SQLite accepts any type in any column. A text instead of a number would crash a program that reads the row.
     CheckConstraint(
         "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
         "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
@@ -212,7 +212,7 @@ occurrences = Table(
     Column("count", Integer, nullable=False, server_default=text("1")),
     Column("outcome", Text, nullable=False),
     Column("reason", Text),
-    Column("job_id", BigInteger),  # the job made, given way to, or coalesced into; no FK, because rows outlive jobs
+    Column("job_id", BigInteger),  # the job made, given way to, or coalesced into; no FK, as these rows outlive jobs
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
     Column("tick", BigInteger),  # the tick that settled it, or NULL for a person; ticks are pruned, so no FK
     PrimaryKeyConstraint("schedule_id", "last_for"),
@@ -276,7 +276,8 @@ effects = Table(
     Column("recorded_at", Instant),
     Column("result", Json),
     PrimaryKeyConstraint("key"),
-    # skipped and stopped: begun, result unknown, decided by on_unknown; see engine/store/effects.py.
+    # "skipped" and "stopped" are effects that were begun, whose result is unknown, and about which on_unknown decided;
+    # see engine/store/effects.py.
     CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
     CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
     *instants("begun_at", "recorded_at"),

@@ -1,6 +1,6 @@
 """Wraps the user's own connection so that it has the part of SQLAlchemy's interface that ``run`` needs.
 
-So the same statements work with every driver.
+So the statements for SQLAlchemy connections work with every driver.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from cronjobs.errors import UsageError
 from cronjobs.text import decoded
 
-# Positional parameters as each driver spells them. Django converts %s to its driver's spelling, even for SQLite.
+# Positional parameters as each driver spells them. Django takes %s for every database, even SQLite, and converts it to
+# the driver's spelling.
 _PSYCOPG: Final[Dialect] = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
 _SQLITE3: Final = SQLiteDialect_pysqlite(paramstyle="qmark")
 _DJANGO: Final[Mapping[str, Dialect]] = {"postgresql": _PSYCOPG, "sqlite": SQLiteDialect_pysqlite(paramstyle="format")}
@@ -156,7 +157,7 @@ class _Django(PlainConnection):
 def plain_connection(target: Any, schema: str | None = None) -> PlainConnection | None:
     """Return *target* (psycopg 3, sqlite3 or Django) wrapped for ``run``. Return None for anything else.
 
-    Imports nothing to find out: a caller that has a connection has already imported its driver.
+    No driver is imported to find out, because a caller that has a connection has already imported its driver.
     """
     if isinstance(target, sqlite3.Connection):
         return _Sqlite3(target, _SQLITE3, None)
@@ -174,7 +175,7 @@ def has_open_transaction(raw: Any) -> bool | None:
         if (found := getattr(raw, "in_transaction", None)) is not None:  # sqlite3
             return bool(found)
         status = int(raw.info.transaction_status)  # psycopg
-    except Exception:  # the connection is closed, or of another driver
+    except Exception:  # the connection is closed, or belongs to another driver
         return None
     return None if status == _UNKNOWN else status != _IDLE
 
@@ -274,7 +275,7 @@ def commits_by_itself(connection: Any) -> bool:
     """Whether each statement on *connection*, a user's connection wrapped for ``run``, would be its own transaction."""
     if isinstance(connection, PlainConnection):
         return connection.commits_by_itself()
-    # Not get_isolation_level(): in autocommit it returns the level of the single-statement transactions.
+    # Do not use get_isolation_level(): in autocommit mode it returns the level of the single-statement transactions.
     driver, raw = connection.connection.driver_connection, connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
         return _sqlite_commits_by_itself(driver)
