@@ -1,7 +1,8 @@
 """Finds how the database differs from ``tables.py``, by comparing its definitions with those of freshly made tables.
 
-alembic's own comparison ignores CHECKs and the conditions of partial indexes. Here the database writes both sides:
-PostgreSQL from temporary tables, which are rolled back, and SQLite from a database in memory.
+alembic's own comparison ignores CHECKs and the conditions of partial indexes. So both sets of definitions are read as
+the database writes them. The fresh tables are temporary on PostgreSQL, where they are rolled back, and in a database in
+memory on SQLite.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FUNCTIONS: Final = (*APP_FUNCTIONS, *WORKER_FUNCTIONS)
 def find(connection: Connection) -> list[str]:
     """Return what is missing or changed, as one sentence per finding.
 
-    Everything that it creates for the comparison is rolled back with the transaction.
+    Everything that is created for the comparison is rolled back with the transaction.
     """
     if connection.dialect.name == "sqlite":
         there, wanted = _sqlite_facts(connection), _sqlite_wanted()
@@ -60,8 +61,8 @@ def find(connection: Connection) -> list[str]:
 def _read_again(connection: Connection, table: str, definition: str) -> str:
     """Return a constraint's *definition* as the server writes it after it has parsed its own text.
 
-    A restored dump has constraints in this form, which omits the parentheses of a nested AND. (pg_dump writes what the
-    server wrote; measured on 18.)
+    A restored dump has constraints in this form, because pg_dump writes what the server wrote. The form omits the
+    parentheses of a nested AND (measured on PostgreSQL 18).
     """
     if not definition.startswith("CHECK "):
         return definition

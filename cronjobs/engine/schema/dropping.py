@@ -42,8 +42,8 @@ class InUse(CronjobsError):
 class Content:
     """What would be dropped: the ``relations``, and by status how many jobs someone may still need.
 
-    ``hosts``: the hosts that have ticked, as far as rows are kept. ``is_shared_file``: another program has tables in
-    the same SQLite file. ``in_django``: Django's migration table lists our migrations.
+    ``hosts`` are the hosts that have ticked, as far as rows are kept. If ``is_shared_file``, another program has tables
+    in the same SQLite file. If ``in_django``, Django's migration table lists our migrations.
     """
 
     relations: Sequence[Relation]
@@ -70,7 +70,7 @@ def drop(
     not know them all.
     """
     before(look(database, settings, force=force, quiet=quiet))
-    made = _made(database)  # takes a while, so it is done before anyone has to wait for our locks
+    made = _made(database)  # this takes a while, so do it before anyone has to wait for our locks
 
     def dropped() -> Content:
         with migrations.transaction(database) as connection:

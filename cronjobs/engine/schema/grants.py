@@ -1,6 +1,6 @@
 """The least rights on PostgreSQL that each role needs to migrate, run, enqueue or read.
 
-The result is SQL for the database's owner. ``statements`` opens no connection.
+``statements`` returns SQL that the database's owner runs. It opens no connection.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ RUN: Final[Mapping[str, str]] = {
     VERSION_TABLE: "SELECT",
 }
 
-# The columns of a job that an enqueuer may set. A job's status, tries and lease belong to the runners. A schedule could
-# do harm: an unfinished row with a schedule makes the schedule's next occurrences give way (overlap).
+# The columns of a job that an enqueuer may set. A job's status, tries and lease belong to the runners. Setting
+# ``schedule`` could do harm: an unfinished row with a schedule makes the schedule's next occurrences give way
+# (overlap).
 _GIVEN: Final = (
     "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, idempotency_key, concurrency_key, "
     "enqueued_by, created_at"
@@ -71,7 +72,7 @@ _REPLACED: Final = (
 ENQUEUE: Final[Mapping[str, str]] = {
     # The columns needed to look up a key, to return a job's status, and to count a full queue.
     "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
-    # No UPDATE, because that would also allow locking its rows. Functions lock and count instead.
+    # No UPDATE, because that right would also allow locking the rows. Functions lock and count instead.
     "cronjobs_queues": "SELECT",
     # "cronjobs enqueue" needs this to report that a job will have to wait.
     "cronjobs_pauses": "SELECT (scope, name, until)",
@@ -91,9 +92,9 @@ READ: Final[Mapping[str, str]] = dict.fromkeys((*RELATIONS, HELD), "SELECT")
 def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
     """Return the SQL, as one transaction.
 
-    It is safe to repeat. A role loses rights on our tables that it does not need. *names* maps the roles to grant to
-    their names in the database. With *replace*, enqueuers may also replace a job that has not started. With *find*,
-    they may also read jobs, including payloads and results.
+    It is safe to run the SQL again. It takes from each role the rights on our tables that the role does not need.
+    *names* maps the roles to grant to their names in the database. With *replace*, enqueuers may also replace a job
+    that has not started. With *find*, they may also read jobs, including payloads and results.
     """
     schema = quoted(schema)
     lines = [

@@ -1,7 +1,7 @@
 """Upgrades the tables to this version's revision, and reports what is wrong with them. Uses alembic.
 
-Our tables are in the user's database, beside the user's own tables. They are in one schema and have their own version
-table. Nothing is touched whose name does not begin with ``cronjobs_``.
+Our tables are in the user's database, beside the user's own tables. Our tables are in one schema and have a version
+table of their own. Nothing whose name does not begin with ``cronjobs_`` is touched.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ ADDRESS: Final = "cronjobs_address"
 
 PREFIX: Final = "cronjobs_"
 
-# READ COMMITTED, so that a migration that waited for the lock sees what the other one did. lock_timeout is set later.
+# READ COMMITTED, so that a migration that waited for the lock sees what the migration before it did. A short
+# lock_timeout is set once this lock is held.
 _BEGIN_DDL: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
     "SET LOCAL statement_timeout = '15min'; SET LOCAL lock_timeout = 0; "
@@ -53,7 +54,8 @@ _NO_RIGHT: Final = "42501"  # insufficient_privilege
 
 _SQLITE_PATIENCE_S: Final = 60.0
 
-# Statements for a migration that has its own transaction. They must not be run in someone else's transaction.
+# Statements for a migration that has its own transaction. These statements must not be run in someone else's
+# transaction.
 _OF_AN_OWN_TRANSACTION: Final = ("BEGIN", "COMMIT", "SET LOCAL", "SELECT pg_advisory_xact_lock")
 
 # alembic's context and op are module globals, so only one thread at a time can use them.
@@ -74,9 +76,9 @@ def head() -> str:
 def upgrade(database: Database) -> tuple[str | None, str]:
     """Migrate to the newest revision. Return the revision before (None if there were no tables), and the one after.
 
-    It does everything or nothing, on both databases. If several processes do this at once, one migrates, and the others
-    wait and then find nothing to do. A schema newer than this code is not changed. Raises SchemaTooNew if this code
-    must not run on it, and SchemaNotUpgraded for tables from a version before 0.2.0.
+    The upgrade is atomic on both databases. If several processes upgrade at once, one migrates, and the others wait and
+    then find nothing to do. A schema newer than this code is not changed. Raises SchemaTooNew if this code must not run
+    on it, and SchemaNotUpgraded for tables from a version before 0.2.0.
     """
     newest = head()
 
@@ -148,8 +150,8 @@ def sql(address: Address, revisions: str = "head") -> str:
 def statements(kind: str, schema: str | None = None, revisions: str = "head") -> tuple[str, ...]:
     """Return the statements of ``sql`` for a *kind* of database, "postgresql" or "sqlite".
 
-    They can be run in someone else's transaction. On PostgreSQL, the first one sets the search_path until that
-    transaction ends.
+    The statements can be run in someone else's transaction. On PostgreSQL, the first statement sets the search_path
+    until that transaction ends.
     """
     script = sql(Address(URL.create("postgresql+psycopg" if kind == "postgresql" else kind), schema), revisions)
     parts = (_without_comments(part) for part in script.split(";\n\n"))
@@ -253,7 +255,7 @@ def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:
 
 
 def _is_compared(thing: Any, name: str | None, kind: str, _reflected: bool, other: Any) -> bool:
-    # SQLite has no identity columns, and alembic 1.16 reports that as a change.
+    # SQLite has no identity columns, and alembic 1.16 reports the missing identity as a change.
     lost_identity = kind == "column" and other is not None and thing.identity is not None and other.identity is None
     return _is_ours(name, kind, {}) and not lost_identity
 
@@ -280,10 +282,10 @@ def _revision(connection: Connection) -> str | None:
 
 
 def upgrade_lock(schema: str | None) -> str:
-    """Return SQL that lets only one migration at a time proceed. Those that waited then find nothing to do.
+    """Return SQL that lets only one migration at a time proceed. The migrations that waited then find nothing to do.
 
-    It also works in PgBouncer's transaction mode. Each schema has its own lock, so two projects in one database do not
-    wait for each other.
+    The lock also works in PgBouncer's transaction mode. Each schema has its own lock, so two projects in one database
+    do not wait for each other.
     """
     return f"SELECT pg_advisory_xact_lock(hashtext('cronjobs migrations'), hashtext({_home(schema)}))"
 
@@ -291,7 +293,8 @@ def upgrade_lock(schema: str | None) -> str:
 def _pin(schema: str | None) -> str:
     """Return SQL that makes unqualified names refer to one schema until the end of the transaction.
 
-    pg_temp is named last. If it were not named, it would come first, and anyone's temporary table could replace ours.
+    The path names pg_temp last. If it did not name pg_temp, that schema would be searched first, and a temporary table
+    could hide one of ours.
     """
     return f"SELECT set_config('search_path', quote_ident({_home(schema)}) || ', pg_temp', true)"
 
@@ -299,7 +302,7 @@ def _pin(schema: str | None) -> str:
 def _home(schema: str | None) -> str:
     """Return an SQL expression for the name of our schema. It is NULL if there is none.
 
-    Without a configured schema, ours is the one that already has our tables, else the first of the search_path.
+    If no schema is configured, our schema is the one that already has our tables, or else the first of the search_path.
     """
     if schema is not None:
         return "'" + schema.replace("'", "''") + "'"

@@ -1,6 +1,6 @@
 """Makes sure that a database has our tables.
 
-The tables of a SQLite file are created on first use. Those on PostgreSQL are created by "cronjobs db upgrade".
+The tables of a SQLite file are created on first use. On PostgreSQL, "cronjobs db upgrade" creates the tables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from cronjobs.errors import SchemaMissing, SchemaTooOld
 def require_tables(database: Database, *, migrates: bool = True) -> None:
     """Raise an error unless this code can run on the tables. The tables of a SQLite file are created or migrated.
 
-    Without *migrates*, for code in an app, tables of an older revision are not migrated, but raise SchemaTooOld.
+    Code in an app passes *migrates* as False. Tables of an older revision are then not migrated: SchemaTooOld is
+    raised.
     """
 
     def look() -> None:
