@@ -1,4 +1,7 @@
-"""Runs an idle tick from start to end. If there may be work, the full tick takes over. Only a full tick logs."""
+"""Runs an idle tick from start to end. If there may be work, the full tick takes over.
+
+Only the full tick prints and logs.
+"""
 
 from __future__ import annotations
 

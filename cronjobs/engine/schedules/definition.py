@@ -73,7 +73,7 @@ def fingerprint(settings: Settings) -> str:
 
 
 def canonical(value: Any) -> str:
-    """The canonical JSON text of *value*: keys sorted, no spaces, ASCII."""
+    """Return the canonical JSON text of *value*, with sorted keys, without spaces, in ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 

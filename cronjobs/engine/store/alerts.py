@@ -104,7 +104,7 @@ class Episode:
 
 
 def open_episodes(connection: Connection) -> list[Episode]:
-    """The episodes that have not ended, oldest first."""
+    """Return the episodes that have not ended, oldest first."""
     rows = connection.execute(select(findings).where(findings.c.ended_at.is_(None)).order_by(findings.c.id))
     return [_episode(row) for row in rows]
 
@@ -122,7 +122,7 @@ def _episode(row: Any) -> Episode:
 
 
 def open_episode(connection: Connection, **values: Any) -> Episode | None:
-    """Insert an episode. Return None if another process inserted it just before."""
+    """Insert an episode. Return None if another process has just inserted the same one."""
     new = inserted_into(connection, findings).values(values).on_conflict_do_nothing()
     row = connection.execute(new.returning(*findings.c)).first()
     return None if row is None else _episode(row)
@@ -255,13 +255,13 @@ def _whose(alert: DueAlert, locked_by: str) -> dict[str, Any]:
 
 
 def due_channels(connection: Connection) -> frozenset[str]:
-    """The channels on which a message is due."""
+    """Return the channels on which a message is due."""
     statement = f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.due_at IS NOT NULL AND a.due_at <= {SOON}"
     return frozenset(run(connection, statement).scalars())
 
 
 def something_waits(connection: Connection, channels: Collection[str]) -> bool:
-    """Whether one of these channels has a message that is due, is being sent, or waits for another try."""
+    """Return whether one of these channels has a message that is due, is being sent, or waits for another try."""
     rows = run(connection, f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.due_at IS NOT NULL")
     return any(name in channels for name in rows.scalars())
 

@@ -185,7 +185,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
 
 
 def any_with_own_timeout(connection: Connection) -> bool:
-    """Whether a waiting job has a timeout in its row."""
+    """Return whether any waiting job's row has a timeout of its own."""
     return run(connection, f"SELECT 1 FROM {JOBS} j WHERE j.{TIMED} LIMIT 1").first() is not None
 
 

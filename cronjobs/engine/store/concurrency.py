@@ -48,7 +48,7 @@ BUT: Final = f" AND NOT ({_IS_FULL}) AND NOT (j.id {AMONG_IDS})"
 
 
 def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
-    """The parameters of ``BUT``, and of every other statement that asks whether a key is full."""
+    """Return the parameters of ``BUT``, and of every other statement that asks whether a key is full."""
     return {
         "full_keys": group_value(connection, sorted(found.keys)),
         "full_prefixes": group_value(connection, sorted(found.prefixes)),

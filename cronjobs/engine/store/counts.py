@@ -317,7 +317,7 @@ def all_that_ended(connection: Connection) -> Sums:
 
 
 def longest_lately(connection: Connection) -> Sums:
-    """The longest attempts and waits that ended in this hour or the one before, by kind and name."""
+    """Return the longest attempts and waits that ended in this hour or the one before, by kind and name."""
     rows: Any = run(
         connection,
         f"""
@@ -347,7 +347,7 @@ class HourSum(NamedTuple):
 
 
 def _numbers(**which: str) -> str:
-    """SQL columns that sum the count of matching rows."""
+    """Return SQL for columns that each sum the counts of the rows that match a condition."""
     return ", ".join(
         f"CAST(sum(CASE WHEN {each} THEN c.count ELSE 0 END) AS bigint) AS {name}" for name, each in which.items()
     )

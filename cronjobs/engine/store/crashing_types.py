@@ -17,12 +17,12 @@ _LOCK_TYPE: Final = either(postgresql="FOR UPDATE OF c SKIP LOCKED", sqlite="")
 
 
 def crashing(connection: Connection) -> list[Crashing]:
-    """The types whose jobs now run in child processes."""
+    """Return the types that count as crashing, whose jobs now run in child processes."""
     return [each for each in watched(connection) if not each.suspected]
 
 
 def watched(connection: Connection) -> list[Crashing]:
-    """The crashing and the suspected types."""
+    """Return the crashing and the suspected types."""
     now = database_now(connection)
     return [each for each in _all(connection).values() if each.holds(now)]
 

@@ -190,7 +190,7 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
 
 
 def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
-    """Every recorded attempt of these jobs, in order, without traceback and output."""
+    """Return every recorded attempt of these jobs, in order, without traceback and output."""
     return run(
         connection,
         f"""
@@ -342,7 +342,7 @@ def records_between(connection: Connection, begin: datetime, end: datetime) -> S
 
 
 def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | None:
-    """The newest tick whose recorded job types include this one."""
+    """Return the newest tick whose recorded job types include *job_type*."""
     names = (
         run(connection, f"SELECT l.hash FROM {JOB_TYPE_LISTS} l WHERE {_LISTS_TYPE}", job_type=job_type).scalars().all()
     )
@@ -394,7 +394,7 @@ def first_tick_without(connection: Connection, knew: Row[Any]) -> datetime:
 
 
 def newest_ticks_with_types(connection: Connection) -> Sequence[Row[Any]]:
-    """The last ticks that recorded their job types, newest first."""
+    """Return the last ticks that recorded their job types, newest first."""
     return run(
         connection,
         f"SELECT t.host, t.started_at, t.did, t.schedules_on FROM {TICKS} t WHERE t.job_types IS NOT NULL "

@@ -79,7 +79,7 @@ class Renewal:
     """The result of a renewal, as sets of job ids.
 
     ``lost`` leases are gone for good. ``succeeded`` jobs were ended by their attempts in a transaction of their own
-    (``finish_here``). Jobs in none of the sets were locked by another session: try again next turn.
+    (``finish_here``). Jobs in none of the sets were locked by another session, so try them again next turn.
     """
 
     renewed: frozenset[int]
@@ -227,10 +227,10 @@ def _update_mine(connection: Connection, group: Group, assignments: str, **param
 class Written:
     """The result of ``finish``, as job ids.
 
-    The ends of ``written`` jobs took effect. The ends of ``lost`` jobs failed the fence for good. All other rows are
-    locked by another session: try again. ``cancelled`` are the written jobs that are now cancelled whatever their
-    outcome, with who asked and why. ``succeeded`` are the written jobs that their attempts had ended in a transaction
-    of their own.
+    The ends of ``written`` jobs took effect. The ends of ``lost`` jobs failed the fence for good. The rows of all other
+    jobs are locked by another session, so try those jobs again. ``cancelled`` are the written jobs that are now
+    cancelled whatever their outcome, with who asked and why. ``succeeded`` are the written jobs that their attempts had
+    ended in a transaction of their own.
     """
 
     written: frozenset[int]

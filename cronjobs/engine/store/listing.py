@@ -121,7 +121,10 @@ _BY_QUEUE: Final = f"""
 
 
 class WaitingQueue(NamedTuple):
-    """How many jobs of a queue wait, have failed and are due. ``run_at`` is that of the oldest due job."""
+    """How many jobs of a queue wait, and how many of these have failed or are due.
+
+    ``run_at`` is that of the oldest due job.
+    """
 
     queue: str
     waiting: int
@@ -228,9 +231,10 @@ def waiting_by_other_types(connection: Connection, known: Collection[str], limit
 
 
 def late_from(connection: Connection, queue: str, job_type: str, late: timedelta) -> datetime | None:
-    """Return since when the first late job of a queue and type could have run: since it existed and was due.
+    """Return since when the first late job of a queue and type could have run: from when it existed and was due.
 
-    Only the OLDEST_READ jobs that fell due first are read. Returns None if all of them were created later.
+    Only the OLDEST_READ jobs that fell due first are read. Returns None if all of these were created less than *late*
+    ago.
     """
     at: datetime | None = run(
         connection, _LATE_FROM, queue=queue, job_type=job_type, late_s=-late.total_seconds(), most=OLDEST_READ
@@ -309,8 +313,8 @@ def typical_runs(connection: Connection, last: int, at_least: int) -> dict[str, 
 def last_ticks(connection: Connection) -> list[Row[Any]]:
     """Return the last tick of each host, newest first.
 
-    This takes one index step per host, however many ticks there are. With more than 200 hosts, only the first 200 by
-    name count, and always the newest tick.
+    This takes one index step per host, however many ticks there are. If there are more than HOSTS_AT_MOST hosts, only
+    the first ones by name are read. The newest tick is always included.
     """
     found = run(
         connection,
@@ -425,7 +429,7 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int)
 
 
 def _plainly(wanted: Filter) -> list[ColumnElement[bool]]:
-    """The conditions that have no index."""
+    """Return the filter's conditions that have no index."""
     plain = {"job_type": wanted.job_type, "queue": wanted.queue, "schedule": wanted.schedule}
     return [
         jobs.c[column] == value
@@ -545,7 +549,7 @@ def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
 
 
 def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row[Any]]:
-    """The newest ledger rows of a schedule, newest first, with the status of their jobs."""
+    """Return the newest *limit* ledger rows of a schedule, newest first, with the status of their jobs."""
     return connection.execute(
         select(occurrences, jobs.c.status.label("job_status"))
         .outerjoin(jobs, jobs.c.id == occurrences.c.job_id)
@@ -746,7 +750,7 @@ def acts(
 
 
 def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[str, str | None]]:
-    """The job type and the schedule of each of these jobs that still exists, by id."""
+    """Return the job type and the schedule of each of these jobs that still exists, by id."""
     found: dict[int, tuple[str, str | None]] = {}
     statement = f"SELECT j.id, {columns_shown('job_type', 'schedule')} FROM {JOBS} j WHERE j.id {AMONG_IDS}"
     for first in range(0, len(ids), STREAM_BATCH):

@@ -148,7 +148,7 @@ def qualified(connection: Connection, name: str) -> str:
 
 
 def database_name(connection: Connection) -> str:
-    """The database's URL without anything that may hold a password, whatever connection the enqueue got."""
+    """Return the database's URL without anything that may hold a password, for any connection that can enqueue."""
     where = getattr(connection, "where", None)
     if where is not None:
         return str(where())

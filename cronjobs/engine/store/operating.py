@@ -187,7 +187,7 @@ def _change(
 
 @dataclass(frozen=True)
 class JobState:
-    """The facts that decide whether an action applies to a job.
+    """The facts about a job that decide whether an action can be applied to it.
 
     ``too_long`` names the text that exceeds its limit, and the limit. ``key_owner`` is the job that now has the key
     that this job released when it was cancelled.

@@ -56,7 +56,7 @@ _KEEPS_BUSY: Final = f"""
 
 
 def unfinished_jobs(connection: Connection, schedule: str, runnable: Collection[str] | None) -> list[Busy]:
-    """The unfinished jobs that keep *schedule* from making another job; see ``busy_schedules``."""
+    """Return the unfinished jobs that keep *schedule* from making another job; see ``busy_schedules``."""
     return busy_schedules(connection, [schedule], runnable).get(schedule, [])
 
 

@@ -56,12 +56,12 @@ _UNREAD_ONE: Final = f"SELECT j.id, j.job_type, j.status FROM {JOBS} j WHERE j.i
 
 
 def last_id(connection: Connection) -> int:
-    """The id of the newest job, or 0 if there is none."""
+    """Return the id of the newest job, or 0 if there is none."""
     return int(run(connection, f"SELECT max(j.id) FROM {JOBS} j").scalar() or 0)
 
 
 def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
-    """The next payloads with ids above *after*, up to *last*, or None if there are no more."""
+    """Return the next payloads with ids above *after*, up to *last*, or None if there are no more."""
     first = run(
         connection, f"SELECT min(j.id) FROM {JOBS} j WHERE j.id > :after AND j.id <= :last", after=after, last=last
     ).scalar()

@@ -60,7 +60,7 @@ class OldJob:
 
 
 def old_jobs(connection: Connection, status: str, before: datetime, after: Slot | None, limit: int) -> Sequence[OldJob]:
-    """The next *limit* jobs in *status* that ended before *before*, the earliest first."""
+    """Return the next *limit* jobs in *status* that ended before *before*, the earliest first."""
     beyond = "" if after is None else "AND j.finished_at >= :at AND (j.finished_at > :at OR j.id > :id)"
     place = {} if after is None else {"at": after.finished_at, "id": after.id}
     rows = run(
@@ -209,7 +209,7 @@ def remove_effects(connection: Connection, keys: Sequence[str], before: datetime
 
 
 def old_job_type_lists(connection: Connection, before: datetime, limit: int) -> Sequence[str]:
-    """Hashes of up to *limit* lists of job types that no tick refers to any more."""
+    """Return the hashes of up to *limit* lists of job types that no tick refers to any more."""
     rows = run(
         connection,
         f"""

@@ -1,7 +1,8 @@
 """The recent outcomes of schedules' occurrences: strips for the pages, and the table that caches closed hours.
 
 A row of ``cronjobs_quarters`` is one hour of one schedule in which nothing can change any more. An hour without a row
-is read from the ledger. So rows are never needed, but each saves reading up to sixty occurrences and their jobs.
+is read from the ledger. So the table may be empty, but each of its rows saves reading up to sixty occurrences and their
+jobs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from cronjobs.engine.store.sql import AMONG_IDS, group, run
 from cronjobs.errors import CronjobsError
 
 MARK: Final = 0  # the schedule_id of the row that says up to which hour all hours are closed; real ids begin with 1
-# the hour of the row under MARK that serves as a lock; it lies before all others
+# The hour in the row under MARK that serves as a lock. It lies before all real hours.
 NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 KEPT: Final = timedelta(hours=26)
 COUNTED: Final = timedelta(days=31)  # the occurrences of longer ranges take too long to count
@@ -42,7 +43,7 @@ LATEST: Final = timedelta(minutes=5)  # an hour stays open this long after its e
 
 
 def quarter_sql(instant: str) -> str:
-    """SQL for the number of the quarter that contains *instant*."""
+    """Return SQL for the number of the quarter-hour that contains *instant*."""
     return either(
         postgresql=f"CAST(floor(extract(epoch FROM {instant}) / 900) AS bigint)", sqlite=f"({instant} / 900000000)"
     )
@@ -55,7 +56,8 @@ _STATUS_OF_JOB: Final = (
     f"CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id) END"
 )
 _EARLY: Final = f"c.outcome = 'enqueued' AND c.reason LIKE '{RAN_EARLY}%'"
-# Select instants only for the few rows that need them: decoding them takes longer than the rest.
+# Select instants only for the few rows that need them, because decoding instants takes longer than everything else
+# here.
 _BECAME: Final = f"""c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_OF_LAST} AS last_in, c.outcome,
   {_STATUS_OF_JOB} AS status, CAST(c.count AS integer) AS many, CASE WHEN c.count > 2 THEN c.first_for END AS first_for,
   CASE WHEN c.count > 2 THEN c.last_for END AS last_for,
@@ -64,7 +66,7 @@ _BECAME: Final = f"""c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_O
 _GAP_ROWS: Final = group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"})
 _HOUR_ROWS: Final = group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"})
 _SPAN_ROWS: Final = group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"})
-# The last row may begin in the gap and end after it.
+# The last ledger row of a gap may begin in the gap and end after it.
 _OF_GAP: Final = f"""c.schedule_id = g.schedule_id AND c.last_for >= g.begin AND c.last_for <= coalesce(
   (SELECT n.last_for FROM {OCCURRENCES} n WHERE n.schedule_id = g.schedule_id AND n.last_for >= g.ends
    ORDER BY n.last_for LIMIT 1), g.ends)"""
@@ -157,7 +159,7 @@ def _cron(definition: Any) -> CronTiming | None:
     try:
         return CronTiming(parse(definition["cron"]), definition.get("timezone", "UTC"))
     except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
-        return None  # any program may have written it
+        return None  # any program may have written the definition
 
 
 def _at(quarter: int) -> datetime:
@@ -211,7 +213,7 @@ def _alone(connection: Connection) -> None:
 
 
 def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
-    """Return the rows to store for *hour*: one for each schedule with occurrences there that can no longer change."""
+    """Return the rows to store for *hour*: one for each schedule with occurrences in it that cannot change any more."""
     place = {"hour": hour, "ends": hour + HOUR}
     settled = run(
         connection,

@@ -88,13 +88,13 @@ def next_due(connection: Connection, limit: int | None) -> list[int]:
 
 
 def active_names(connection: Connection) -> dict[int, str]:
-    """The names of all active schedules, by id."""
+    """Return the names of all active schedules, by id."""
     rows = run(connection, f"SELECT j.id, j.name FROM {SCHEDULES} j WHERE j.status = 'active'")
     return {row.id: row.name for row in rows}
 
 
 def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[LedgerRun]]:
-    """The newest *rows* ledger rows of each schedule, newest first, but none that a wrong clock wrote ahead."""
+    """Return each schedule's newest *rows* ledger rows, newest first, without rows for the future (a wrong clock)."""
     ledger = run(
         connection,
         "SELECT c.schedule_id, c.last_for, c.outcome, c.reason, c.job_id, c.count AS occurrences "

@@ -76,7 +76,7 @@ def json_value(column: str, key: str) -> str:
 
 
 def among(parameter: str) -> str:
-    """SQL for "… is one of a list". The list is one parameter, a JSON array of strings."""
+    """Return SQL for "… is one of a list". The list is one parameter, a JSON array of strings."""
     return either(
         postgresql=f"= ANY(ARRAY(SELECT json_array_elements_text(CAST(:{parameter} AS json))))",
         sqlite=f"IN (SELECT value FROM json_each(:{parameter}))",

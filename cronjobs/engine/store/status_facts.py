@@ -68,7 +68,7 @@ def deaths(connection: Connection) -> Deaths:
 
 
 def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[Happened]]:
-    """The newest *rows* ledger rows of each schedule, newest first, but none that a wrong clock wrote ahead."""
+    """Return each schedule's newest *rows* ledger rows, newest first, without rows for the future (a wrong clock)."""
     ledger = run(
         connection,
         # With CROSS JOIN, SQLite keeps this order, schedules first. The join starts at the row that is *rows* back.
@@ -182,7 +182,7 @@ def triggered(connection: Connection, schedule: str) -> list[ByHand]:
 
 
 def retrying(connection: Connection) -> frozenset[int]:
-    """The ids of active schedules with a job that failed and waits for another try."""
+    """Return the ids of active schedules with a job that failed and waits for another try."""
     ids = run(
         connection,
         f"""
@@ -251,7 +251,7 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
-    """Return since when every tick of this host has recorded one of *names*, or None if the last tick did not."""
+    """Return since when every tick of this host has recorded one of *names*, or None if the last tick recorded none."""
     rows = run(
         connection,
         f"SELECT t.started_at, t.did FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
@@ -296,7 +296,7 @@ class Killed:
 
 
 def killed_lately(connection: Connection, within: timedelta, longest: timedelta, least: int) -> dict[str, Killed]:
-    """The killed ticks of each host that has *least* or more of them.
+    """Return the killed ticks of each host that has *least* or more of them.
 
     A tick that began more than *longest* ago has ended, or was killed.
     """

@@ -27,7 +27,7 @@ CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is too long by more th
 
 @dataclass(frozen=True)
 class Overview:
-    """All that an idle tick needs to know, in one round trip."""
+    """All the facts that an idle tick needs, read in one round trip."""
 
     now: datetime
     project: str
@@ -99,7 +99,7 @@ def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
 
 
 class Signs(NamedTuple):
-    """Signs that a tick died of a row that it read.
+    """The signs that a tick died of a row that it read.
 
     If ``died``, a tick died lately, perhaps of a row. If ``doubtful``, jobs wait whose rows were not read.
     """
@@ -272,6 +272,6 @@ def file_in_force(connection: Connection) -> str | None:
 
 
 def carried_since(connection: Connection, fingerprint: str, since: datetime) -> bool:
-    """Whether a tick that began after *since* had the file with this *fingerprint*."""
+    """Return whether a tick that began after *since* had the file with this *fingerprint*."""
     statement = f"SELECT 1 FROM {TICKS} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
     return run(connection, statement, since=since, fingerprint=fingerprint).first() is not None

@@ -153,7 +153,7 @@ def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow
 
 
 def cancelled(connection: Connection, keys: Sequence[TokenKey]) -> list[int]:
-    """The jobs of these attempts that somebody has asked to cancel."""
+    """Return the jobs of these attempts that somebody has asked to cancel."""
     rows = run(
         connection,
         f"""

@@ -27,7 +27,7 @@ class TrailFilter:
 
 
 def entries(connection: Connection, wanted: TrailFilter, limit: int) -> Sequence[Row[Any]]:
-    """The newest *limit* entries, newest first."""
+    """Return the newest *limit* entries that pass the filter, newest first."""
     conditions = [
         audit.c[name] == value for name in ("actor", "action") if (value := getattr(wanted, name)) is not None
     ]

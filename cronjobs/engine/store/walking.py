@@ -350,6 +350,6 @@ def _acts(connection: Connection, bulk: Bulk, of: Mapping[str, str], subject: Co
 
 
 def newest_id(connection: Connection) -> int:
-    """The newest job's id, or 0 if there are no jobs."""
+    """Return the newest job's id, or 0 if there are no jobs."""
     newest: int = connection.execute(select(func.coalesce(func.max(jobs.c.id), 0))).scalar_one()
     return newest
