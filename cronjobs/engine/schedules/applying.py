@@ -27,8 +27,8 @@ def applies(connection: Connection, seen: Overview, settings: Settings, *, host:
     deploy or a rollback). Without the second condition, hosts in the middle of a deploy would keep replacing each
     other's file. A host that has never ticked before, such as a container with a new name, cannot tell whether its file
     is newer. It applies its file once no tick has used the file in force for a while (``silence_after``). An
-    interrupted sync is completed by the host that began it or by a host with the same file. Once such a sync is older
-    than that while, any host may apply its own file.
+    interrupted sync is completed by the host that began it or by a host with the same file. If the sync began longer
+    ago than ``silence_after`` allows, any host may apply its own file.
     """
     mark = fingerprint(settings)
     if not seen.fingerprint_known or seen.last_fingerprint not in (None, mark):

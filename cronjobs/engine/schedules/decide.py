@@ -37,7 +37,7 @@ class Due:
     to_emit: tuple[events.Event, ...] = ()
     unreadable: bool = False
     ahead: bool = False
-    pieces: tuple[Piece, ...] | None = None  # None: unchanged
+    pieces: tuple[Piece, ...] | None = None  # if None, what is owed does not change
     held: tuple[Held, ...] = ()
 
 

@@ -31,7 +31,7 @@ class Pause:
     """A pause of one schedule or of everything, in force or over. It covers [``since``, ``until``)."""
 
     since: datetime
-    until: datetime | None  # None: until someone resumes it
+    until: datetime | None  # if None, the pause lasts until someone resumes
     skip: bool
     said: str  # "paused by ada: deploy"
 

@@ -121,9 +121,9 @@ class ListUse:
 def present_types(
     connection: Connection, within: timedelta = REMEMBERED, here: tuple[str, Loaded] | None = None
 ) -> frozenset[str] | None:
-    """Like ``runnable_types``, but without types that a deploy has removed or renamed. People are shown these types.
+    """Like ``runnable_types``, but without types that a deploy has removed or renamed.
 
-    *here* is a host, and the code that its tick has just loaded.
+    These are the types to show to people. *here* is a host, and the code that its tick has just loaded.
     """
     rows = run(
         connection,

@@ -185,7 +185,7 @@ def remove_ticks(connection: Connection, before: datetime, after: datetime | Non
 
 
 def old_effects(connection: Connection, before: datetime, after: datetime | None, limit: int) -> Sequence[Row[Any]]:
-    """Return the next *limit* effects past their retention that began at or after *after*: key, begun_at."""
+    """Return key and begun_at of the next *limit* effects past their retention that began at or after *after*."""
     rows: Sequence[Row[Any]] = _from(connection, _search_for_effects, "e.begun_at", before, after, limit).all()
     return rows
 

@@ -1,4 +1,4 @@
-"""The newest ledger rows of some schedules, and what became of their jobs.
+"""Read the newest ledger rows of some schedules, and what became of the rows' jobs.
 
 However long a schedule has lived, a limited number of its ledger rows is read by primary key, with one step into jobs
 and attempts for each row.

@@ -1,4 +1,4 @@
-"""The reads behind every problem in ``status``: deaths, missing runs, ticks that fire no schedules.
+"""Read the facts behind every problem in ``status``: deaths, missing runs, ticks that fire no schedules.
 
 Every statement uses an index and reads a bounded number of rows, however many jobs have ended. A test checks the query
 plans.
