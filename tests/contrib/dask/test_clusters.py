@@ -237,7 +237,7 @@ def test_a_worker_with_the_role_of_tokens_alone_runs_handlers_and_no_effects(
         far.project.tick()
         far.until("succeeded", quick)
         far.until("failed", effect)
-        assert "no CRONJOBS_DATABASE_URL and no cronjobs.yaml" in far.project.job(effect)["last_error"]
+        assert "CRONJOBS_DATABASE_URL or a cronjobs.yaml" in far.project.job(effect)["last_error"]
         assert "executor cluster" not in cli(far.project, "check", "--live", "--no-import")
     finally:
         end(far)
