@@ -149,7 +149,7 @@ def test_no_question_reads_all_jobs(database: Database) -> None:
             job_of_key(connection, "none")
     finally:
         event.remove(database.engine, "before_cursor_execute", note)
-    asked = [pair for pair in sent if "told_id" in pair[0] or "released_key =" in pair[0]]
+    asked = [pair for pair in sent if "read_id" in pair[0] or "released_key =" in pair[0]]
     assert len(asked) == 4
     for statement, given in asked:
         assert whole_table_read(database, statement, given) == []
