@@ -23,7 +23,7 @@ def systemd(
     context: typer.Context,
     config: ConfigOption = None,
     user: Annotated[
-        bool, typer.Option("--user", help="For your user's service manager (systemctl --user); needs no root.")
+        bool, typer.Option("--user", help="For the user's service manager (systemctl --user); root is not required.")
     ] = False,
     name: Annotated[
         str | None,

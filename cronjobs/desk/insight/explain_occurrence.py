@@ -462,7 +462,10 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             first = facts.first_defined
             host = f" by host {name(first.host)}" if first and first.host else ""
             since = f": it was first applied on {times.dated(first.at)}{host}" if first else ""
-            sentences = [f"{schedule} did not exist yet at {at}{since}.", "A new schedule never fires for the past."]
+            sentences = [
+                f"{schedule} did not exist yet at {at}{since}.",
+                "A new schedule never fires for times before it existed.",
+            ]
         case "retired":
             returned = facts.returned
             until = f"; it came back at {times.dated(returned.at)}" if returned else ""

@@ -40,7 +40,7 @@ _WHEN_FULL: Final = {
 _WHY_LATE: Final = {
     NO_PLACE: "all places for long jobs are taken (run.long_jobs)",
     TOO_SHORT: "their timeout is longer than a whole tick (run.budget, --budget)",
-    OUT_OF_TIME: "their timeout was longer than the time left in the last ticks (run.budget, --budget)",
+    OUT_OF_TIME: "their timeout was longer than the time left in recent ticks (run.budget, --budget)",
     NO_WORKER: "the ticks are saturated: all their workers were busy until the end (run.workers)",
 }
 

@@ -47,10 +47,10 @@ class Holders:
             until = f"its lease stands until {times.clock(holding.locked_until)}, {left} from now, or longer if renewed"
         if self.is_gone(holding.locked_by) and holding.permitted_until is not None:
             at = times.clock(holding.permitted_until)
-            rest = f"a worker of its cluster may run it until {at}, then a tick settles it"
-            return f"is held by {who}, which is gone; {rest}"
+            rest = f"a cluster worker may still be running the job until {at}; after that, a tick settles it"
+            return f"is held by {who}, which has exited; {rest}"
         if self.is_gone(holding.locked_by) is False:
-            alive = "which is alive, or a process that it started is"
+            alive = "and that process or a child of it is still running"
             return f'is held by {who}, {alive}: "cronjobs jobs cancel {holding.job.id}" asks it to stop; {until}'
         if holder is not None and holder.host == self.here.host:
             seen = "which cannot be checked from here: another container, or before the last boot"

@@ -36,7 +36,7 @@ def key_text(job: Mapping[str, Any], limit: int = CELL_LIMIT) -> str:
     """Format a job's idempotency key, or the key that its cancel freed."""
     if job["released_key"] is None:
         return safe(job["idempotency_key"], limit)
-    return f"{safe(job['released_key'], limit)} (released: it was cancelled before it began)"
+    return f"{safe(job['released_key'], limit)} (released: the job was cancelled before it started)"
 
 
 def status_word(status: str) -> str:

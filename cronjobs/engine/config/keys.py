@@ -80,7 +80,7 @@ RUN: Final[Keys] = {
     "lease": ConfigKey(
         fields.span("2s", "1d"),
         "2m",
-        "How long a job stays claimed if its runner dies; a live runner renews it every quarter of this.",
+        "How long a job stays claimed after its runner dies. A live runner renews the lease four times in this time.",
         "the longer of 60s and budget + 5s",
     ),
     "shutdown_grace": ConfigKey(

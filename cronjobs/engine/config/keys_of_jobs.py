@@ -82,7 +82,10 @@ JOB_TYPE: Final[Keys] = {
         "from @job, else the shorter of 30s and a third of run.budget",
     ),
     "retry": ConfigKey(
-        retry, "{max_attempts: 5}", "How failures of this type are retried.", "from @job, else defaults.retry"
+        retry,
+        "{max_attempts: 5}",
+        "How jobs of this type are retried after a failure.",
+        "from @job, else defaults.retry",
     ),
     "env": ConfigKey(
         fields.variables,

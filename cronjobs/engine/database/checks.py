@@ -8,10 +8,10 @@ from sqlalchemy import CheckConstraint
 
 from cronjobs.engine.database.column_types import SQLITE_FIRST_INSTANT, SQLITE_LAST_INSTANT
 
-# Ten bytes of jsonb can hold a number with 131,072 digits, or with 16,383 decimals. Compression can pack a thousand
-# such bytes into one. The path is "strict", because lax mode would visit the items of an array twice. If a number has n
-# decimals, and n is above sixteen, the quotient has n decimals, too, and three times the quotient is 1 - 10^-n (compare
-# 0.33 * 3). A number nearer to 0 than 1e-400 has more than 400 decimals.
+# Ten bytes of jsonb can hold a number with 131,072 digits, or with 16,383 decimal places. Compression can pack a
+# thousand such bytes into one. The path is "strict", because lax mode would visit the items of an array twice. If a
+# number has n decimals, and n is above sixteen, the quotient has n decimals, too, and three times the quotient is 1 -
+# 10^-n (compare 0.33 * 3). A number nearer to 0 than 1e-400 has more than 400 decimals.
 ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)"
 
 

@@ -245,7 +245,10 @@ def limit_memory(most: int) -> None:
 
 
 def reset_signals() -> None:
-    """Restore the defaults: exec keeps ignored signals and the mask (signal(7)), and Python ignores SIGPIPE."""
+    """Restore the default handling of signals:
+
+    ignored signals and the signal mask survive exec (signal(7)), and Python ignores SIGPIPE.
+    """
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)

@@ -121,7 +121,7 @@ def _thread_runs(pid: int, thread: int) -> bool:
 def _launchers_of(pid: int) -> list[int]:
     """Return the launchers (``launcher.py``) that *pid* started.
 
-    Each launcher kills everything that its command started, and then ends.
+    Each launcher kills everything that its command started, then exits.
     """
     found = []
     for other in _numbers("/proc"):

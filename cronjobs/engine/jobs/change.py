@@ -48,7 +48,7 @@ def cancel(
         JobHeld: another open transaction has the job locked; nothing was changed.
         SchemaMissing: the tables do not exist yet. Run ``cronjobs db upgrade``.
 
-    The transaction stays usable after each of these errors.
+    The transaction stays usable after any of these errors.
     """
     name, why = job_name(id, idempotency_key), reason_text(reason)
     return in_transaction(target, schema, "cancel", lambda connection: _cancelled(connection, name, why))
@@ -88,7 +88,7 @@ def reschedule(
         UsageError: an argument is invalid.
         SchemaMissing: the tables do not exist yet. Run ``cronjobs db upgrade``.
 
-    The transaction stays usable after each of these errors.
+    The transaction stays usable after any of these errors.
     """
     name, move = job_name(id, idempotency_key), _Move(run_at, delay, reason)
     return in_transaction(target, schema, "reschedule", lambda connection: move.write(connection, name))

@@ -167,7 +167,7 @@ def enqueue(
         JobHeld: another session has locked the job that is to be replaced.
         SchemaMissing: the tables do not exist yet. Run ``cronjobs db upgrade``.
 
-    The transaction stays usable after each of these errors.
+    The transaction stays usable after any of these errors.
     """
     _require(target, "enqueue", job_type, schema)
     new = new_job(

@@ -101,7 +101,7 @@ def find(
         DatabaseError: this database role may not read jobs.
         SchemaMissing: the tables do not exist yet. Run ``cronjobs db upgrade``.
 
-    The transaction stays usable after each of these errors.
+    The transaction stays usable after any of these errors.
     """
     name = job_name(id, idempotency_key)
     return in_transaction(target, schema, "find", lambda connection: found_job(connection, name))

@@ -32,4 +32,4 @@ def fold_counts(tick: TickContext, share: float, *, hourly: bool) -> None:
         if hourly:
             do(remove_old_hours)
     except DatabaseBusy:
-        return  # another tick folds, or another writer is more urgent
+        return  # another tick is folding, or a more urgent writer is waiting

@@ -534,7 +534,7 @@ class Writer:
         return BatchResult(sent, ends, written)
 
     def _judged(self, connection: Connection, ends: Sequence[End]) -> Sequence[End]:
-        """Return *ends*. Which misfits among them are given up is decided here, from the records of other ticks."""
+        """Return *ends*, after deciding, from what other ticks have recorded, which of the misfit jobs to give up."""
         misfits = [ended.attempt.job.id for ended, decided in ends if is_misfit(decided.finished.outcome)]
         known = known_misfits(connection, misfits) if misfits else {}
         if not known:

@@ -133,7 +133,7 @@ def test_a_killed_supervisor_takes_its_attempts_with_it_and_none_runs_twice(far:
     [pid] = supervisors(far.project)
     os.kill(pid, signal.SIGKILL)
     refused = cli(far.project, "jobs", "release", str(job_id), code=1)
-    assert "which is gone; a worker of its cluster may run it until" in refused
+    assert "which has exited; a cluster worker may still be running the job until" in refused
     far.project.tick()
     assert far.project.job(job_id)["status"] == "running", "its handler may still run, until its permit ends"
     wait_until(lambda: not is_alive(start.pid), LEASE_S + 2)

@@ -107,7 +107,7 @@ def test_before_it_was_defined(world: World) -> None:
     assert told.verdict == "not_yet_defined"
     assert told.steady == [
         "s did not exist yet at 2026-03-02 09:15:00 UTC: it was first applied on 2026-03-02 10:00:00 by host beta.",
-        "A new schedule never fires for the past.",
+        "A new schedule never fires for times before it existed.",
         "Under the definition applied on 2026-03-02 10:00:00 by host beta (15 * * * *, UTC) it would have been due.",
     ]
 

@@ -156,7 +156,7 @@ def test_a_job_of_a_schedule_that_allows_overlap_is_late(database: Database, tmp
     ("why", "words"),
     [
         ("long jobs", "all places for long jobs are taken (run.long_jobs)"),
-        ("budget", "their timeout was longer than the time left in the last ticks (run.budget, --budget)"),
+        ("budget", "their timeout was longer than the time left in recent ticks (run.budget, --budget)"),
         ("slots", "the ticks are saturated: all their workers were busy until the end (run.workers)"),
         ("late", "the ticks do not keep up"),
     ],

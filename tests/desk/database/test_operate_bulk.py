@@ -410,7 +410,7 @@ def test_a_key_that_was_given_back_is_shown_explained_and_taken_back_if_it_is_fr
     first = rows.job(idempotency_key="reminder:7")
     assert cronjobs("jobs", "cancel", str(first), "--why", "paid").code == 0
     shown = cronjobs("jobs", "show", str(first)).out
-    assert "key        reminder:7 (released: it was cancelled before it began)" in shown
+    assert "key        reminder:7 (released: the job was cancelled before it started)" in shown
     told = " ".join(cronjobs("explain", "--key", "reminder:7").out.split())
     assert f"Job {first} " in told
     assert "it never began, so its key can be used again" in told

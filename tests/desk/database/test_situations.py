@@ -592,7 +592,7 @@ def test_a_schedule_that_was_edited_removed_returned_and_is_new(world: World) ->
     world.file(s='cron: "45 * * * *"', other=other, young='cron: "50 8 * * *"')
     world.tick(utc("2026-03-02T09:10:00"))
     assert "A schedule that returns does not make up for its absence." in world.ask("s", "--at", "08:45")
-    assert "A new schedule never fires for the past." in world.ask("young", "--at", "08:50")
+    assert "A new schedule never fires for times before it existed." in world.ask("young", "--at", "08:50")
     assert is_well(world)
 
 
