@@ -287,7 +287,7 @@ def ran() -> Iterator[list[int]]:
     jobs._registered.update(before)
 
 
-def tick_here(database: Database, folder: Path, said: list[Event], workers: int = 2, budget_s: float = 5) -> Result:
+def tick_here(database: Database, folder: Path, said: list[Event], workers: int = 2, budget_s: float = 50) -> Result:
     settings = Settings(
         file=folder / "cronjobs.yaml", folder=folder, run=RunSettings(workers=workers, lease=timedelta(minutes=1))
     )
@@ -315,7 +315,7 @@ def test_a_lost_answer_to_any_commit_is_settled_by_reading(
     database = LosesAnswers(database_url)
     database.lose = {lost}
     said: list[Event] = []
-    result = tick_here(database, tmp_path, said, workers=1, budget_s=50)
+    result = tick_here(database, tmp_path, said, workers=1)
     database.close()
     assert ran == ids
     assert [project.outcomes(job_id) for job_id in ids] == [["succeeded"]] * 2
