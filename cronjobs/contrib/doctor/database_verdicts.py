@@ -112,7 +112,7 @@ def sqlite_modes(found: FileFacts) -> Diagnosis:
         return warning(
             f"{found.path} belongs to another user: if two users tick, each locks the other out of "
             "its -wal and -shm files",
-            "run cron's line, the app and the commands as one user, or in one group",
+            "run the crontab line, the app and the commands as the same user, or as users who share a group",
         )
     if found.mode & 0o002 or (found.folder_mode & 0o002 and not found.folder_mode & 0o1000):
         return problem(

@@ -18,7 +18,7 @@ SHORTEST_PAUSE_S: Final = 0.8  # the handler's retry delay of a second, less its
 
 
 class Form(StrEnum):
-    """The ways in which the drill ends a tick in mid-run."""
+    """The ways in which the drill ends a tick mid-run."""
 
     SIGTERM = "sigterm"
     KILL = "kill"
@@ -36,7 +36,7 @@ class Check:
 
 @dataclass(frozen=True)
 class InterruptedSends:
-    """A tick that was ended in mid-run, and what it left."""
+    """A tick that was ended mid-run, and what it left."""
 
     code: int
     took_s: float  # from the signal to the tick's end
@@ -47,17 +47,17 @@ class InterruptedSends:
 
 
 def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
-    """Check that the tick was ended in mid-run and left only what this kind of end allows."""
+    """Check that the tick was ended mid-run and left only what this kind of end allows."""
     in_midrun = seen.mails > 0 and seen.waiting > 0
     if form is Form.SIGTERM:
         clean = seen.code == 128 + signal.SIGTERM and not seen.leases and not seen.unrecorded
         held = in_midrun and clean and seen.took_s <= grace_s + SLACK_S
-        how = f"SIGTERM in mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
+        how = f"SIGTERM mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
     else:
         # If no lease or no unrecorded mail is left, the kill came too early or too late to prove anything.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
         how = (
-            "kill -9 in mid-run, after the mail server accepted and before this was recorded: the tick "
+            "kill -9 mid-run, after the mail server accepted and before this was recorded: the tick "
             f"ended with {seen.code}"
         )
     said = (

@@ -34,8 +34,8 @@ class Forms(StrEnum):
 
 
 TITLES: Final = {
-    "sigterm": "The process is restarted in mid-run, as a deploy does (SIGTERM)",
-    "kill": "The process is killed in mid-run (kill -9)",
+    "sigterm": "The process is restarted mid-run, as a deploy does (SIGTERM)",
+    "kill": "The process is killed mid-run (kill -9)",
 }
 INDENT: Final = " " * 6
 
@@ -44,7 +44,7 @@ def drill(
     source: Source,
     form: Annotated[
         Forms,
-        typer.Option("--form", metavar="FORM", help=f"How the process is restarted in mid-run: {', '.join(Forms)}."),
+        typer.Option("--form", metavar="FORM", help=f"How the process is interrupted mid-run: {', '.join(Forms)}."),
     ] = Forms.BOTH,
     receipts: Annotated[
         int, typer.Option(metavar="N", min=40, max=10_000, help="The number of jobs. One in five fails on purpose.")
@@ -55,7 +55,7 @@ def drill(
     """Rehearse a release: kill and freeze runners, make the mail server fail, check that each receipt arrives once.
 
     Real ticks send 100 receipts to the drill's own mail server (pip install 'cronjobs[drill]'), which refuses some,
-    hangs up or does not answer. The drill ends a tick in mid-run, by SIGTERM and, in a second run, by kill -9. It
+    hangs up or does not answer. The drill ends a tick mid-run, by SIGTERM and, in a second run, by kill -9. It
     freezes a runner past its lease, and wakes the runner. It stops a job that hangs, and a job that is cancelled. It
     lists, settles, corrects and retries dead jobs. At the end, it counts the mails at the mail server.
 

@@ -84,7 +84,8 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
     if dry_run:
         echo_dry_run(old, new)
     elif old == new:
-        echo(f"the crontab of {host.user().pw_name} has no line that was swapped for {file}: nothing to restore")
+        whose = f"the crontab of {host.user().pw_name}"
+        echo(f'{whose} has no lines that "crontab swap" handed over to {file}: nothing to restore')
         if any(line.startswith(crontab.SWAPPED) for line in old.split("\n")):
             complain(
                 "the crontab has lines that were swapped for another configuration: name that "
@@ -98,8 +99,9 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
 def _early_in_a_minute() -> datetime:
     """Wait until cron has started this minute's lines and much of the minute is left. Return the minute.
 
-    The trial tick starts the schedules, and cron drops the lines when the next minute begins. If cron had not started
-    this minute's lines yet, they would not run at all. If a minute began before swap is done, its lines may run twice.
+    The trial tick makes the schedules active at once, but cron only notices that the old lines are gone when the next
+    minute begins. If cron had not started this minute's lines yet, they would not run at all. If a minute began before
+    swap is done, its lines may run twice.
     """
     if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
         complain("waiting for the next minute to begin, so that nothing runs twice …")

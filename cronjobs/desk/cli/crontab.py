@@ -102,7 +102,7 @@ def install(
     if twice := doubled.sentence(doubled.doubled(old, wanted.settings)):
         say = f'{twice}, and ticks would run each again: "cronjobs crontab swap" hands them over'
         if not force and crontab.find(old, wanted.file) is None:
-            raise crontab.CrontabError(f"{say} (--force installs all the same)")
+            raise crontab.CrontabError(f"{say} (use --force to install anyway)")
         complain(say)
     new = crontab.install(old, wanted.block, wanted.file)
     if dry_run:

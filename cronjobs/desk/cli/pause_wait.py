@@ -78,12 +78,12 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
         complain(f"quiet after {rough(waited)}: nothing is running")
         return
     if interrupted():
-        complain(f"stopped waiting; the pause stays: {undo} ends it")
+        complain(f"stopped waiting; the pause is still in effect: {undo} ends it")
         raise typer.Exit(130)
     if trouble is not None:
         raise trouble
     assert still is not None
-    complain(f"not quiet after {rough(waited)}, {still.said}; the pause stays: {undo} ends it")
+    complain(f"not quiet after {rough(waited)}, {still.said}; the pause is still in effect: {undo} ends it")
     for line in _table(still):
         complain(line)
     raise typer.Exit(1)

@@ -73,7 +73,7 @@ def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
         Status.QUEUED: "waits",
         Status.FAILED: "waits for another try",
     }
-    ended = became[Status(best.status)] if best.status else "has ended: its row is gone"
+    ended = became[Status(best.status)] if best.status else "has ended; its row has been deleted"
     by = f"{name(best.by)} triggered" if best.by else "was triggered"
     said = f"Job {best.job_id}, which {by} at {times.clock(best.at)}, {ended}."
     return ByHand(said, best.status not in (Status.DEAD, Status.CANCELLED))

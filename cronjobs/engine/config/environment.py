@@ -23,7 +23,7 @@ READ: Final = {
 GIVEN: Final = {
     "CRONJOBS_JOB_ID": "The job's id.",
     "CRONJOBS_JOB_TYPE": "The job's type.",
-    "CRONJOBS_ATTEMPT": "The number of this attempt, from 1.",
+    "CRONJOBS_ATTEMPT": "The attempt's number, starting at 1.",
     "CRONJOBS_SCHEDULE": "The schedule that created the job, if there is one.",
     "CRONJOBS_SCHEDULED_FOR": (
         "The job's occurrence, ISO 8601 in the schedule's time zone; use its date as today's date."

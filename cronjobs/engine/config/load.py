@@ -235,7 +235,10 @@ def _job_type(
 
 
 def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) -> dict[str, str]:
-    """Return the keys that conflict with other keys of the entry. The value is a message that says what to write."""
+    """Return the keys that conflict with other keys of the entry.
+
+    Each value is a message that tells the user what to write instead.
+    """
     found: dict[str, str] = {}
     if entry.executor is not None and entry.command is not None:
         found["executor"] = "a command runs on the host that claimed its job: delete executor, or write a handler"

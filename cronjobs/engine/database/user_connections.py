@@ -266,7 +266,7 @@ class WrappedConnection:
 def in_schema(connection: Connection, schema: str | None) -> Connection:
     """Return *connection* with our tables in PostgreSQL's *schema*, for ``run``.
 
-    If *schema* is None, return it unchanged.
+    If *schema* is None, return *connection* unchanged.
     """
     return connection if schema is None else cast("Connection", WrappedConnection(connection, schema))
 

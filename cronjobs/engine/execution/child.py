@@ -1,4 +1,6 @@
-"""Runs one handler in an interpreter of its own: ``python -m`` this module, the other end of ``child_protocol``.
+"""Runs one handler in its own interpreter.
+
+The parent starts this module with ``python -m`` and talks to it over ``child_protocol``.
 
 ``process.run_handler`` starts this program under ``launcher``, for ``isolation: process``, for long jobs, and for jobs
 whose runners keep dying. The program reads its request, imports the user's modules, runs the handler in its main thread

@@ -105,7 +105,7 @@ def outcome_not_started(command: Command, where: str, number: int) -> Failed:
 
 
 def sentence(said: str, last_line: str = "") -> str:
-    # A character has at most four bytes.
+    # A character takes at most four bytes in UTF-8.
     return one_line(f"{said}: {last_line}" if last_line else said, ERROR_LIMIT // 4)
 
 

@@ -163,7 +163,8 @@ def instant_of(run_at: datetime) -> datetime:
         instant = run_at.astimezone(UTC)
     except OverflowError:
         instant = None
-    # The tables' CHECKs would refuse any other value, and that error would abort the user's transaction.
+    # The tables' CHECK constraints would reject a value out of this range, and that error would abort the user's
+    # transaction.
     if instant is None or not FIRST_RUN_AT <= instant <= LAST_RUN_AT:
         raise UsageError(f"run_at {run_at} is not between {FIRST_RUN_AT.date()} and {LAST_RUN_AT.date()}")
     return instant

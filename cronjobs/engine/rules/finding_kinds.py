@@ -35,7 +35,7 @@ FINDING_KINDS: Final = {
     "unwatched": "cronjobs exec runs under more names than are watched",
     "full": "a queue is full, or nearly full",
     "crashing": "a job type crashes its runners",
-    "lease": "runs take long compared with their lease",
+    "lease": "runs take too long for their lease",
     "extra": "an extra is not installed, or cannot say what is wrong",
     "threshold": "more jobs died or attempts failed than alerts.thresholds allows",
     "alert": "an alert cannot be delivered",

@@ -138,9 +138,9 @@ def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_
     """Insert jobs (from ``row_of``) with distinct keys in one statement. Return the new ids in order.
 
     An id is None if its job was not inserted: its key is in use, or the queue has a cap and *into_capped* is false. A
-    key in use raises no error, because an error would spoil the caller's transaction. Without *into_capped*, all jobs
-    must be for one queue. As with any unique key, this waits only for an open transaction that inserts or deletes the
-    same key.
+    key that is already in use raises no error, because an error would abort the caller's transaction. Without
+    *into_capped*, all jobs must be for one queue. As with any unique key, this waits only for an open transaction that
+    inserts or deletes the same key.
     """
     values = _by_column(_storable(connection, rows))
     # With more than one row, payloads always come from JSON, even if all are equal: each element of that JSON makes a

@@ -784,10 +784,11 @@ def code_changes(connection: Connection, since: datetime, until: datetime | None
 
 
 def clocks_set_back(connection: Connection, since: datetime, by: timedelta) -> Sequence[Row[Any]]:
-    """Return where the ticks' clock was set back by more than *by*, from a time after *since*.
+    """Return the pairs of ticks between which the clock was set back by more than *by*.
 
-    ``finished_at`` is the start of the last tick whose clock was ahead, and ``started_at`` that of the next tick. The
-    next tick's end is compared, because a tick that was frozen was written long after it began.
+    The first tick of each pair began after *since*. ``finished_at`` is the start of the last tick whose clock was
+    ahead, and ``started_at`` that of the next tick. The next tick's end is compared, because a tick that was frozen was
+    written long after it began.
     """
     return run(
         connection,

@@ -48,7 +48,7 @@ _TOO_LONG: Final = (
 _CAN_RETRY: Final = f"""j.status IN ('dead', 'cancelled', 'failed') AND NOT {IS_STRIPPED} AND {_TOO_LONG} IS NULL
       AND NOT {IS_EXEC} AND {KEY_OWNER} IS NULL AND NOT EXISTS (SELECT 1 FROM {JOBS} n
         WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {AMONG_IDS})"""
-# Since a job was chosen, another operator may have retried it, and it may have failed again. Leave such a job alone.
+# After a job was chosen, another operator may have retried it, and it may have failed again. Leave such a job alone.
 _AS_IT_WAS: Final = """(j.status IN ('queued', 'running')
       OR coalesce(j.finished_at, j.last_failed_at, j.created_at) <= :as_of)"""
 CAN_CANCEL: Final = f"j.{WAITING}"

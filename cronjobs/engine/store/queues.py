@@ -76,7 +76,10 @@ def locked_room(connection: Connection, names: Collection[str]) -> Iterator[Room
 
 
 def _room(connection: Connection, names: Collection[str]) -> Room | None:
-    """Return the room, or None if the lock ended with its statement (autocommit)."""
+    """Return the room left in the queues.
+
+    None means that the lock was released as soon as its statement ended, as in autocommit mode.
+    """
     asked = sorted(names)
     statement = _LOCK_POSTGRESQL if is_postgresql(connection) else _LOCK_SQLITE
     locked = run(connection, statement, names=asked).all()

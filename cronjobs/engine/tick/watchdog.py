@@ -55,7 +55,8 @@ class Watchdog:
     def stand_at(self, instant: float) -> None:
         """Set the timer to end the process at *instant* (monotonic seconds). An instant in the past ends it now."""
         left_s = max(0.001, instant - self._clock.monotonic())
-        if self._hard is not None and instant != self.instant:  # the call releases the GIL, so avoid it
+        # this call releases the GIL, so skip it when nothing has changed
+        if self._hard is not None and instant != self.instant:
             self._hard.stand_at(instant + self._hard_after_s)
         # Set the timer even if *instant* is unchanged, because a handler's signal.alarm() may have stopped this timer.
         signal.setitimer(signal.ITIMER_REAL, left_s, timer.STRIKE_AGAIN_S)

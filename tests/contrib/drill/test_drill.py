@@ -374,8 +374,8 @@ HOLDS: dict[str, Check] = {
 }
 
 FAILS: dict[str, Check] = {
-    "not in mid-run: nothing was out": checks.restarted(Form.SIGTERM, replace(STOPPED, mails=0), 5),
-    "not in mid-run: nothing waited": checks.restarted(Form.SIGTERM, replace(STOPPED, waiting=0), 5),
+    "not mid-run: nothing was out": checks.restarted(Form.SIGTERM, replace(STOPPED, mails=0), 5),
+    "not mid-run: nothing waited": checks.restarted(Form.SIGTERM, replace(STOPPED, waiting=0), 5),
     "SIGTERM: another end": checks.restarted(Form.SIGTERM, replace(STOPPED, code=0), 5),
     "SIGTERM: too slow": checks.restarted(Form.SIGTERM, replace(STOPPED, took_s=7.1), 5),
     "SIGTERM: a mail without a record": checks.restarted(Form.SIGTERM, replace(STOPPED, unrecorded=1), 5),

@@ -106,7 +106,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_pause(project: Project) -> None:
         signalled.set()
         thread.join()
     assert pause.returncode == 130
-    assert "the pause stays: cronjobs resume --all ends it" in err
+    assert "the pause is still in effect: cronjobs resume --all ends it" in err
     assert is_paused(project)
     project.open()
     assert tick.wait() == 0
