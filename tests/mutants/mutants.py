@@ -2157,8 +2157,8 @@ MUTANTS = (
     Mutant(
         "an ack of what was given up covers what nobody was shown",
         "cronjobs/engine/store/given_up.py",
-        "ORDER BY a.id + 0",
-        "ORDER BY a.subject",
+        "ORDER BY a.id + 0 LIMIT",
+        "ORDER BY a.subject LIMIT",
         (GIVEN_UP,),
     ),
     Mutant(

@@ -294,11 +294,11 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
     found: list[dict[str, Any]] = []
     file = None
     for row in listing.acts(connection, ["sync"], asked.begin, READ_AT_MOST, asked.end):
-        made = row.detail if isinstance(row.detail, dict) else None
-        if row.subject != file or made is None or any(made.values()):  # a file that is applied again is no deploy
+        detail = row.detail if isinstance(row.detail, dict) else None
+        if row.subject != file or detail is None or any(detail.values()):  # a file that is applied again is no deploy
             found.append(
                 {"kind": "deploy", "started_at": row.at, "host": row.host, "by": row.actor, "file": row.subject}
-                | {"changes": made}
+                | {"changes": detail}
             )
         file = row.subject
     for row in listing.code_changes(connection, asked.begin, asked.end, READ_AT_MOST):

@@ -411,13 +411,12 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
     """Explain why jobs of this type do not start, if the type is the reason."""
     reasons = []
     if facts.known is False:
-        # An idle tick loads no handlers, so nobody knows when exactly the type disappeared.
-        since = f" since {times.clock(facts.since)}" if facts.since else ""
-        had = f"no tick that loaded handlers has had it{since}"
-        if facts.last is None:
-            had = "no tick on record ever had it"
-        else:
-            had += f" (the last that had it began at {times.clock(facts.last.started_at)} on {name(facts.last.host)})"
+        had = "no tick on record ever had it"
+        if facts.last is not None:
+            # An idle tick loads no handlers, so nobody knows when exactly the type disappeared.
+            since = f" since {times.clock(facts.since)}" if facts.since else ""
+            last = f"the last that had it began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
+            had = f"no tick that loaded handlers has had it{since} ({last})"
         reasons.append(f'no host can run type "{name(facts.name)}": {had}')
     if not facts.here:
         other = ""

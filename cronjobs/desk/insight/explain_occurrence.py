@@ -231,14 +231,14 @@ def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[s
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """Explain why the occurrence was settled late. Return [] if it was settled in time."""
     before, after = facts.tick_before, facts.tick_after
-    held_back = facts.pause is not None and not facts.pause.skip
-    if row.decided_at - facts.last_for <= ON_TIME_WITHIN and not held_back:
+    brake = None if facts.pause is None or facts.pause.skip else facts.pause
+    if row.decided_at - facts.last_for <= ON_TIME_WITHIN and brake is None:
         return []
     if facts.settled_ahead:
         return [f"It was settled by a tick whose clock was ahead and showed {times.clock(row.decided_at)}."]
-    if facts.pause is not None and not facts.pause.skip:
-        held = f"{capital(_it_was(facts))} held back: {pause(facts.pause, times)}."
-        ended = facts.pause.ended_at
+    if brake is not None:
+        held = f"{capital(_it_was(facts))} held back: {pause(brake, times)}."
+        ended = brake.ended_at
         if ended is None or row.decided_at - ended <= ON_TIME_WITHIN:
             return [held]
         return [held, f"No tick settled {_it(facts)} between its end and {times.clock(row.decided_at)}."]

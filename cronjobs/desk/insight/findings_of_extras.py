@@ -45,10 +45,8 @@ def findings_of_extras(connection: Connection, settings: Settings, now: datetime
                 raise
             text = f"{module} cannot report its findings: {type(error).__name__}: {error}"
             by_extra.append(Findings([Finding("extra", text, subject=module)]))
-    again = [found_by_one.again_at for found_by_one in by_extra if found_by_one.again_at is not None]
-    return Findings(
-        [finding for found_by_one in by_extra for finding in found_by_one.findings], min(again, default=None)
-    )
+    again = [each.again_at for each in by_extra if each.again_at is not None]
+    return Findings([finding for each in by_extra for finding in each.findings], min(again, default=None))
 
 
 def _not_installed(settings: Settings) -> Iterator[Finding]:

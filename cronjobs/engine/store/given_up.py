@@ -72,9 +72,10 @@ def pruned_dead(connection: Connection, job_ids: Collection[int]) -> dict[int, d
     if not job_ids:
         return found
     wanted = set(job_ids)
-    rows = run(
+    rows = run(  # "+ 0" as in ``given_up``
         connection,
-        f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.actor = :by ORDER BY a.id DESC LIMIT :most",
+        f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.actor = :by "
+        "ORDER BY a.id + 0 DESC LIMIT :most",
         kind=PRUNED,
         by=BY,
         most=READ,
