@@ -44,7 +44,7 @@ _STATE = tempfile.TemporaryDirectory(prefix="cronjobs-tests-")
 nofsync.install()
 
 # What takes longest is begun first, or one of two cores is idle at the end.
-LONGEST = ("test_drill", "test_walk", "test_wheel", "test_chaos", "test_kill_points", "test_long_jobs_stop")
+LONGEST = ("test_drill", "test_walk", "test_wheel", "test_kill_points", "test_long_jobs_stop")
 SLOW_S = 2.0
 SLOW_SHOWN = 20
 WITH_A_DATABASE = {"project", "cronjobs", "world", "browser", "stage", "shop", "database"}  # fixtures
