@@ -34,6 +34,7 @@ from cronjobs.desk.cli.output import (
 )
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
+from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_from_starting
 from cronjobs.desk.insight.saying import LocalTimes, on_the_clock
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
@@ -172,8 +173,9 @@ def history(
     and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, gap, clock, pause, deploy or act.
-    The first three have the columns of their tables; an occurrence's outcome is what became of it at its time. If there
-    are more than --limit, what went wrong is printed first, then the newest of the others.
+    The first three have the columns of their tables; an occurrence's outcome is what became of it at its time. A gap's
+    reason says why ticks did not start, if the next tick recorded why. If there are more than --limit, what went wrong
+    is printed first, then the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -272,12 +274,18 @@ def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetim
 
 def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
     limit = quiet_after(every)
-    gaps = [{"kind": "gap"} | columns_of(row) for row in listing.tick_gaps(connection, asked.begin, limit)]
+    gaps = [_gap(row) for row in listing.tick_gaps(connection, asked.begin, limit)]
     gaps = [gap for gap in gaps if gap["finished_at"] <= now]  # a later end comes from a tick whose clock was wrong
     last = last_sign([columns_of(row) for row in listing.last_ticks(connection)])
     if last is not None and now - last > limit:
-        gaps.append({"kind": "gap", "started_at": last, "finished_at": None})
+        gaps.append({"kind": "gap", "started_at": last, "finished_at": None, "reason": None})
     return [gap for gap in gaps if asked.end is None or gap["started_at"] < asked.end]
+
+
+def _gap(row: Any) -> dict[str, Any]:
+    causes = kept_from_starting(row.did)
+    why = did_not_start(f"host {safe(row.host, 80)}", causes) if causes else None
+    return {"kind": "gap", "started_at": row.started_at, "finished_at": row.finished_at, "reason": why}
 
 
 def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
@@ -497,4 +505,5 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             began = times.clock(entry["started_at"])
             if entry["finished_at"] is None:
                 return f"reached the database since {began}"
-            return f"reached the database between {began} and {times.clock(entry['finished_at'])}"
+            why = f": {safe(entry['reason'], 400)}" if entry["reason"] else ""
+            return f"reached the database between {began} and {times.clock(entry['finished_at'])}{why}"

@@ -42,13 +42,14 @@ class DefinitionFacts:
 class TickFacts:
     """One tick. ``broken`` lists the bad entries of the tick's file, and why each is bad.
 
-    ``broken`` and ``schedules_off`` have been recorded since schema revision 0003.
+    ``kept_from_starting``: why ticks of its host before it did not start, and how many did not.
     """
 
     host: str
     started_at: datetime
     finished_at: datetime | None
     broken: tuple[tuple[str, str], ...] = ()
+    kept_from_starting: tuple[tuple[str, int], ...] = ()
     schedules_off: bool = False  # CRONJOBS_SCHEDULES=off, so the tick settled no occurrences
 
     @property
@@ -224,6 +225,7 @@ class Now:
     succeeded_kept: timedelta = timedelta(days=14)
     ledger_kept: timedelta = timedelta(days=90)
     foreign: str | None = None  # why ticks with the configuration here refuse this database
+    kept_from_starting: tuple[tuple[str, int], ...] = ()  # why ticks of this user here do not start, and how many
 
 
 @dataclass(frozen=True)

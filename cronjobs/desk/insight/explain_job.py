@@ -22,6 +22,7 @@ from cronjobs.desk.insight.explain_facts import (
 )
 from cronjobs.desk.insight.explain_obstacles import settling
 from cronjobs.desk.insight.explain_phrases import enqueued_by, late, name, pause, ran_early_words, triggered, who
+from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
@@ -461,13 +462,20 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             "it is a long job (its timeout is longer than a tick allows), and a host runs at most "
             f"{job.long_places} of these at once (run.long_jobs)"
         )
+    return [*reasons, *_no_tick(around, times)]
+
+
+def _no_tick(around: Now, times: LocalTimes) -> list[str]:
     last = around.last_tick
     if last is None:
-        reasons.append("no tick has ever reached this database")
+        said = "no tick has ever reached this database"
     elif around.now - last.last_sign_at > around.quiet_after:
         quiet = f"since {times.clock(last.last_sign_at)}, for {rough(around.now - last.last_sign_at)}"
-        reasons.append(f"no tick has reached the database {quiet}")
-    return reasons
+        said = f"no tick has reached the database {quiet}"
+    else:
+        return []
+    kept = around.kept_from_starting
+    return [said, did_not_start("this host", kept)] if kept else [said]
 
 
 # --- in a list --------------------------------------------------------------------------------------------------------

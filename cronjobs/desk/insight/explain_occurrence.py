@@ -34,6 +34,7 @@ from cronjobs.desk.insight.explain_phrases import (
     triggered,
     who,
 )
+from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, NOT_MADE_UP, ON_TIME_WITHIN, RAN_EARLY, ran_early
 from cronjobs.model import duration_text, rough
@@ -250,10 +251,10 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         ]
     until = after.started_at if after is not None and after.started_at <= row.decided_at else row.decided_at
     if before is None:
-        return [f"No tick reached the database until {times.clock(until)}."]
+        return [f"No tick reached the database until {times.clock(until)}.", *_kept_from_starting(after)]
     if before.last_sign_at > facts.last_for:
         return [f"No tick began {between(before.started_at, until, times)}."]
-    return [f"No tick reached the database {between(before.last_sign_at, until, times)}."]
+    return [f"No tick reached the database {between(before.last_sign_at, until, times)}.", *_kept_from_starting(after)]
 
 
 def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
@@ -263,7 +264,15 @@ def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         return []
     if before.last_sign_at > facts.last_for:
         return []
-    return [f"No tick reached the database {between(before.last_sign_at, after.started_at, times)}."]
+    quiet = between(before.last_sign_at, after.started_at, times)
+    return [f"No tick reached the database {quiet}.", *_kept_from_starting(after)]
+
+
+def _kept_from_starting(after: TickFacts | None) -> list[str]:
+    """Say why ticks did not start before *after*, the first one that did, if it recorded why."""
+    if after is None or not after.kept_from_starting:
+        return []
+    return [f"{capital(did_not_start(f'host {name(after.host)}', after.kept_from_starting))}."]
 
 
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:

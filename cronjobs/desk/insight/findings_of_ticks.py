@@ -9,6 +9,7 @@ from typing import Any
 
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, waiting_words
 from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_from_starting_here
 from cronjobs.desk.insight.same_cause import (
     NO_OTHER,
     SameCause,
@@ -37,7 +38,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     foreign = list(_foreign(health, settings))
     yield from foreign
     if not settings.without_project and not foreign:  # otherwise this configuration explains why no tick comes
-        for found in _no_tick(health, settings.run.every):
+        for found in _no_tick(health, settings):
             yield for_the_file_here(found) if settings.broken else found
     if len(health.silent) < len(health.ticks):
         for host, since in health.silent.items():
@@ -86,18 +87,20 @@ def _name(project: str, environment: str) -> str:
     return f'project "{project}", environment "{environment}"'
 
 
-def _no_tick(health: Health, every: timedelta) -> Iterator[Finding]:
+def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
     last = last_sign(health.ticks)
+    kept = kept_from_starting_here(settings.file)
+    why = f"; {did_not_start('this host', kept)}" if kept else ""
     if last is None:
-        text = "no tick has ever reached this database; cron should run one each minute"
+        text = f"no tick has ever reached this database{why or '; cron should run one each minute'}"
         yield Finding("no_tick", text, Severity.CRITICAL, command="cronjobs crontab install")
-    elif abs(health.now - last) <= quiet_after(every):
+    elif abs(health.now - last) <= quiet_after(settings.run.every):
         return
     elif last > health.now:
         text = f"the newest tick is dated {rough(last - health.now)} in the future: some clock is or was wrong"
         yield Finding("no_tick", text, Severity.CRITICAL, command=_HISTORY)
     else:
-        text = f"no tick has reached this database for {rough(health.now - last)}"
+        text = f"no tick has reached this database for {rough(health.now - last)}{why}"
         yield Finding("no_tick", text, Severity.CRITICAL, since=last, command=_SHOW_CRON)
 
 

@@ -24,6 +24,7 @@ from cronjobs.desk.insight.explain_facts import (
     Triggered,
     TypeFacts,
 )
+from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here
 from cronjobs.desk.insight.out_of_reach import options_against
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_history import (
@@ -63,6 +64,7 @@ def surroundings(connection: Connection, settings: Settings) -> Now:
         succeeded_kept=settings.retention.succeeded,
         ledger_kept=settings.retention.occurrences,
         foreign=_foreign(connection, settings),
+        kept_from_starting=kept_from_starting_here(settings.file),
     )
 
 
@@ -78,7 +80,8 @@ def _foreign(connection: Connection, settings: Settings) -> str | None:
 def tick_facts(row: Any) -> TickFacts:
     broken = row.did.get("broken") if isinstance(row.did, dict) else None
     entries = tuple((str(where), str(what)) for where, what in broken.items()) if isinstance(broken, dict) else ()
-    return TickFacts(row.host, row.started_at, row.finished_at, entries, schedules_off=row.schedules_on == 0)
+    kept = kept_from_starting(row.did)
+    return TickFacts(row.host, row.started_at, row.finished_at, entries, kept, schedules_off=row.schedules_on == 0)
 
 
 def settler_of(connection: Connection, row: Any) -> TickFacts | None:

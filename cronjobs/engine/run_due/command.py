@@ -77,6 +77,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             say_progress_s=_progress_every_s() if talk else math.inf,
             waits_for_long_jobs=given.wait,
             code_at_fault=mail.code_at_fault(),
+            kept_from_starting=mail.kept_from_starting(),
             fire_schedules=fires,
             start=armed.start,
             spool=spool,

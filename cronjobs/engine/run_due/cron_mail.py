@@ -130,6 +130,7 @@ class CronMail:
         self._about: dict[str, str] = {}  # cause -> CODE or DATABASE, if only a tick that knows these can see its end
         self._lines: list[str] = []
         self._well: set[str] = set()
+        self._started = True  # whether the tick could start
         self.said = False  # whether there was anything to report, even if it was not repeated
 
     def reporter(self, log: Path | None, talk: bool) -> Reporter:
@@ -138,6 +139,7 @@ class CronMail:
         return Reporter(Log(log), talk)
 
     def not_started(self, error: CronjobsError) -> None:
+        self._started = False
         log = Log(fault.circumstances.log or known_log(self.config))
         for line in error.lines:
             log.write(events.tick_not_started(line))
@@ -208,6 +210,10 @@ class CronMail:
         """Whether a fault of the user's code was mailed and is not over yet."""
         return self.throttle and Alarm(self.config).code_at_fault()
 
+    def kept_from_starting(self) -> list[dict[str, Any]]:
+        """Return why earlier ticks of cron's line did not start, for the tick's row. See ``Alarm``."""
+        return Alarm(self.config).kept_from_starting() if self.throttle else []
+
     def send(self, *, knows_code: bool = False) -> None:
         """Mail what should be mailed.
 
@@ -220,9 +226,10 @@ class CronMail:
             complain(line)
         alarm = Alarm(self.config)
         for cause, said in self._causes.items():
-            if not self.throttle or alarm.worth_telling(cause, now, said=said, about=self._about.get(cause)):
+            about, not_started = self._about.get(cause), not self._started
+            if not self.throttle or alarm.worth_telling(cause, now, said=said, about=about, not_started=not_started):
                 complain(said + self._looks.get(cause, ""))
-        if self.throttle:
+        if self.throttle and self._started:  # a tick that did not start cannot know that a cause is over
             # While a database is unreachable, nobody knows whether, for example, its disk is still full.
             unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})
             for sentence in alarm.over(set(self._causes), now, self._well, unknown=unknown):

@@ -806,6 +806,8 @@ def clocks_set_back(connection: Connection, since: datetime, by: timedelta) -> S
 def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:
     """Return the gaps longer than *gap* from the end of all earlier ticks to the start of the next tick.
 
+    ``host`` and ``did`` are the next tick's.
+
     The search begins with the tick before *since*. The caller adds the gap from the last tick to now. There is no gap
     if a tick whose clock was ahead ran meanwhile. That tick's id lies between the ids of the ticks before and after,
     although its time does not.
@@ -813,8 +815,9 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
     return run(
         connection,
         f"""
-        SELECT quiet_from AS started_at, next_at AS finished_at FROM (
-          SELECT t.started_at AS next_at, t.id AS next_id, lag(t.id) OVER (ORDER BY t.started_at, t.id) AS last_id,
+        SELECT quiet_from AS started_at, next_at AS finished_at, host, did FROM (
+          SELECT t.started_at AS next_at, t.host, t.did, t.id AS next_id,
+            lag(t.id) OVER (ORDER BY t.started_at, t.id) AS last_id,
             max(coalesce(t.finished_at, t.started_at)) OVER (
               ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
           FROM {TICKS} t WHERE t.started_at >= coalesce(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection
 
@@ -18,7 +18,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.retrying import fails_every_statement, patiently
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.probe.inputs import Start
-from cronjobs.engine.tick.result import Result, TickFilter
+from cronjobs.engine.tick.result import Result, TickFilter, noted_causes
 from cronjobs.engine.tick.tick_row import TickRow
 from cronjobs.engine.tick.trouble import SafetyNet
 from cronjobs.engine.tick.watchdog import Watchdog
@@ -50,6 +50,7 @@ class TickContext:
     start: Start | None = None  # how this process was started, for the fast path of the next one
     spool: str = "-"  # identifies runs of ``exec`` that wait for this project: ``probe.state_files.spool_address``
     code_at_fault: bool = False  # the last report on this file's code said that the code is at fault
+    kept_from_starting: Sequence[dict[str, Any]] = ()  # why earlier ticks of this host did not start, see ``Alarm``
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
     # No repr: signal.signal() asks for the old handler's repr, and thus for the tick's, perhaps before these are set.
     database_now: datetime = field(init=False, repr=False)  # the database's time at the monotonic ``now_read_at``
@@ -58,7 +59,7 @@ class TickContext:
     def __post_init__(self) -> None:
         self.net = SafetyNet(self.emit)
         self.emit = self.net.emit
-        self.result = Result()
+        self.result = Result(kept_from_starting=noted_causes(self.kept_from_starting))
         self.row = TickRow(self.identity, self.fire_schedules)
         self.extras: Extras | None = None
         self.stop_requested: str | None = None

@@ -44,6 +44,23 @@ class Alarm:
         if known.pop(cause, None) is not None:
             self._store(known)
 
+    def kept_from_starting(self) -> list[dict[str, Any]]:
+        """Return why ticks have not started since the last tick that did: ``ticks``, ``since``, ``last`` and ``why``.
+
+        The instants are ISO 8601 text, by this host's clock. The cause that began first comes first.
+        """
+        causes = sorted(self._load().items(), key=lambda item: str(item[1]["since"]))
+        return [
+            {
+                "ticks": entry["seen"],
+                "since": entry["since"],
+                "last": entry.get("last", entry["since"]),
+                "why": entry.get("said", cause),
+            }
+            for cause, entry in causes
+            if entry.get("not_started")
+        ]
+
     def code_at_fault(self) -> bool:
         """Whether a fault of the code was reported, and is not over."""
         return any(entry.get("about") == CODE for entry in self._load().values())
@@ -57,12 +74,14 @@ class Alarm:
         job_type: str | None = None,
         times: int = 1,
         about: str | None = None,
+        not_started: bool = False,
     ) -> bool:
         """Whether to report *cause* now. Remembers that the cause occurred.
 
         *said* is the text that is reported, if it differs from *cause*. *job_type* says that jobs of this type die of
         the cause. Such a cause may come and go before it counts as over: see ``over``. If *about* is CODE or DATABASE,
-        only a tick that checks the code or the database can see that the cause is over.
+        only a tick that checks the code or the database can see that the cause is over. *not_started* says that the
+        cause kept a tick from starting: see ``kept_from_starting``.
         """
         known = self._load()
         at = now.isoformat()
@@ -72,6 +91,8 @@ class Alarm:
         entry |= {"seen": entry["seen"] + times, "last": at}
         if about is not None:
             entry["about"] = about
+        if not_started:
+            entry["not_started"] = True
         if job_type is not None:
             entry |= {"job_type": job_type, "well": False}
         worth = now >= datetime.fromisoformat(entry["next"])

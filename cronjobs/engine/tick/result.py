@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
+from cronjobs import masking
 from cronjobs.engine.probe import idle_conditions as question
 from cronjobs.errors import EX_SOFTWARE
 from cronjobs.model import Interrupted, Released, Status, TimedOut
@@ -94,6 +95,7 @@ class Result:
     options: dict[str, Any] = field(default_factory=dict)  # how the caller restricted it
     broken: dict[str, str] = field(default_factory=dict)  # bad entries of its file, and what is wrong with them
     not_loaded: dict[str, str] = field(default_factory=dict)  # modules and job types that did not load, and why
+    kept_from_starting: list[dict[str, Any]] = field(default_factory=list)  # see ``noted_causes``
     skew_s: float = 0  # how far this host's clock is ahead of the database's, if that is too far
     faults: int = 0  # in the user's code and configuration
     refused: str | None = None  # why the file was not applied
@@ -113,7 +115,12 @@ class Result:
         more |= {"refused": self.refused, "overran": sorted(self.overran)}
         code = self.exit_code("never")
         more |= {"code": code if code in TOLD_CODES else 0, "skew_s": self.skew_s}
-        more |= {"options": self.options, "broken": noted(self.broken), "not_loaded": noted(self.not_loaded)}
+        more |= {
+            "kept_from_starting": self.kept_from_starting,
+            "options": self.options,
+            "broken": noted(self.broken),
+            "not_loaded": noted(self.not_loaded),
+        }
         return counts | {name: value for name, value in more.items() if value}
 
     def exit_code(self, fail_on: str = "dead") -> int:
@@ -163,6 +170,14 @@ def noted(faults: dict[str, str]) -> dict[str, str]:
 def as_noted(where: str, what: str) -> tuple[str, str]:
     """Return a fault, shortened for the tick's row."""
     return one_line(where, 120), one_line(what, 200)
+
+
+def noted_causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return why ticks before this one did not start (``Alarm.kept_from_starting``), shortened for the tick's row."""
+    return [
+        {"ticks": cause["ticks"], "since": cause["since"], "why": one_line(masking.hide(cause["why"]), 200)}
+        for cause in causes[:MOST_NOTED]
+    ]
 
 
 def is_code_fault(not_started: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,10 +27,13 @@ from support.hosts import put
 
 from cronjobs import Snooze, cancel
 from cronjobs.desk.insight.finding import WELL
+from cronjobs.desk.insight.kept_from_starting import kept_from_starting
 from cronjobs.engine.database import tables
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.store import claims, leases, operating
 from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.engine.tick.mail_throttle import Alarm
+from cronjobs.engine.tick.result import noted_causes
 from cronjobs.errors import EffectUnknown
 from cronjobs.model import TimedOut
 
@@ -691,6 +695,40 @@ def test_a_database_that_was_away_for_four_minutes(world: World) -> None:
     world.tick(utc("2026-03-03T02:02:10"))
     assert "No tick reached the database between 01:58:00 and 02:02:10." in world.ask("s", "--at", "02:00")
     assert is_well(world)
+
+
+def test_ticks_that_could_not_start(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state folder knows why while it lasts, and the row of the next tick afterwards."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
+    world.go(utc("2026-03-03T02:02:00"))
+    file, why = world.folder / "cronjobs.yaml", "cronjobs.yaml:1:11: database: ${APP_DB} is not set"
+    for minute in range(4):
+        Alarm(file).worth_telling(why, utc(f"2026-03-03T01:5{minute}:00"), not_started=True)
+    reason = f"ticks of this host did not start: {why} (4 times)"
+    assert found(world) == {"no_tick": f"no tick has reached this database for 4m; {reason}"}
+    job_id = put(world.database, job_type="t.work")
+    assert reason in world.ask(str(job_id))
+    kept = noted_causes(Alarm(file).kept_from_starting())
+    assert Alarm(file).over([], utc("2026-03-03T02:02:10"))
+    world.tick(utc("2026-03-03T02:02:10"))
+    with world.database.write() as connection:
+        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
+        row = update(tables.ticks).where(tables.ticks.c.id == newest)
+        connection.execute(row.values(did={"kept_from_starting": kept}))
+    reason = f"icks of host alpha did not start: {why} (4 times)"
+    told = world.ask("s", "--at", "02:00")
+    assert f"No tick reached the database between 01:58:00 and 02:02:10. T{reason}." in told
+    shown = world.cronjobs("history", "--since", "2026-03-03T01:50")
+    assert f"reached the database between 01:58:00 and 02:02:10: t{reason}" in " ".join(shown.out.split())
+    [gap] = [entry for entry in world.cronjobs("history", "--since", "02:01", "--json").json if entry["kind"] == "gap"]
+    assert gap["reason"] == f"t{reason}"
+
+
+@pytest.mark.parametrize("did", [[], {"kept_from_starting": 3}, {"kept_from_starting": [{"ticks": "x"}, 7, {}]}])
+def test_a_row_that_plain_sql_wrote_says_nothing_of_ticks_before_it(did: object) -> None:
+    assert kept_from_starting(did) == ()
 
 
 def test_no_tick_ever_came(world: World) -> None:

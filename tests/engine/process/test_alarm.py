@@ -233,6 +233,36 @@ def test_what_keeps_a_tick_from_beginning_is_in_the_log(sqlite_migrated: str, ne
     assert "cronjobs.yaml:" in project.log()  # the file names no log any more; the last good tick's is known
 
 
+def test_the_first_tick_that_starts_records_why_those_before_it_did_not(
+    sqlite_migrated: str, new_project: NewProject
+) -> None:
+    project = new_project(f"sqlite:///{sqlite_migrated}").configure()
+    file = project.folder / "cronjobs.yaml"
+    good = file.read_text()
+
+    def tick(text: str) -> tuple[int, str]:
+        file.write_text(text)
+        ended = project.tick()
+        return ended.wait(), ended.stderr
+
+    assert tick(good) == (0, "")
+    assert "is not set" in tick(good + "\nenv_file: ${NOWHERE}")[1]
+    assert "run: {" not in tick(good + "\nenv_file: ${NOWHERE}")[1]
+    code, said = tick(good + "\nrun: {workers: [")
+    assert (code, "over after" in said) == (3, False), "nobody knows whether the variable is set now"
+    code, said = tick(good)
+    assert (code, said.count("over after")) == (0, 1)
+    assert tick(good) == (0, "")
+    rows = project.sql("SELECT did FROM cronjobs_ticks ORDER BY id")
+    first, back, last = [json.loads(did) if isinstance(did, str) else did for (did,) in rows]
+    assert (first, last) == ({}, {})
+    variable, syntax = back["kept_from_starting"]
+    assert (variable["ticks"], syntax["ticks"]) == (2, 1)
+    assert "NOWHERE" in variable["why"]
+    assert "cronjobs.yaml:" in syntax["why"]
+    assert variable["since"] < syntax["since"]
+
+
 # --- one outage -------------------------------------------------------------------------------------------------------
 
 A_SERVERS_WORDS = (

@@ -1,0 +1,34 @@
+"""Why ticks did not start: from the row of the next tick that did, or from this user's state folder while it lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cronjobs.engine.tick.mail_throttle import Alarm
+from cronjobs.engine.tick.result import noted_causes
+from cronjobs.text import one_line
+
+Causes = tuple[tuple[str, int], ...]  # each cause, and how many ticks it kept from starting
+
+
+def kept_from_starting(did: Any) -> Causes:
+    """Return what a tick's row says about the ticks of its host before it. Plain SQL may have written any *did*."""
+    found = did.get("kept_from_starting") if isinstance(did, Mapping) else None
+    return tuple(
+        (str(each.get("why")), ticks)
+        for each in (found if isinstance(found, list) else ())
+        if isinstance(each, Mapping) and isinstance(ticks := each.get("ticks"), int)
+    )
+
+
+def kept_from_starting_here(file: Path) -> Causes:
+    """Return why the last ticks of *file* on this host, under this user, did not start. Empty if the last one did."""
+    return kept_from_starting({"kept_from_starting": noted_causes(Alarm(file).kept_from_starting())})
+
+
+def did_not_start(whose: str, causes: Sequence[tuple[str, int]]) -> str:
+    """Return text such as "ticks of host web1 did not start: cronjobs.yaml:2:1: … (46 times)"."""
+    listed = (f"{one_line(why, 200)} ({'once' if ticks == 1 else f'{ticks:,} times'})" for why, ticks in causes)
+    return f"ticks of {whose} did not start: {'; '.join(listed)}"
