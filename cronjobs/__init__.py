@@ -1,8 +1,8 @@
 """The public API of cronjobs. Everything else is internal.
 
 ``@job`` registers a handler, ``enqueue`` inserts a job together with your own rows, ``find`` looks a job up, and
-``fire_times`` evaluates cron expressions. Names are loaded on first use, because cron starts this package every minute,
-and an idle tick needs none of them.
+``fire_times`` evaluates cron expressions. These names are imported lazily, on first use, because cron starts this
+package every minute and an idle tick needs none of them.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def _load(arguments: list[str]) -> Callable[[], object]:
         from cronjobs.engine.probe.fast_path import settle_tick
 
         # This also starts the kernel timer, before any import or file access that could hang (a network file system, a
-        # broken driver). The timer ends this process in time. The full tick moves the timer once it knows the file's
-        # budget.
+        # broken driver). If this process hangs, the timer kills it. The full tick moves the timer once it knows the
+        # file's budget.
         code = settle_tick(arguments)
         if code is not None:
             return lambda: os._exit(code)
@@ -64,7 +64,7 @@ def _load(arguments: list[str]) -> Callable[[], object]:
 def _exec(arguments: list[str]) -> Callable[[], object] | None:
     """Return the function that runs ``exec`` directly.
 
-    Return None to leave the command line to typer, because help is asked for or the extra is not installed.
+    Return None to leave the command line to typer, if help is requested or the extra is not installed.
     """
     try:
         from cronjobs.contrib.exec.arguments import wants_help

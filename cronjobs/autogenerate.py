@@ -1,4 +1,4 @@
-"""For the ``env.py`` of your own alembic: keeps autogenerate from dropping the tables of cronjobs.
+"""For your own alembic's ``env.py``: keeps autogenerate from dropping the tables of cronjobs.
 
 ::
 
@@ -35,7 +35,7 @@ def include_object(thing: Any, name: str | None, kind: str, reflected: bool, com
 
 
 def include_name(name: str | None, kind: str, _parent_names: Mapping[str, Any]) -> bool:
-    """The same check by name only, as alembic's ``include_name``.
+    """Like ``include_object``, but checks by name only. Use it as alembic's ``include_name``.
 
     With this function, our tables are not even read. Use it together with ``include_object``, because only
     ``include_object`` also recognises the tables of a newer version of cronjobs.

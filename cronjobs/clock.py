@@ -47,4 +47,5 @@ SYSTEM: Clock = SystemClock()
 
 def sleep(seconds: float) -> None:
     """Wait without doing anything. Use it only between tries of an operation, never for timing."""
-    time.sleep(seconds)  # if gevent has patched time, this must be gevent's, so that the only thread does not block
+    # looked up at each call: once gevent has patched time, only gevent's sleep does not block the thread
+    time.sleep(seconds)

@@ -21,14 +21,14 @@ class CronjobsError(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """The lines to print. A name from outside that the message quotes never begins a new line."""
+        """The lines to print. A line break in a name that the message quotes never starts a new line."""
         return [one_line(str(self), MESSAGE_LIMIT)]
 
 
 class UsageError(CronjobsError):
     """A call or a command line is invalid.
 
-    *below* are extra lines, printed below the message, that show where the mistake is.
+    *below* has extra lines, printed below the message, that show where the mistake is.
     """
 
     exit_code = 2
@@ -71,7 +71,7 @@ def shown_path(path: str) -> str:
 class ConfigError(CronjobsError):
     """The configuration cannot be used at all. Nothing runs, and no schedule is retired.
 
-    ``problems`` has all problems that were found.
+    ``problems`` lists all problems that were found.
     """
 
     exit_code = 3
@@ -92,8 +92,8 @@ class ForeignDatabase(CronjobsError):
 
     def __init__(self, *, what: str, theirs: str, ours: str) -> None:
         super().__init__(
-            f'this database belongs to {what} "{theirs}" and the configuration says "{ours}": nothing was claimed. '
-            f'To take it over (a restored copy, a new name), run "cronjobs db adopt"'
+            f'this database belongs to {what} "{theirs}", but the configuration says "{ours}": nothing was claimed. '
+            f'To take it over (for example a restored copy, or after a change of name), run "cronjobs db adopt"'
         )
 
 
@@ -115,17 +115,17 @@ class OtherProject(ForeignDatabase):
     def __init__(self, *, theirs: str, ours: str) -> None:
         CronjobsError.__init__(
             self,
-            f'that database belongs to project "{theirs}" and the configuration says "{ours}": its payloads are not '
+            f'that database belongs to project "{theirs}", but the configuration says "{ours}": its payloads are not '
             "for this code. Name the other database, or the other configuration",
         )
 
 
 class DatabaseError(CronjobsError):
-    """The database cannot be used now. The message never contains a password.
+    """The database cannot be used at the moment. The message never contains a password.
 
-    ``kind`` names what stays the same during one outage. It is needed if the message contains the server's own words, a
-    file name, a PID or a waiting time. If ``kind`` is None, the message is the same throughout an outage, so compare
-    the message instead.
+    ``kind`` identifies one outage when its messages differ, because they contain the server's own words, a file name, a
+    PID or a waiting time. If ``kind`` is None, the message is the same throughout an outage, so compare the message
+    instead.
     """
 
     exit_code = 4
@@ -133,7 +133,10 @@ class DatabaseError(CronjobsError):
 
     @property
     def cause(self) -> str:
-        """The text by which cron's mail recognises an outage. It is the same for all errors of one outage."""
+        """The text by which we recognise an outage that cron has already mailed.
+
+        It is the same for all errors of one outage.
+        """
         return str(self) if self.kind is None else f"database: {self.kind}"
 
 
@@ -238,16 +241,16 @@ class QueueHeld(TransientTrouble):
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f'queue "{one_line(queue, 200)}": nothing was written, because another transaction has '
-            "enqueued into it and is still "
-            "open: try again"
+            f'queue "{one_line(queue, 200)}": nothing was written, because another transaction has enqueued into it '
+            "and is still open: try again"
         )
 
 
 class QueueFull(CronjobsError):
     """The queue has reached its ``max_waiting``. Nothing was written, and the caller's transaction stays usable.
 
-    ``on_full`` is the queue's setting. The call had ``wanted`` jobs, and the queue had room for ``room`` of them.
+    ``on_full`` is the queue's setting. ``wanted`` is the number of jobs in the call, and ``room`` is how many of them
+    the queue had room for.
     """
 
     def __init__(
@@ -259,7 +262,9 @@ class QueueFull(CronjobsError):
         elif on_full == "wait" and waited is None:
             remedy = "enqueue waits for room only in a transaction of its own: pass an Engine, or enqueue again later"
         else:
-            remedy = 'enqueue again later ("cronjobs status" says how many wait), or raise max_waiting in the file'
+            remedy = (
+                'enqueue again later ("cronjobs status" shows how many are waiting), or raise max_waiting in the file'
+            )
         jobs = f"has room for {room:,} of these {wanted:,} jobs" if wanted > 1 else "is full"
         after = f" after {waited}" if waited else ""
         super().__init__(
@@ -306,8 +311,8 @@ class DatabaseDamaged(DatabaseError):
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(
-            f"database {url} is damaged or is not a database ({reason}): check that the URL is right, else "
-            "restore the database from a backup"
+            f"database {url} is damaged or is not a database ({reason}): check the URL; if it is right, restore the "
+            "database from a backup"
         )
 
 
@@ -316,9 +321,8 @@ class DatabaseVanished(DatabaseError):
 
     def __init__(self, url: str) -> None:
         super().__init__(
-            f"database {url} existed before and is missing now: mount its disk or restore it. To "
-            "start with an empty one, "
-            'without its jobs and keys: "cronjobs db upgrade --new"'
+            f"database {url} existed before, but is missing now: mount its disk or restore it. To start with an empty "
+            'one, without its jobs and keys: "cronjobs db upgrade --new"'
         )
 
 
@@ -347,8 +351,8 @@ class SqliteTooOld(DatabaseError):
 
     def __init__(self, url: str, version: str) -> None:
         super().__init__(
-            f"database {url}: this Python has SQLite {version}, and cronjobs needs 3.35 or later: "
-            "use a Python built with a newer SQLite"
+            f"database {url}: this Python has SQLite {version}, but cronjobs needs 3.35 or later: use a Python built "
+            "with a newer SQLite"
         )
 
 
@@ -377,7 +381,7 @@ class SchemaNotUpgraded(DatabaseError):
 
 class SchemaTooOld(DatabaseError):
     def __init__(self, *, found: str, needed: str) -> None:
-        super().__init__(f'database is at revision {found}, this version needs {needed}: run "cronjobs db upgrade"')
+        super().__init__(f'database is at revision {found}, but this version needs {needed}: run "cronjobs db upgrade"')
 
 
 class SchemaTooNew(DatabaseError):
@@ -399,13 +403,13 @@ class CronError(CronjobsError, ValueError):
 
 
 class PayloadError(CronjobsError, ValueError):
-    """A payload, meta or result that cannot be stored as small JSON."""
+    """A payload, meta or result is not JSON or is too large to be stored, or a payload does not fit its handler."""
 
     exit_code = 2
 
 
 class LeaseLost(CronjobsError):
-    """The attempt's lease has expired or was taken over. Nothing that the attempt writes counts any more."""
+    """The attempt's lease has expired or was taken over. What the attempt writes no longer counts."""
 
 
 class TransactionTooLong(CronjobsError):
@@ -422,7 +426,10 @@ class TransactionTooLong(CronjobsError):
 
 
 class TransactionBroken(CronjobsError):
-    """A handler ended its ``ctx.transaction()`` itself, in a way that could not be refused. The job is dead at once."""
+    """A handler ended its ``ctx.transaction()`` itself, in a way that could not be refused.
+
+    The job becomes dead immediately.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -443,7 +450,10 @@ class TransactionLeftOpen(CronjobsError):
 
 
 class EffectUnknown(CronjobsError):
-    """Raised by ``ctx.effect(…, on_unknown="stop")`` if nobody knows whether the effect was done. The job is dead."""
+    """Raised by ``ctx.effect(…, on_unknown="stop")`` if nobody knows whether the effect was done.
+
+    The job becomes dead.
+    """
 
     def __init__(self, key: str) -> None:
         super().__init__(
@@ -469,7 +479,10 @@ class Cancelled(CronjobsError):
 
 
 class GiveUp(CronjobsError):
-    """Raise it in a handler for a permanent failure, such as bad input or a missing record. The job is dead at once."""
+    """Raise it in a handler for a permanent failure, such as bad input or a missing record.
+
+    The job becomes dead immediately.
+    """
 
 
 class RetryLater(CronjobsError):
@@ -504,7 +517,7 @@ class Snooze(CronjobsError):
 class EffectBusy(Snooze):
     """Raised by ``ctx.effect`` while another job is performing the same effect.
 
-    This job is retried soon, at no charge.
+    This job is retried soon, which does not count as a failed try.
     """
 
     def __init__(self, key: str, job_id: int) -> None:

@@ -18,14 +18,14 @@ INFO: Final = "info"
 WARNING: Final = "warning"
 ERROR: Final = "error"
 
-VALUE_LIMIT: Final = 500  # the most characters of one fact in a line
+VALUE_LIMIT: Final = 500  # a fact in a line is cut to this many characters
 
 
 class Event(NamedTuple):
     """A constant name and its facts.
 
-    ``printed`` says whether the event is printed on a terminal. ``cause`` is the text by which cron's mail recognises a
-    repeated problem. If ``cause`` is None, the event's line serves as the cause.
+    ``printed`` says whether the event is printed on a terminal. ``cause`` is the text by which we recognise a problem
+    that cron has already mailed. If ``cause`` is None, the event's line serves as the cause.
     """
 
     name: str
@@ -49,7 +49,7 @@ def job_started(job: Job, worker: str) -> Event:
 
 
 def job_progress(job: Job, worker: str, progress: str) -> Event:
-    """The job's progress, for a person at a terminal. The log has only the job's start and its end."""
+    """The job's progress, for a person at a terminal. The log records only the job's start and end."""
     return Event("job.progress", _of(job, worker, progress=progress))
 
 
@@ -59,7 +59,7 @@ def job_released(job: Job) -> Event:
 
 
 def job_not_begun(job: Job, error: str) -> Event:
-    """A job could not be started, which is not the job's own fault, so it is released at no charge."""
+    """A job could not be started, which is not the job's own fault, so it is released, and the try does not count."""
     return Event("job.not_begun", _of(job, "", error=error), ERROR)
 
 
@@ -72,7 +72,7 @@ def worker_not_started(error: str, workers: int) -> Event:
 def job_ended(end: Finished, transition: Transition, policy: RetryPolicy, folder: Path) -> Event:
     """Return the event for the job's next state: succeeded, retried, dead, cancelled, interrupted or snoozed.
 
-    *folder* has the user's own code. It is used to find the line at which a dead job failed.
+    *folder* contains the user's own code. It is used to find the line at which a dead job failed.
     """
     job = end.job
     facts = _of(job, end.worker, duration_ms=_ms(end.duration))
@@ -110,8 +110,8 @@ def job_lost(job: Job, transition: Transition, error: str) -> Event:
 
 def type_crashing(job_type: str) -> Event:
     error = (
-        "two runners died within an hour holding jobs of this type: its jobs now run in child processes, where a "
-        "crash harms no other job, until 20 in a row end without one, or for an hour"
+        "two runners died within an hour while they held jobs of this type: these jobs now run in child processes, "
+        "where a crash harms no other job, until 20 in a row have ended without a crash, or an hour has passed"
     )
     return Event("job_type.crashing", {"job_type": job_type, "error": error}, WARNING)
 
@@ -165,7 +165,7 @@ def supervisor_ended(executor: str, why: str) -> Event:
 def cluster_away(executor: str, address: str, why: str) -> Event:
     """The cluster cannot be reached. Meanwhile no job is claimed for it.
 
-    Jobs that are running on it go on for as long as their permits are confirmed.
+    Jobs already running on it keep running for as long as their permits are confirmed.
     """
     return Event(
         "executor.away", {"executor": executor, "error": f"the scheduler {address} cannot be reached: {why}"}, ERROR
@@ -182,7 +182,7 @@ def lease_lost(job: Job, worker: str) -> Event:
 
 
 def end_not_recorded(job: Job, worker: str, why: str) -> Event:
-    error = f"it ended, but {why}: a later tick will record it as lost and run it again"
+    error = f"the attempt ended, but {why}: a later tick will record it as lost and run the job again"
     return Event("job.end_not_recorded", _of(job, worker, error=error), ERROR)
 
 
@@ -205,7 +205,10 @@ def schedules_applied(fingerprint: str, changes: dict[str, list[str]]) -> Event:
 
 
 def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
-    why = "only part of the file was applied: other transactions hold these, or time was up; the next tick continues"
+    why = (
+        "only part of the file was applied: other transactions hold the rest, or time ran out; the next tick will "
+        "continue"
+    )
     some = [*list(left)[:5], *(["…"] if len(left) > 5 else [])]
     return Event("sync.unfinished", {"fingerprint": fingerprint, "left": some, "error": why}, WARNING)
 
@@ -228,7 +231,7 @@ def jobs_taken_back(jobs: int) -> Event:
 
 
 def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Event:
-    """A wrong clock ran these occurrences early. This is mailed once, since they do not run again by themselves."""
+    """A wrong clock ran these occurrences early. This is mailed once, since they will not run again by themselves."""
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = (
@@ -251,7 +254,8 @@ def schedule_broken(schedule: str, reason: str) -> Event:
 
 def schedules_left() -> Event:
     why = (
-        "half of the tick's time was used and some schedules are still due: the next tick starts with those due longest"
+        "half of the tick's time was used and some schedules are still due: the next tick will start with those that "
+        "have been due longest"
     )
     return Event("schedules.left", {"error": why}, WARNING)
 
@@ -323,7 +327,7 @@ def extra_failed(extra: str, error: str) -> Event:
 
 
 def extra_left_behind(extra: str, after_s: float) -> Event:
-    """The tick went on without the extra, and does not call it again."""
+    """The tick continued without the extra, and does not call it again."""
     facts = {"extra": extra, "after_ms": round(after_s * 1000)}
     return Event("extra.left_behind", facts, ERROR, cause=f"extra.left_behind {extra}")
 
@@ -356,7 +360,7 @@ def left_behind(processes: list[str]) -> Event:
 
     Nobody knows which of them a thread started, so they are only reported.
     """
-    why = "a handler thread started them and they are still running; isolation: process would end them"
+    why = "a handler thread started them, and they are still running; with isolation: process, they would be killed"
     return Event("tick.left_behind", {"processes": processes, "error": why}, WARNING)
 
 
@@ -375,11 +379,13 @@ EVENTS: Final = {
     "job.retried": "An attempt failed, and the job will be tried again after next_delay_ms.",
     "job.dead": "A job became dead: no tries left, a final failure, or too many lost runners.",
     "job.cancelled": "A running job was cancelled, and has stopped.",
-    "job.interrupted": "A shutdown or the end of the tick stopped an attempt; the job will run again, uncharged.",
+    "job.interrupted": (
+        "A shutdown or the end of the tick stopped an attempt; the job will run again, without losing a try."
+    ),
     "job.snoozed": "The handler snoozed its job; this does not count as a failure.",
-    "job.lost": "The runner died or lost its lease; the job runs again.",
+    "job.lost": "The runner died or lost its lease; the job will run again.",
     "job.released": "A job was claimed but not started; it was released unchanged.",
-    "job.not_begun": "The host could not start a job; the job is released, uncharged.",
+    "job.not_begun": "The host could not start a job; the job was released, uncharged.",
     "job.not_started": "A job was due, but its timeout did not fit into the time left in the tick.",
     "job.progress": "A job reported its progress; only shown on a terminal.",
     "job.timed_out": "A handler thread was still running at its timeout; it occupies its worker until it ends.",
@@ -387,33 +393,41 @@ EVENTS: Final = {
     "executor.started": "A supervisor started; it submits the jobs of an executor's types to its cluster.",
     "executor.not_started": "The supervisor of an executor could not be started; its jobs wait.",
     "executor.ended": "A supervisor exited: it was idle, its configuration file changed, or it was asked to stop.",
-    "executor.away": "The scheduler of an executor cannot be reached. No job is claimed for it meanwhile.",
+    "executor.away": (
+        "The scheduler of an executor cannot be reached. Until it can be, no jobs are claimed for the executor."
+    ),
     "executor.back": "The scheduler of an executor can be reached again.",
     "job.handed_over": "A long job started in its own process, which outlives the tick.",
     "job.not_handed_over": "No process could be started for a long job; it was released.",
     "job.lease_lost": "Another runner took over the job; this attempt recorded nothing.",
-    "job.lease_cut": "A runner with a wrong clock wrote a lease that was too long; it was cut to the normal length.",
+    "job.lease_cut": (
+        "A runner with a wrong clock wrote a lease that was too long; the lease was cut to the normal length."
+    ),
     "job.end_not_recorded": "An attempt ended, but its outcome was not recorded: a later tick will record it as lost.",
     "job_type.crashing": "Jobs of a type crash their runners; they now run in child processes.",
     "job_type.cleared": "Jobs of the type have stopped crashing; they run in threads again.",
     "worker.not_started": "The host could not start another thread; the tick runs with fewer.",
     "schedule.enqueued": "An occurrence became a job.",
     "schedule.skipped": "An occurrence did not become a job, because of overlap, a full queue, or a pause that skips.",
-    "schedule.missed": "No tick ran in time, and catch_up does not run the occurrence later.",
+    "schedule.missed": "No tick ran in time, and catch_up does not allow the occurrence to run later.",
     "schedule.coalesced": "One job stands for several occurrences.",
     "schedule.held_back": "A pause ended; the occurrences that it held back are being settled.",
-    "schedule.watermark_reset": "A wrong clock had settled a schedule up to a future time; it is reset to now.",
-    "schedule.ran_early": "A wrong clock ran occurrences too early; they do not run again by themselves.",
+    "schedule.watermark_reset": (
+        "Because of a wrong clock, a schedule was recorded as settled up to a future time; that time was reset to now."
+    ),
+    "schedule.ran_early": "Occurrences ran too early because of a wrong clock; they will not run again by themselves.",
     "schedule.broken": "A stored definition cannot be read; the schedule creates no jobs.",
     "schedules.applied": "The file's schedules were applied to the database.",
-    "schedules.left": "The tick used half its time with schedules still due; the next tick continues.",
+    "schedules.left": "Half of the tick's time was used and some schedules were still due; the next tick continues.",
     "sync.unfinished": "Only part of the file was applied; the next tick continues.",
-    "jobs.taken_back": "Jobs that a wrong clock created too early were withdrawn before they started.",
-    "jobs.unresolved": "Jobs wait for a handler or command that this host does not have.",
-    "jobs.unknown_type": "Jobs wait, and for minutes no host has known their type.",
+    "jobs.taken_back": (
+        "Jobs that were created too early, because of a wrong clock, were withdrawn before they started."
+    ),
+    "jobs.unresolved": "Jobs are waiting for a handler or command that this host does not have.",
+    "jobs.unknown_type": "Jobs are waiting, and no host has known their type for several minutes.",
     "queue.dropped": "A full queue dropped jobs; the program that enqueued them logs this.",
     "config.fault": "Something in the file or in your modules cannot be used; everything else runs.",
-    "clock.skew": "This host's clock and the database's differ; the database's decides.",
+    "clock.skew": "This host's clock differs from the database's clock, which is the one that is used.",
     "tick.not_started": "A tick could not start: a bad file, an unusable database, or a database of another project.",
     "tick.stopping": "The tick received a signal; it claims no more jobs and ends.",
     "tick.fault": "An internal error in cronjobs; running jobs finish.",
@@ -427,7 +441,7 @@ EVENTS: Final = {
     "extra.left_behind": "An extra took too long; the tick continued without it.",
     "metrics.not_written": "The metrics file could not be written.",
     "alert.sent": "A channel delivered a message.",
-    "alert.not_sent": "A channel did not accept a message; it is kept and retried.",
+    "alert.not_sent": "A channel did not accept a message; the message is kept and sent again later.",
     "alert.failed": "The findings could not be evaluated; the next tick retries.",
     "ping.not_sent": "A dead man's switch could not be reached.",
 }

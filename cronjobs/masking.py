@@ -44,7 +44,7 @@ _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
 # A password ends before a path, which may contain an @. "user:password@host" is the example in our own messages.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
 # In the URL of a web server, a user without a password is a token. In "ssh://git@host", and in the URL of a database,
-# such a user is no token.
+# such a user is not a token.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
 # The marks that our own functions leave where they cut text: text.one_line, text.CappedText and exec's output. If a
 # secret was cut, its remains are masked here, because someone would forget to mask before cutting.
@@ -146,7 +146,7 @@ def long_enough(values: Iterable[str]) -> set[str]:
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """Replace each of *secrets* in *text* by ``***``, even if it is escaped. Passwords in URLs are also replaced."""
+    """Replace each of *secrets* in *text* with ``***``, even if it is escaped. Passwords in URLs are also replaced."""
     if secrets and text:
         text = _without_parts(_pattern(_forms_in(text, secrets)).sub(MASK, text), frozenset(secrets))
     return mask_urls(text) if "://" in text or "?" in text or "&" in text else text
@@ -256,7 +256,7 @@ def _by_end(secrets: frozenset[str]) -> dict[str, list[str]]:
 
 
 def _forms_in(text: str, secrets: Collection[str]) -> frozenset[str]:
-    """Return the spellings that occur in *text*, which are usually none.
+    """Return the spellings that occur in *text* (usually none).
 
     Compiling one regular expression for all spellings would take 20 ms.
     """
@@ -290,7 +290,7 @@ def _forms(secret: str) -> frozenset[str]:
         "".join(ascii(each)[1:-1] if each not in _QUOTES else each for each in secret),
         "".join(repr(bytes([each]))[2:-1] if chr(each) not in _QUOTES else chr(each) for each in data),
     ):
-        spelt |= {written, written.replace("'", "\\'")}  # how repr quotes depends on the text around the secret
+        spelt |= {written, written.replace("'", "\\'")}  # repr's choice of quotes depends on the text around the secret
     for safe in ("", "/", _LEFT_BY_REQUESTS):
         spelt |= {quote(data, safe), quote_plus(data, safe)}
     spelt |= {_ESCAPE_IN_URL.sub(lambda match: match[0].lower(), each) for each in spelt if "%" in each}
@@ -367,7 +367,7 @@ def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
 def as_meta(keys: Collection[str]) -> dict[str, str]:
     """Return the meta of a job that records which *keys* of its payload are secret.
 
-    The values of these keys are never shown, even after the secrets were replaced.
+    The values of these keys are never shown, even after the secrets have been replaced.
     """
     return {_SECRET_KEYS: json.dumps(sorted(keys))} if keys else {}
 

@@ -72,8 +72,8 @@ class RetryPolicy(metaclass=_PolicyClass):
 
     Failures of the kinds in ``give_up_on`` are permanent. If ``retry_on`` is set, failures of all kinds that it does
     not list are permanent too. A kind is an exception class, which includes its subclasses, or a name: "ValueError",
-    "billing.CardDeclined" or its end "CardDeclined", "exit-3" and "SIGKILL" for commands, "TimedOut". Classes are
-    stored as names.
+    "billing.CardDeclined" or just "CardDeclined", "exit-3" and "SIGKILL" for commands, "TimedOut". Classes are stored
+    as names.
     """
 
     max_attempts: int = 10
@@ -102,13 +102,13 @@ class RetryPolicy(metaclass=_PolicyClass):
                 raise ValueError("delays needs at least one delay")
             object.__setattr__(self, "delays", tuple(duration(delay) for delay in self.delays))
         if self.max_attempts < 1:
-            raise ValueError("max_attempts is at least 1")
+            raise ValueError("max_attempts must be at least 1")
         if not 1 <= self.factor <= 100:
-            raise ValueError("factor is between 1 and 100")
+            raise ValueError("factor must be between 1 and 100")
         if not 0 <= self.jitter < 1:
-            raise ValueError("jitter is at least 0 and below 1")
+            raise ValueError("jitter must be at least 0 and below 1")
         if base <= timedelta(0) or cap < base:
-            raise ValueError("base is above zero and at most cap")
+            raise ValueError("base must be above zero and at most cap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +227,9 @@ class Succeeded:
 class Failed:
     """The attempt failed.
 
-    ``permanent`` says that the job is dead at once. ``retry_after`` is the delay that the handler asked for, and
-    ``at_least`` the shortest delay, whatever the policy says. ``kinds`` are compared with the policy's lists; they are
-    () if the lists do not apply.
+    ``permanent`` says that the job becomes dead immediately. ``retry_after`` is the delay that the handler asked for,
+    and ``at_least`` the shortest delay, whatever the policy says. ``kinds`` are compared with the policy's lists; they
+    are () if the lists do not apply.
     """
 
     error: str
@@ -276,8 +276,8 @@ class Snoozed:
 class Released:
     """The job was claimed but never started. It is unchanged, and gets no history row.
 
-    If ``error`` is set, the job could not be started for that reason, which is not the job's own fault. Then the job is
-    due again when the time ``after`` has passed.
+    If ``error`` is set, the job could not be started for that reason, which is not the job's own fault. The job is then
+    due again once ``after`` has passed.
     """
 
     error: str | None = None
@@ -302,7 +302,7 @@ class Transition(NamedTuple):
     """A job's next state and counters, as one statement writes them.
 
     If ``run_at`` is None, the job's run_at is not changed. ``permanent`` says that the job is dead because of the kind
-    of failure, although tries are left. ``why`` is any other reason why the job is dead.
+    of failure, even though tries are left. ``why`` is any other reason why the job is dead.
     """
 
     status: Status
@@ -331,7 +331,7 @@ class Finished(NamedTuple):
 def duration(value: timedelta | str | float) -> timedelta:
     """Parse "55s", "10m", "24h", "7d", "1h30m" or a number of seconds.
 
-    Raises ValueError, which says how to write it.
+    Raises ValueError with a message that says how to write it.
     """
     if isinstance(value, timedelta):
         return value
@@ -368,7 +368,10 @@ _POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def size(value: int | str) -> int:
-    """Parse "512MiB", "2GiB", "500MB" or a number of bytes. Raises ValueError, which says how to write it."""
+    """Parse "512MiB", "2GiB", "500MB" or a number of bytes.
+
+    Raises ValueError with a message that says how to write it.
+    """
     found = _SIZE.fullmatch(str(value)) if not isinstance(value, bool) else None
     if found is None or ("." in found[1] and found[2] is None):
         raise ValueError(f"{value!r} is not a size: write it as 512MiB, 2GiB or 500MB")

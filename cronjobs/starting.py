@@ -7,7 +7,7 @@ import gc
 # Allocations between two collections during start-up. In effect there is no collection, because even a tick with work
 # has allocated only 100,000 objects by the end of start-up.
 OBJECTS = 300_000
-WORKING = 10_000  # the same during work; a job keeps some thirty objects until its end is written
+WORKING = 10_000  # the same during work; a job keeps about thirty objects alive until its outcome is written
 
 _usual: tuple[int, int, int] | None = None
 

@@ -26,7 +26,10 @@ _MARKER_ROOM: Final = 64  # bytes reserved for the line in the middle that says 
 
 
 class BrokenText(str):
-    """Text from a row whose bytes are not valid UTF-8. It has replacement characters; ``raw`` has the stored bytes."""
+    """Text from a row whose bytes are not valid UTF-8.
+
+    It contains replacement characters; ``raw`` holds the stored bytes.
+    """
 
     raw: bytes
 
@@ -68,7 +71,7 @@ def cap(text: str, limit_bytes: int) -> str:
 
 
 def visible(text: str) -> str:
-    """Escape what could act on a terminal (``\x1b[2J``, ``\r``, bidi overrides). Newlines and tabs are kept.
+    """Escape whatever could control a terminal (``\x1b[2J``, ``\r``, bidi overrides). Newlines and tabs are kept.
 
     Backslashes are not doubled, so the result cannot be decoded again. It is only shown to people.
     """
@@ -76,7 +79,10 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Escape like ``visible``, and also newlines and tabs. Cut to *limit* characters. So an event stays on one line."""
+    """Escape like ``visible``, and also newlines and tabs, so that an event stays on one line.
+
+    Cut to *limit* characters.
+    """
     # Cut first, because the text may be megabytes long, and nothing after the limit can be in the result.
     line = _UNSAFE_IN_A_LINE.sub(_escape, text[: limit + 1])
     return line if len(line) <= limit else line[: max(0, limit - 1)] + "…"[:limit]
@@ -122,7 +128,7 @@ class CappedText:
             self._tail.clear()
 
     def since(self, position: int, most: int) -> tuple[int, str]:
-        """Return the text after the first *position* bytes, at most the last *most* bytes, and its position.
+        """Return at most the last *most* bytes of the text after byte *position*, and the position at which they begin.
 
         The returned position is later than *position* if some of the text is gone.
         """
@@ -153,8 +159,8 @@ class CappedText:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the word of *known* that *word* probably means, or None. *cutoff* is the least similarity, at most 1."""
-    import difflib  # only needed for mistakes, which most ticks do not have
+    """Return the word of *known* that *word* probably means, or None. *cutoff* is the minimum similarity, at most 1."""
+    import difflib  # only needed for misspelt words, and most ticks have none
 
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=cutoff)

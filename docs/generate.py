@@ -48,12 +48,12 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 CONFIGURATION = """# Every key of cronjobs.yaml
 
-The file lies beside your code. Durations have a unit: `55s`, `10m`, `24h`, `7d`, `1h30m`. Sizes: `512MiB`, `2GiB`.
+Keep the file next to your code. Durations have a unit: `55s`, `10m`, `24h`, `7d`, `1h30m`. Sizes: `512MiB`, `2GiB`.
 `${NAME}`, `${NAME:-default}` and `${file:/run/secrets/x}` are filled in in every value; `$${` is a plain `${`. A path
 is meant from the file's folder. A bad entry disables only itself; `cronjobs check` lists what is wrong.
 
-`cronjobs config show` prints what holds here and where each value comes from; `cronjobs schema` prints the same tables
-as JSON Schema, for editors. In *default*, code is a value as you would write it."""
+`cronjobs config show` prints the values in effect and where each one comes from; `cronjobs schema` prints the same
+tables as JSON Schema, for editors. In the *default* column, code is a literal value."""
 
 
 def _is_value(section: Section, name: str) -> bool:
@@ -76,9 +76,9 @@ def configuration() -> str:
         )
         parts.append(f"## {title}\n\n{table(('key', 'what it decides', 'type', 'default', 'example'), rows)}")
     parts.append(
-        "## Variables of the environment\n\nThese are read:\n\n"
+        "## Environment variables\n\nThese are read:\n\n"
         + table(("variable", "what it decides"), ((code(n), cell(s)) for n, s in environment.READ.items()))
-        + "\n\nThese are given to commands (`command:`), as far as they apply:\n\n"
+        + "\n\nThese are set for commands (`command:`), where they apply:\n\n"
         + table(("variable", "what it holds"), ((code(n), cell(s)) for n, s in environment.GIVEN.items()))
     )
     return "\n\n".join(parts)
@@ -88,8 +88,8 @@ def configuration() -> str:
 
 COMMANDS = """# Every command
 
-`--config` and `--database-url` stand before or after the command's name, the other options of this list before it. `-h`
-after a command prints the same as this page. Exit codes that mean the same everywhere: 0 done, 2 usage, 3
+`--config` and `--database-url` may come before or after the command's name. The other options in this list come before
+it. `-h` after a command prints the same as this page. Exit codes that mean the same everywhere: 0 done, 2 usage, 3
 configuration, 4 database, 70 an internal error in cronjobs.
 
 `cronjobs --install-completion` makes your shell (bash, zsh, fish) complete commands and options;
@@ -212,7 +212,7 @@ def _parameter_table(function: Callable[..., Any]) -> str:
 
 EVENTS_PAGE = """# Every event
 
-A line of the log is an instant, the event's name, and its facts:
+Each line of the log has a timestamp, the event's name, and its facts:
 
 ```
 2026-11-20T02:15:04.112Z job.lost job_id=17 job_type=billing.send_invoice attempt=2 losses=1 last_runner=web1:4711

@@ -1,1 +1,4 @@
-"""The extras, each in a folder of its own. No extra imports another. The engine and the desk call extras by name."""
+"""The extras, each in its own folder.
+
+An extra never imports another extra. The engine and the desk load extras by module name.
+"""

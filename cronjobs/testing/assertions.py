@@ -28,7 +28,7 @@ UNMET: Final = object()
 
 @dataclass(frozen=True)
 class Found:
-    """A job that exists. Its fields are the columns of its row."""
+    """A job that an assertion found. Its fields are columns of the job's row."""
 
     id: int
     job_type: str
@@ -63,7 +63,7 @@ class ExpectedJob:
 
     job_type: str
     payload: Mapping[str, Any]
-    options: Mapping[str, Any]  # by field of Found, the expected value
+    options: Mapping[str, Any]  # the expected values, by field of Found
 
     def is_met_by(self, job: Found) -> bool:
         return (
@@ -191,13 +191,15 @@ def assert_fires(
     config: str | Path | None = None,
     timezone: str | None = None,
 ) -> list[datetime]:
-    """Assert when a schedule fires, from the first moment of *between* until before the second. Return the instants.
+    """Assert when a schedule fires, from the first moment of *between* up to but not including the second.
+
+    Return the instants.
 
     *schedule* is a name in *config* (default: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between*
     and *at* are timezone-aware datetimes, or ISO text. Text without an offset is in the schedule's time zone; for an
-    expression, that is *timezone* (default: UTC). ``at`` expects exactly these instants (``[]`` means none), ``count``
-    expects this many. If neither is given, the schedule must fire at least once. The returned instants are in the
-    schedule's time zone. Only the file is used; pauses and catch-up are ignored.
+    expression, that is *timezone* (default: UTC). ``at`` expects exactly these instants (``[]`` means none), and
+    ``count`` exactly this many. If neither is given, the schedule must fire at least once. The returned instants are in
+    the schedule's time zone. Only the file is used; pauses and catch-up are ignored.
     """
     __tracebackhide__ = True
     from cronjobs.engine.crontime.timing import timing
@@ -232,7 +234,7 @@ def _timing_of(
     settings: Settings = settings_of(config or "cronjobs.yaml")
     if schedule not in settings.schedules:
         there = ", ".join(settings.schedules) or "none"
-        raise UsageError(f'there is no schedule "{schedule}" in {settings.file}: there is {there}')
+        raise UsageError(f'there is no schedule "{schedule}" in {settings.file}: its schedules are {there}')
     found = settings.schedules[schedule]
     return found.cron, found.every, timezone or found.timezone
 

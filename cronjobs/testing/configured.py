@@ -43,7 +43,9 @@ def _goes_out(path: str) -> bool:
 
 
 def handlers_of(settings: Settings) -> JobTypes:
-    """Import the handlers. Raises UsageError if a module cannot be imported. (A tick would let the module's jobs wait.)
+    """Import the handlers.
+
+    Raises UsageError if a module cannot be imported. (A tick would leave the module's jobs waiting.)
 
     Handlers with an executor run in this process, so that a test needs no cluster.
     """

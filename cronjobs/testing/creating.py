@@ -16,8 +16,8 @@ from cronjobs.testing.lending import LentConnection, lend
 def create_tables(connection: Target, *, schema: str | None = None) -> None:
     """Create the tables of cronjobs in *connection*'s transaction, unless they exist. Never commits.
 
-    *connection* is anything that ``enqueue`` accepts; SQLite in memory is fine. *schema* is a PostgreSQL schema, which
-    is created if necessary (default: the first one of the search_path).
+    *connection* is anything that ``enqueue`` accepts; an in-memory SQLite database is fine. *schema* is a PostgreSQL
+    schema, which is created if necessary (default: the first one in the search_path).
     """
     lent = lend(connection, "create_tables()").connection()
     if has_table(cast("Connection", LentConnection(lent, SYSTEM, schema)), meta.name):

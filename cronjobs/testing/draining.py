@@ -36,7 +36,7 @@ NO_LIMIT: Final = timedelta(days=31)  # no job is too long for a test
 class Drained(EventCollector):
     """The result of ``drain``.
 
-    ``ran`` has the attempts, in order. ``unresolved`` has the number of due jobs by job type, for unregistered types.
+    ``ran`` has the attempts, in order. ``unresolved`` maps each unregistered job type to the number of its due jobs.
     """
 
     ran: tuple[Ran, ...] = ()
@@ -66,7 +66,7 @@ def drain(
     the handlers come from ``imports``, and from whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and
     ``limit`` restrict which jobs run. With ``raise_errors``, the exception of the first handler that failed is raised
     after everything is written. With ``outside``, jobs that were committed before this process began, and so were not
-    made by the tests, also run. Without it, such jobs raise UsageError, and nothing runs. Timeouts of threads and
+    created by the tests, also run. Without it, such jobs raise UsageError, and nothing runs. Thread timeouts and
     ``isolation: process`` have no effect. Raises UsageError if the handlers cannot be imported, if a handler ends the
     transaction, and after 1,000 jobs without a ``limit``.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Jobs:
-    """The fixture's value. Each method is the function of the same name, called with the fixture's connection.
+    """The fixture's value. Each method calls the function of the same name with the fixture's own arguments.
 
     ``clock`` shows the real time until the test or ``at=…`` moves it. After that it stands still.
     """
@@ -49,13 +49,13 @@ class Jobs:
 
     @property
     def connection(self) -> Any:
-        """The given connection, or the fixture's own connection to SQLite in memory.
+        """The given connection, or the fixture's own connection to an in-memory SQLite database.
 
-        Raises UsageError if the fixture has a database instead.
+        Raises UsageError if the fixture has a database URL instead.
         """
         if self._connection is None:
             raise UsageError(
-                "this fixture has a database and no connection: enqueue as your app does, then call tick()"
+                "this fixture has a database but no connection: enqueue as your app does, then call tick()"
             )
         return self._connection
 
@@ -116,8 +116,8 @@ def cronjobs_fixture(
     In conftest.py, write ``jobs = cronjobs_fixture(connection="session")``. ``connection`` names your fixture that
     returns the test's connection or session, for drain and the assertions. ``database_url`` is for tick: a URL, or the
     name of your fixture that returns a URL or an Engine. "sqlite" creates a new file for each test. If neither is
-    given, ``jobs.connection`` is SQLite in memory. Missing tables are created. ``config``, ``imports`` and ``schema``
-    are the same as for ``drain``. With a ``database_url``, the file's schema is used.
+    given, ``jobs.connection`` is an in-memory SQLite database. Missing tables are created. ``config``, ``imports`` and
+    ``schema`` are the same as for ``drain``. With a ``database_url``, the file's schema is used.
     """
     import pytest
 

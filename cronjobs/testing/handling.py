@@ -51,10 +51,10 @@ EffectKey = str | tuple[object, ...]
 class FakeContext(Context):
     """A Context without a database. It records what the handler did.
 
-    ``effects`` has, by key, the recorded result, or ``UNKNOWN`` if the effect was only begun. A step's key is
-    "job:1:step:render". ``reported`` has the handler's ``progress()`` calls, in order, each as (done, of, note).
-    ``succeeded`` says whether the handler ended the job with ``transaction()`` or ``finish()``. ``result`` is the job's
-    result.
+    ``effects`` maps each effect's key to the recorded result, or to ``UNKNOWN`` if the effect was only begun. A step's
+    key is "job:1:step:render". ``reported`` lists the handler's ``progress()`` calls, in order, each as (done, of,
+    note). ``succeeded`` says whether the handler ended the job with ``transaction()`` or ``finish()``. ``result`` is
+    the job's result.
     """
 
     _ledger: _MemoryLedger
@@ -95,9 +95,9 @@ def context(
     Each argument sets the field with the same name. ``remaining`` is the time left, which stands still; 0 means that
     the time is up. ``cancelled`` is True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are those
     of earlier attempts. They map a key or a name to the result, or to ``UNKNOWN`` if the effect was begun and never
-    recorded. All other effects were never begun. ``connection`` is the connection that ``ctx.transaction()`` yields, in
-    a savepoint. Without it, ``ctx.transaction()`` raises UsageError. Instants are timezone-aware. By default,
-    ``started_at`` and ``enqueued_at`` are the current time of *clock*. Raises UsageError for an invalid field.
+    recorded. All other effects count as never begun. ``connection`` is the connection that ``ctx.transaction()``
+    yields, in a savepoint. Without it, ``ctx.transaction()`` raises UsageError. Instants are timezone-aware. By
+    default, ``started_at`` and ``enqueued_at`` are the current time of *clock*. Raises UsageError for an invalid field.
     """
     clock = clock or StillClock()
     for name, instant in (("scheduled_for", scheduled_for), ("started_at", started_at), ("enqueued_at", enqueued_at)):

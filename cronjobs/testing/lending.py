@@ -52,7 +52,8 @@ class Lender:
         """Return the connection with an open transaction. Raises UsageError for an autocommit connection."""
         connection = self._connection()
         if not _is_open(connection):
-            connection.exec_driver_sql("SELECT 1").close()  # opens the transaction if the first statement does that
+            # opens the transaction, if the driver does so at the first statement
+            connection.exec_driver_sql("SELECT 1").close()
         if not _is_open(connection):
             raw: Any = connection.connection.driver_connection
             # Python's sqlite3 begins a transaction only at the first INSERT. Outside a transaction, releasing a
@@ -157,12 +158,16 @@ class LentConnection(WrappedConnection):
 
 
 class LentDatabase(Database):
-    """A ``Database`` for code that runs in a test's transaction. If *target* is None, using it raises UsageError."""
+    """A ``Database`` for code that runs in a test's transaction.
+
+    If *target* is None, any use of the database raises UsageError.
+    """
 
     def __init__(self, target: Any, what: str, *, schema: str | None = None, clock: Clock = SYSTEM) -> None:
         self._what, self._schema, self.clock = what, schema, clock
         self.lender = None if target is None else lend(target, what)
-        self.written: list[tuple[Executable, Any]] = []  # statements of our own transactions, since it was last cleared
+        # statements of our own transactions since the list was last cleared
+        self.written: list[tuple[Executable, Any]] = []
 
     def _lender(self) -> Lender:
         if self.lender is None:

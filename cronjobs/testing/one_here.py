@@ -50,7 +50,7 @@ class _Ends(queue.SimpleQueue["Ended | None"]):
 class OneHere(Workers):
     """One worker, in the thread that waits for outcomes. Each attempt runs in a savepoint.
 
-    ``raised`` has the exceptions of the handlers that ``noting`` has wrapped, in order.
+    ``raised`` lists the exceptions of the handlers that ``noting`` has wrapped, in order.
     """
 
     def __init__(self, settings: Settings, database: LentDatabase, clock: Clock) -> None:

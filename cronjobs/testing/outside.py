@@ -59,7 +59,7 @@ def refuse_jobs_from_outside(connection: Connection, known: Collection[str], que
     else:
         where = next((row.file for row in run(connection, "PRAGMA database_list") if row.name == "main"), "")
         if not where:
-            return  # a database in memory only has our own jobs
+            return  # an in-memory database has only our own jobs
         found = run(connection, _OLDER + order, **given).all()
         committed = _committed(where, [row.id for row in found])
         found = [row for row in found if row.id in committed]

@@ -30,9 +30,9 @@ from cronjobs.testing.ran import EventCollector, Ran, ran_by
 class Ticked(EventCollector):
     """The result of a tick.
 
-    ``ran`` has the attempts, in the order in which they ended. ``occurrences`` has their number by outcome (enqueued,
-    skipped, missed, coalesced). ``unresolved`` has the number of due jobs by job type, for unregistered types.
-    ``ended`` says why the tick ended.
+    ``ran`` lists the attempts, in the order in which they ended. ``occurrences`` counts the schedules' occurrences by
+    outcome (enqueued, skipped, missed, coalesced). ``unresolved`` maps each unregistered job type to the number of its
+    due jobs. ``ended`` says why the tick ended.
     """
 
     ran: tuple[Ran, ...] = ()
@@ -52,11 +52,11 @@ def tick(
     """Run one tick as cron would, at the time *at* (timezone-aware; default: now).
 
     The tick sees only committed rows, and commits its own changes. *database_url* is required even if *config* names a
-    database, because a tick in the future runs everything that waits. Missing tables are created. Schedules fire and
-    jobs run as under cron: in threads or in their own processes, with their timeouts. A schedule never fires for times
-    before a tick first saw it. So tick once, and then again at a later time. If *clock* is given, it is used instead of
-    *at*. *config* and *imports* are the same as for ``drain``. Raises ConfigError or DatabaseError where a real tick
-    would end with such an error, and UsageError if handlers cannot be imported.
+    database, because a tick at a future time runs everything that is waiting. Missing tables are created. Schedules
+    fire and jobs run as under cron: in threads or in their own processes, with their timeouts. A schedule never fires
+    for times before a tick first saw it. So tick once, and then again at a later time. If *clock* is given, it is used
+    instead of *at*. *config* and *imports* are the same as for ``drain``. Raises ConfigError or DatabaseError where a
+    real tick would end with such an error, and UsageError if handlers cannot be imported.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     if isinstance(database_url, Engine):

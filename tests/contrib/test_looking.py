@@ -45,7 +45,7 @@ TROUBLE    - critical unresolved:os:system: 1 due job waits: no handler or
            - critical dead: 2 dead jobs that nobody has retried or dismissed,
              since 2026-06-28 14:03:07: "cronjobs jobs list --status dead"
            - warning late: 1 job has been due for more than 2m and has not
-             started: the ticks do not keep up, since 14:01:07: "cronjobs jobs
+             started: the ticks cannot keep up, since 14:01:07: "cronjobs jobs
              list --status queued"
 
 causes     2 × (no message) - mail.send, 2026-06-28 14:03:07 to 2026-07-01
@@ -326,7 +326,7 @@ def test_jobs_list_filters(cronjobs: Cronjobs, rows: Rows, options: str, expecte
 def test_jobs_list_says_that_there_are_more_than_it_shows(cronjobs: Cronjobs, rows: Rows) -> None:
     for _ in range(3):
         rows.job()
-    assert "there are more: --limit" in cronjobs("jobs", "list", "--limit", "2").err
+    assert "raise --limit for more" in cronjobs("jobs", "list", "--limit", "2").err
     assert cronjobs("jobs", "list", "--limit", "3").err == ""
 
 
@@ -389,7 +389,7 @@ def test_jobs_show_as_json_is_one_object(cronjobs: Cronjobs, rows: Rows) -> None
     seen = cronjobs("jobs", "show", str(job_id), "--json").json
     assert list(seen) == [*tables.jobs.c.keys(), "tries", "next", "occurrences", "runs"]
     assert seen["tries"] == {"failed": 5, "of": 5}
-    assert seen["next"] == "is dead: boom; it stays so until someone retries it"
+    assert seen["next"] == "is dead: boom; it will not run again unless someone retries it"
     assert list(seen["runs"][0]) == tables.job_runs.c.keys()
 
 
@@ -413,7 +413,7 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
             {},
             "waits for its 3rd try, in 5m (14:08:07)",
         ),
-        ({}, {}, "waits for its turn: was due 5s ago (14:03:02), and the next tick with room runs it"),
+        ({}, {}, "waits for its turn: was due 5s ago (14:03:02), and the next tick with room will run it"),
         ({}, {"paused": "queue mail"}, "was due 5s ago (14:03:02) and waits: queue mail is paused"),
         (
             {},
@@ -422,7 +422,11 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
         ),
         ({"status": "succeeded"}, {}, "is done"),
         ({"status": "cancelled"}, {}, 'was cancelled; only "cronjobs jobs retry 7" queues it again'),
-        ({"status": "dead", "last_error": "no\ndisk"}, {}, r"is dead: no\ndisk; it stays so until someone retries it"),
+        (
+            {"status": "dead", "last_error": "no\ndisk"},
+            {},
+            r"is dead: no\ndisk; it will not run again unless someone retries it",
+        ),
         (
             {"status": "dead", "last_error": "exit status 1", "job_type": "exec:backup"},
             {},
@@ -441,7 +445,7 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
         (
             RUNNING | {"locked_until": ago(minutes=2)},
             {},
-            ("runs on web1, begun 12s ago (14:02:55); its lease ended 2m ago: the next tick will settle its outcome"),
+            "runs on web1, begun 12s ago (14:02:55); its lease ended 2m ago: the next tick will settle its outcome",
         ),
     ],
 )
@@ -521,5 +525,5 @@ def test_status_says_that_runs_of_exec_wait_on_this_host(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for file in (tmp_path / "cronjobs.yaml", tmp_path / "other.yaml"):
         assert spool.put(spool_address(str(file), None), {"began": 1.0, "token": "t"}) is None
-    assert cronjobs("status").err == "exec runs on this host not yet in the database: 1\n"
+    assert cronjobs("status").err == "runs of cronjobs exec on this host that are not in the database yet: 1\n"
     assert cronjobs("status", "--json").err == ""

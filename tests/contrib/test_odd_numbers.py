@@ -140,7 +140,7 @@ def test_rows_that_have_them_are_dead_in_one_tick_and_hold_nobody_up(
     tick(postgres_migrated)
     assert SYSTEM.monotonic() - began < 60  # as text they take two minutes
     assert peak() - before < 60 * 1024  # KiB
-    reason = f"{column} is unreadable: it has a number beyond ±1e400, or one with over 400 decimals"
+    reason = f"{column} is unreadable: it has a number beyond ±1e400, or one with over 400 decimal places"
     with opened(postgres_migrated) as database, database.read() as connection:
         rows = connection.execute(
             text("SELECT status, last_error, count(*) FROM cronjobs_jobs GROUP BY 1, 2 ORDER BY 3")

@@ -62,7 +62,7 @@ def test_the_pages_code_on_the_pages_file(
     assert [in_queue(database, queue) for queue in ("mail", "hits", "import")] == [1, 1, 1]
     assert dropped(database, "hits") == 1
     seen = project.call("status")
-    assert "queue hits: 1 of at most 1, when full: drop; 1 dropped so far\n" in seen.out
+    assert "queue hits: 1 of at most 1 waiting (when full: drop); 1 dropped so far" in " ".join(seen.out.split())
     assert 'queue "mail" is full (1 of 1)' in seen.out
     [hits] = [queue for queue in project.call("status", "--json").json["waiting"]["queues"] if queue["queue"] == "hits"]
     assert (hits["max_waiting"], hits["on_full"], hits["dropped"]) == (1, "drop", 1)

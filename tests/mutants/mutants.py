@@ -136,8 +136,8 @@ MUTANTS = (
     Mutant(
         "a job that is moved in once the cap is unlocked",
         "cronjobs/engine/jobs/insertion.py",
-        "            self._replace_found(connection)  # before the lock",
-        "            # before the lock",
+        "releases it)\n            self._replace_found(connection)",
+        "releases it)",
         (f"{CAP_RACES}::test_a_cap_is_locked_until_a_job_is_moved_in_where_each_statement_is_a_transaction",),
     ),
     Mutant(
@@ -303,7 +303,7 @@ MUTANTS = (
     Mutant(
         "a module takes a tick's signals",
         "cronjobs/engine/tick/tick.py",
-        "        self._listen()  # a module of the user's may have taken the signals\n",
+        "        self._listen()  # one of the user's modules may have replaced our signal handlers\n",
         "",
         (f"{LEFT_BEHIND}::test_a_module_cannot_take_the_signals_that_end_a_tick",),
     ),
@@ -660,7 +660,7 @@ MUTANTS = (
     Mutant(
         "a row that was read by a COMMIT without a reply is forgotten",
         "cronjobs/engine/tick/turn.py",
-        "            self.claim_unsettled = True  # if it was the COMMIT whose reply was lost, the job is ours",
+        "            self.claim_unsettled = True  # if only the reply to the COMMIT was lost, the job is ours",
         "            pass",
         ("tests/engine/database/test_unread_rows.py::test_a_reading_whose_commit_had_no_reply_is_found_in_the_rows",),
     ),
@@ -697,8 +697,8 @@ MUTANTS = (
     Mutant(
         "a job that a runner has claimed is replaced all the same",
         "cronjobs/engine/jobs/insertion.py",
-        "        self._to_replace.pop(place, None)  # a runner",
-        "        # a runner",
+        "has claimed it since\n        self._to_replace.pop(place, None)",
+        "has claimed it since",
         (f"{CAP_RACES}::test_a_job_that_is_claimed_while_it_is_replaced_stays_as_begun",),
     ),
     Mutant(
@@ -1729,8 +1729,8 @@ MUTANTS = (
     Mutant(
         "tables are dropped though a job was claimed since the question",
         "cronjobs/engine/schema/dropping.py",
-        "_look(connection, made, settings, force=force, quiet=quiet)  # again",
-        "_look(connection, made, settings, force=True, quiet=quiet)  # again",
+        "found = _look(connection, made, settings, force=force, quiet=quiet)",
+        "found = _look(connection, made, settings, force=True, quiet=quiet)",
         (f"{DROP}::test_a_job_claimed_between_question_and_answer_is_seen",),
     ),
     Mutant(

@@ -1,1 +1,4 @@
-"""Send findings to channels: decide what to send and when, write the text, deliver. No error here fails a job."""
+"""Send findings to channels: decide what to send and when, write the text, deliver.
+
+An error here never makes a job fail.
+"""

@@ -19,18 +19,18 @@ from cronjobs.engine.config import trust
 from cronjobs.engine.host.identity import Identity
 from cronjobs.errors import UsageError
 
-app = Commands("Send a test message through the channels of the alerts.")
+app = Commands("Send a test message through the alert channels.")
 
 
 @app.command("test", epilog="For example: cronjobs alerts test ops")
 def send_test(
     source: Source,
-    channel: Annotated[str | None, typer.Argument(help="One of alerts.channels; default: all of them.")] = None,
+    channel: Annotated[str | None, typer.Argument(help="A channel from alerts.channels. Default: all of them.")] = None,
 ) -> None:
-    """Send a test message by one channel, or by all: a mail, a POST, or a run of the command.
+    """Send a test message through one channel, or through all of them: a mail, a POST, or a run of the command.
 
-    The command needs no database, and changes nothing there. The exit code is 0 if every message was delivered, 1 if
-    one was not (stderr says why), 2 if there is no such channel.
+    The command does not use the database. The exit code is 0 if every message was delivered, 1 if any was not (stderr
+    says why), 2 if there is no such channel.
     """
     settings = load_settings(source, need_database=False)
     channels = {} if settings.alerts is None else settings.alerts.channels

@@ -19,14 +19,17 @@ from cronjobs.model import rough
 
 
 class CommandRefused(OSError):
-    """The program could not be started, did not end in time, or exited with a code other than 0."""
+    """The program did not exit in time, or exited with a nonzero status."""
 
 
 KILLED_BEFORE_S: Final = 0.5  # kill the program this long before time is up, so that the caller still gets the error
 
 
 def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Path) -> None:
-    """Run the program in *folder*, in a session of its own. Kill the session when time is up. Raises OSError."""
+    """Run the program in *folder*, in its own session.
+
+    Kill the session if the program does not exit in time. Raises OSError.
+    """
     timeout_s = max(KILLED_BEFORE_S, timeout_s - KILLED_BEFORE_S)
     process = subprocess.Popen(
         channel.arguments,
@@ -42,7 +45,7 @@ def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Pa
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        raise CommandRefused(f"the program did not end within {rough(timedelta(seconds=timeout_s))}") from None
+        raise CommandRefused(f"the program did not exit within {rough(timedelta(seconds=timeout_s))}") from None
     finally:
         _reap(process)
     if process.returncode:

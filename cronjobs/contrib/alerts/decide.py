@@ -20,8 +20,9 @@ from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store.alerts import AlertState, DueAlert, Episode
 from cronjobs.engine.store.schedules import StoredSchedule
 
-UNDELIVERED: Final = "alert"  # the kind of a finding about a channel that does not deliver
-OF_ONE_HOST: Final = "config"  # the kind of a finding about one host's files; only that host can see that it is over
+UNDELIVERED: Final = "alert"  # the kind of finding for a channel that does not deliver
+# the kind of finding about one host's files; only that host can see that the finding is over
+OF_ONE_HOST: Final = "config"
 WHILE_QUIET: Final = timedelta(minutes=5)  # the longest time between looks, since not every change comes from a tick
 WHILE_OPEN: Final = timedelta(minutes=2)  # the time between looks while a finding is open, or may begin without a tick
 ROWS_KEPT: Final = 1000  # at most this many rows are stored for a finding
@@ -35,10 +36,10 @@ LONGEST_RETRY: Final = timedelta(minutes=15)
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes to the stored findings after a look. ``lasting`` maps episode ids to the findings that go on.
+    """The changes to the stored findings after a look. ``lasting`` maps episode ids to the findings that continue.
 
-    ``replaced`` has the episodes whose finding another finding now covers. These episodes end without a message, since
-    their cause lasts.
+    ``replaced`` lists the episodes whose finding another finding now covers. These episodes end without a message,
+    because their cause is still there.
     """
 
     opened: list[Finding]
@@ -51,7 +52,7 @@ class Changes:
 def merged(found: Iterable[Finding], host: str) -> list[Finding]:
     """Merge findings that have the same key: keep the worst, and give it the rows of all.
 
-    Findings about the files of one host get the name of *host*.
+    Findings about the files of one host get *host* as their subject.
     """
     by_key: dict[str, list[Finding]] = {}
     for finding in found:
@@ -69,9 +70,9 @@ def host_of(finding: Finding) -> str:
 def compare(
     found: Sequence[Finding], episodes: Sequence[Episode], host: str, *, sees_all: bool, ticking: Collection[str]
 ) -> Changes:
-    """Compare the findings of a look with the open episodes. *found* has one finding per key.
+    """Compare the findings of a look with the open episodes. *found* holds one finding per key.
 
-    *sees_all* is whether this process has loaded this host's handlers. *ticking* has the hosts that tick. If a host
+    *sees_all* is whether this process has loaded this host's handlers. *ticking* lists the hosts that tick. If a host
     does not tick, any other host may end the findings about it.
     """
     now_there = {finding.key: finding for finding in found}
@@ -142,7 +143,7 @@ def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_of
     """Return when the next message about a lasting finding is due: at once, then hourly, then daily.
 
     A worse severity makes the message due at once. A new row makes messages hourly again, however old the finding is.
-    If the finding *came_often* lately, its first message waits for an hour.
+    If the finding *came_often* lately, its first message is delayed by an hour.
     """
     if state is None:
         return now + HOURLY if came_often else now
@@ -184,15 +185,17 @@ def after_failing(alert: DueAlert, now: datetime) -> datetime:
 
 
 def ticking_hosts(health: Health) -> set[str]:
-    """Return the hosts that ticked within a day."""
+    """Return the hosts that have ticked within the last day."""
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in health.ticks}
     return {host for host, sign in signs.items() if abs(health.now - sign) < FORGOTTEN}
 
 
 def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: bool) -> datetime:
-    """Return when to look next if no tick does work until then: even so, a finding may begin, end or be repeated.
+    """Return when to look next if no tick does any work until then.
 
-    A tick that does work looks anyway.
+    Even without work, a finding may begin, end or have to be repeated.
+
+    A tick that does some work looks in any case.
     """
     now = health.now
     # These can change without a tick: an app can fill a capped queue, and a tick that was killed never records its end.

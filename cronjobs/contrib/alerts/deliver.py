@@ -1,4 +1,4 @@
-"""Deliver messages by all channels in parallel, within a time limit, however slow servers and DNS are."""
+"""Deliver messages through all channels in parallel, within a time limit, however slow servers and DNS are."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def deliver(
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
 
     def run(name: str) -> None:
-        error: str | None = "its thread ended without a result"
+        error: str | None = "the channel's thread ended without a result"
         try:
             _send(channels[name], messages[name], settings.folder, timeout_s)
             error = None
-        except Exception as failure:  # a library may raise any exception on a bad answer
+        except Exception as failure:  # a library may raise any exception on a bad response
             error = _in_words(failure)
         finally:
             answers.put((name, error))

@@ -25,7 +25,7 @@ LEAST_LEFT_S: Final = 3.0  # a look needs this much time left in the tick
 LEFT_FOR_MARKS_S: Final = 1.0  # this much more time is kept for marking messages as sent or failed
 OVERDUE_TICKS: Final = 2  # after this many ticks without time to look, a tick looks before its work
 OVERDUE_SHARE: Final = 0.25  # the share of the tick's time that such an early look may take; more in a short tick
-AWAY: Final = "database"  # stands for a database outage in a channel's findings: and ignore:
+AWAY: Final = "database"  # the name for a database outage in a channel's findings: and ignore:
 DATABASE_TROUBLE: Final = 4  # the exit code if the database cannot be reached or used
 
 
@@ -46,7 +46,7 @@ class AlertHook(Hook):
         self._alert(None, until, due=True, anyway=False)
 
     def wants_handlers(self) -> bool:
-        """Whether a look is due that needs a process with loaded handlers."""
+        """Whether a look is due and needs a process that has loaded the handlers."""
         seen = self.beside.seen
         if seen is None or not self.beside.go_on():
             return False
@@ -71,7 +71,7 @@ class AlertHook(Hook):
     def _alert(self, types: JobTypes | None, until: float, *, due: bool, anyway: bool) -> None:
         """Look if *due* and no other process is looking. Then send messages until the instant *until*.
 
-        Look in any case if *anyway*, or if a finding is open that only this host can end.
+        Look in any case if *anyway*, or if there is an open finding that only this host can end.
         """
         left_s = self._left_until(until)
 
@@ -109,7 +109,9 @@ hook = AlertHook
 
 
 def is_overdue(look_at: datetime | None, last_tick_at: datetime | None, now: datetime, every: timedelta) -> bool:
-    """Whether recent ticks had no time to look. After an outage, the work comes first: it ends most findings.
+    """Whether recent ticks had no time to look.
+
+    After an outage the answer is no: the work comes first, because it ends most findings.
 
     If *look_at* is None, no tick has looked yet. If *last_tick_at* is None, this is the first tick.
     """
@@ -130,7 +132,8 @@ def early_until(now: float, deadline: float) -> float:
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
     """Report through each channel that the database kept a tick from starting. Stop at *until*, a monotonic instant.
 
-    What was reported is remembered on this host, so each host reports the outage: at once, then hourly, then daily.
+    Each host remembers what it has reported, so each host reports the outage for itself: at once, then hourly, then
+    daily.
     """
     if error.exit_code == DATABASE_TROUBLE:
         _tell_away(settings, str(error), until)

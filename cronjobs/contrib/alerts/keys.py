@@ -42,7 +42,7 @@ _WELL_FORMED: Final = fields.matching(
 )
 
 
-@taken_as("finding: its kind, as dead, or one of them, as host:web2", _WELL_FORMED.schema)
+@taken_as("finding: a whole kind, such as dead, or a single finding, such as host:web2", _WELL_FORMED.schema)
 def _finding(reading: Reading, node: Node, path: str) -> str:
     text: str = _WELL_FORMED(reading, node, path)
     kind = text.partition(":")[0]
@@ -94,13 +94,13 @@ _WEBHOOK: Final[Keys] = {
     "url": ConfigKey(
         fields.web_address,
         "https://chat.example.com/hook",
-        "The URL that gets a POST; masked like a password.",
+        "The URL to POST to; masked like a password.",
         "must be given",
     ),
     "format": ConfigKey(
         fields.choice("json", "slack", "teams"),
         "slack",
-        "The message format: cronjobs' own JSON, or what Slack or Teams accept.",
+        "The message format: cronjobs' own JSON, or the format that Slack or Teams accepts.",
     ),
 }
 
@@ -137,9 +137,11 @@ def _require(values: dict[str, Any], bad: set[str], *names: str) -> None:
 
 
 _FILTER: Final[Keys] = {
-    "severity": ConfigKey(_SEVERITY, "critical", "The lowest severity that is sent; anything worse is sent too."),
+    "severity": ConfigKey(
+        _SEVERITY, "critical", "The lowest severity that is sent; more severe findings are sent too."
+    ),
     "findings": ConfigKey(
-        fields.some_of(_finding, "nothing would be sent; to send all of them, delete the key"),
+        fields.some_of(_finding, "an empty list would send no findings; to send all of them, delete the key"),
         "[dead, host]",
         "Only these findings are sent.",
         "all kinds",
@@ -150,11 +152,14 @@ _WAYS: Final[Keys] = {
     "mail": ConfigKey(
         _mail,
         "{host: smtp.example.com, from: cronjobs@example.com, to: ops@example.com}",
-        "Sends by mail.",
+        "Send alerts by mail.",
         "one of mail, webhook, command",
     ),
     "webhook": ConfigKey(
-        _webhook, "{url: https://chat.example.com/hook}", "Sends a POST.", "one of mail, webhook, command"
+        _webhook,
+        "{url: https://chat.example.com/hook}",
+        "Send alerts as HTTP POST requests.",
+        "one of mail, webhook, command",
     ),
     "command": ConfigKey(
         _command,
@@ -167,10 +172,12 @@ _THRESHOLD: Final[Keys] = {
     "of": ConfigKey(
         fields.choice("dead", "failed"), "dead", "What to count: dead jobs or failed attempts.", "must be given"
     ),
-    "more_than": ConfigKey(fields.integer(0, 9_999), "5", "A count above this is a finding.", "must be given"),
+    "more_than": ConfigKey(
+        fields.integer(0, 9_999), "5", ("A finding is reported when the count is above this number."), "must be given"
+    ),
     "within": ConfigKey(fields.span("1m", "7d"), "1h", "How far back from now to count.", "must be given"),
     "job_type": ConfigKey(fields.name, "shop.pay", "Count only jobs of this type.", "all types"),
-    "severity": ConfigKey(_SEVERITY, "warning", "How bad the finding is."),
+    "severity": ConfigKey(_SEVERITY, "warning", "The severity of the finding."),
 }
 
 
@@ -182,7 +189,7 @@ def _named(words: str, read: Reader) -> Reader:
         if isinstance(node, Scalar) and node.is_null:
             return {}
         if not isinstance(node, Mapping):
-            raise FieldError("write it as a mapping: a name, and below it its settings")
+            raise FieldError("write it as a mapping: each name, with its settings below it")
 
         def entry(key: Scalar, value: Node, here: str) -> Any:
             if not NAME.fullmatch(key.text):
@@ -204,7 +211,7 @@ def _channel(reading: Reading, node: Node, path: str) -> tuple[Any, dict[str, An
         raise ReportedError
     ways = [values.pop(name) for name in _WAYS if name in values]
     if len(ways) != 1:
-        raise FieldError("write how it is sent: one of mail: {…}, webhook: {…} and command: […]")
+        raise FieldError("say how this channel sends, with exactly one of mail: {…}, webhook: {…} and command: […]")
     return ways[0], values
 
 
@@ -231,7 +238,7 @@ _ALERTS: Final[Keys] = {
     "thresholds": ConfigKey(
         _named("mapping: threshold → its settings", _threshold),
         "{many-deaths: {of: dead, more_than: 5, within: 1h}}",
-        "Counts that become findings when they pass a limit.",
+        "Limits on dead jobs or failed attempts; a count above its limit becomes a finding.",
         "none",
     ),
 }

@@ -49,9 +49,9 @@ class Alerting:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def look(self, types: JobTypes | None, *, anyway: bool) -> bool:
-        """Look if a look is due, or *anyway*. Return whether this process looked. Raises DatabaseError.
+        """Look if a look is due or *anyway* is true. Return whether this process looked. Raises DatabaseError.
 
-        *types* has this host's job types, or is None if the handlers are not loaded. If *types* is None, and no
+        *types* holds this host's job types, or is None if the handlers are not loaded. If *types* is None, and no
         recent tick has recorded its job types, the look is left to a tick that loads the handlers.
         """
         with self.database.read() as connection:
@@ -73,7 +73,8 @@ class Alerting:
     ) -> None:
         """Store the findings. If facts have changed since the look began, store nothing: the next tick looks again."""
         next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
-        # First replace the token. If two processes look at once, the second blocks here, then finds another token.
+        # First replace the token. If two processes look at once, the second blocks here, then finds that the token has
+        # changed.
         if not store.end_look(connection, token, next_at):
             return
         episodes = store.open_episodes(connection)
@@ -135,7 +136,8 @@ class Alerting:
         """Send due messages, one per channel, in parallel, if there is time. Raises DatabaseError.
 
         Messages are leased, sent outside any transaction, then marked as sent or failed. If the process dies between
-        sending and marking, the message is sent again after its lease. If there is no time, the next tick sends them.
+        sending and marking, the message is sent again after its lease expires. If there is no time, the next tick sends
+        the messages.
         """
         with self.database.read() as connection:
             names = store.due_channels(connection) & self.channels.keys()
@@ -154,7 +156,7 @@ class Alerting:
                 else events.alert_not_sent(name, len(leased[name]), error)
             )
             answers.append((leased[name], error))
-            with suppress(DatabaseError):  # go on sending; the next call marks this channel again
+            with suppress(DatabaseError):  # keep sending; the next call tries to mark this channel again
                 self._mark_all(answers)
         self._mark_all(answers)
 
@@ -164,7 +166,7 @@ class Alerting:
         with self.database.write(patience=patience_s) as connection:
             for name in self.channels:
                 for alert in store.lease_due(connection, name, self.me) if name in names else ():
-                    if decide.is_unheard(alert.state):  # the finding ended, and no message about it had been delivered
+                    if decide.is_unheard(alert.state):  # the finding ended before any message about it was delivered
                         store.put_state(connection, alert.episode.id, name, None, over=True)
                     else:
                         found.setdefault(name, []).append(alert)

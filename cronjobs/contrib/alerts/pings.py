@@ -2,7 +2,7 @@
 
 https://healthchecks.io/docs/http_api/: the URL alone means success; /start, /fail, /log or /EXIT-CODE may follow, and
 ?rid= links a start to its end. Healthchecks raises an alarm if a ping is missing, so an unsent ping is not stored, and
-is tried again at most once. The process waits for pings only at its end.
+is retried at most once. The process waits for pings only at its end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cronjobs.text import one_line
 
 PING_S: Final = 5.0
 FLUSH_S: Final = 10.0
-FAILURES: Final = 3  # after this many failures in a row, this process sends no more
+FAILURES: Final = 3  # after this many failures in a row, this process sends no more pings
 _LATER: Final = {  # sent as /log, which raises no alarm: the run has not failed for good, or an operator ended it
     "job.retried": "failed, will be retried",
     "job.interrupted": "interrupted, will run again",
@@ -60,7 +60,7 @@ class Pings:
         return frozenset(self._urls)
 
     def started(self, job: Job) -> None:
-        """Ping /start, since the handler of *job* begins."""
+        """Ping /start: the handler of *job* is starting."""
         url = self._urls.get(job.schedule or "")
         if url is not None:
             run_id = str(uuid5(NAMESPACE_URL, f"{url}#{job.id}.{job.attempt}"))
@@ -68,13 +68,13 @@ class Pings:
             self._put(url, "start", run_id, "", str(job.schedule))
 
     def ended(self, finished: Finished) -> None:
-        """Remember the exit code with which the handler failed, if it has one. ``heard`` later pings the outcome."""
+        """Remember the exit code with which the handler failed, if there is one. ``heard`` later sends it in a ping."""
         if finished.job.id in self._running and isinstance(finished.outcome, Failed):
             kind, _, code = finished.outcome.error_type.partition("-")
             self._codes[finished.job.id] = code if kind == "exit" and code.isdecimal() else ""
 
     def heard(self, event: events.Event) -> None:
-        """Ping the outcome that was recorded."""
+        """Send a ping for the recorded outcome."""
         if event.name not in _LATER and event.name not in ("job.succeeded", "job.dead"):
             return
         found = self._running.pop(event.facts["job_id"], None)
@@ -97,7 +97,10 @@ class Pings:
             self._put(self._settings.run.ping, "start", self._tick_id, "", "tick")
 
     def tick_ended(self, exit_code: int, error: str = "") -> None:
-        """Ping the tick's end. Exit code 1 (a job died) counts as success, since findings report the job."""
+        """Send a ping for the end of the tick.
+
+        Exit code 1 (a job died) counts as success, since findings report the job.
+        """
         if self._settings.run.ping:
             said = "" if exit_code in (0, 1) else str(exit_code)
             self._put(self._settings.run.ping, said, self._tick_id, error, "tick")
@@ -130,7 +133,7 @@ class Pings:
                     post(ping.url, ping.body.encode(), PING_S, "text/plain; charset=utf-8")
                     failed = 0
                     break
-                except Exception as error:  # a library may raise any exception on a bad answer
+                except Exception as error:  # a library may raise any exception on a bad response
                     failed += 1
                     self._errors[ping.of] = f"{type(error).__name__}: {error}"
 
@@ -173,7 +176,7 @@ hook = PingHook
 
 
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
-    """Ping that a tick did not start. No log is open yet, so a failed ping is not reported."""
+    """Send a ping saying that a tick did not start. No log is open yet, so a failed ping is not reported."""
     pings = Pings(settings, lambda _event: None)
     pings.tick_ended(error.exit_code, str(error))
     pings.flush(until - SYSTEM.monotonic())

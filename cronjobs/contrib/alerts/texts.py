@@ -19,7 +19,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line, visible
 
 DEAD: Final = "dead"  # the kind of finding whose causes a message lists
-MOST: Final = 20  # findings in one message; further findings are only counted
+MOST: Final = 20  # most findings in one message; the rest are only counted
 OUTPUT_LINES: Final = 5
 CAUSES: Final = 5  # causes listed per finding
 SUBJECT: Final = 180
@@ -37,7 +37,7 @@ class ReportedFinding:
     began_at: datetime
     ended_at: datetime | None = None
     jobs: tuple[dict[str, Any], ...] = ()
-    times: int = 0  # how many messages about the finding came before
+    times: int = 0  # how many messages about this finding were sent before
     causes: tuple[dict[str, Any], ...] = ()  # why the jobs are dead, the most common cause first
     more_causes: int = 0
 
@@ -75,7 +75,7 @@ def message(
 ) -> Message:
     """Compose a channel's message from *alerts*, the worst first and ended findings last.
 
-    *jobs* has the jobs by episode id. *why* has the causes of the jobs in the finding ``dead``.
+    *jobs* maps episode ids to jobs. *why* lists the causes of the jobs in the finding ``dead``.
     """
     ranks = ["critical", "warning", "notice"]
     ordered = sorted(

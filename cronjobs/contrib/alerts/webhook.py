@@ -1,4 +1,4 @@
-"""Alerts by an HTTP POST: our JSON, or what Slack's and Teams' incoming webhooks take."""
+"""Alerts by an HTTP POST: our JSON, or what Slack's and Teams' incoming webhooks accept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cronjobs.contrib.alerts.texts import Message, as_json, body, subject
 from cronjobs.engine.config.settings import WebhookChannel
 from cronjobs.version import __version__
 
-LONGEST: Final = 20_000  # characters: Slack cuts at 40,000, Teams refuses above 28 KB
+LONGEST: Final = 20_000  # characters: Slack truncates at 40,000, Teams rejects more than 28 KB
 
 
 class WebhookRefused(OSError):
@@ -26,7 +26,10 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def send(channel: WebhookChannel, message: Message, timeout_s: float) -> None:
-    """POST the message. Raises OSError, also if the answer is not 2xx. The error never quotes the URL: it is secret."""
+    """POST the message.
+
+    Raises OSError, also if the response is not 2xx. The error never quotes the URL, which is a secret.
+    """
     post(channel.url, json.dumps(payload(channel, message)).encode(), timeout_s)
 
 
@@ -52,7 +55,7 @@ def payload(channel: WebhookChannel, message: Message) -> dict[str, Any]:
             text = f"*{subject(message)}*\n{body(message)}"[:LONGEST]
             return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
         case "teams":
-            # Use rich text blocks, since a text block would render Markdown from jobs' texts.
+            # Use rich text blocks, since a text block would render any Markdown in jobs' texts.
             blocks = [
                 {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text} | more]}
                 for text, more in ((subject(message), {"weight": "bolder"}), (body(message)[:LONGEST], {}))

@@ -35,7 +35,7 @@ def books(
             "--to",
             metavar="T",
             show_default=False,
-            help="The end of the period; what is due at that instant counts. Default: now.",
+            help="The end of the period, inclusive. Default: now.",
         ),
     ] = None,
     schedule: Annotated[
@@ -44,16 +44,16 @@ def books(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that every occurrence that was due ran, or is accounted for, per schedule and day.
+    """Check, per schedule and day, that every due occurrence ran or is accounted for.
 
     For each schedule and each day in its time zone, due = ran + failed + skipped + missed + coalesced + open. The due
     occurrences are computed from the definitions in force at the time, and compared with the ledger and the jobs.
-    "failed" means that the job is dead or cancelled. "open" means that the job waits or runs now, or that no tick has
-    settled the occurrence yet. Consecutive days on which everything ran share one line.
+    "failed" means that the job is dead or cancelled. "open" means that the job is waiting or running now, or that no
+    tick has settled the occurrence yet. Consecutive days on which everything ran share one line.
 
     --json prints one object: from, to, balanced, days (an object per schedule and day), total, differences, notes. The
-    exit code is 1 if an occurrence is not accounted for, or if a row has no occurrence. Rows older than the retention
-    are not judged; a note says so.
+    exit code is 1 if an occurrence is not accounted for, or if a row belongs to no due occurrence. Rows older than
+    their retention period are not judged; a note says so.
     """
     with jobs_database(source, only_database=True) as (settings, database), database.read() as connection:
         times = Times(database_now(connection), settings.timezone)

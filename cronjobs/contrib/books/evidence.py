@@ -31,7 +31,7 @@ ACTIONS = ("define", "retire", "backfill")
 
 @dataclass(frozen=True)
 class ScheduleAct:
-    """An entry of the audit trail about a schedule."""
+    """An audit trail entry about a schedule."""
 
     at: datetime
     actor: str | None
@@ -46,7 +46,7 @@ def books(
 ) -> list[Book]:
     """Return the books of the schedules due from *begin* to *end*, sorted by name.
 
-    *only* is the current or a former name of the only schedule wanted. If *only* is None, all books are returned.
+    *only* is the current name, or a former name, of the one schedule wanted. If *only* is None, all books are returned.
     """
     now = database_now(connection)
     period = _period(connection, settings.retention, begin, min(end, now), now)
@@ -77,7 +77,10 @@ def books(
 
 
 def _period(connection: Connection, retention: Retention, begin: datetime, end: datetime, now: datetime) -> Period:
-    """Return the period, and how far back rows are complete. The oldest rows show if retention was shorter before."""
+    """Return the period, and how far back rows are complete.
+
+    The oldest rows show whether retention used to be shorter.
+    """
     first_tick = explaining.first_tick_at(connection)
     oldest = store.oldest_succeeded(connection)
     ledger_from: datetime = now - retention.occurrences
@@ -108,7 +111,7 @@ def _account(
     acts, doubts = in_order([row for row in rows if row.action != "backfill"], period.begin, now, set_back)
     periods = eras(acts, stored)
     doubts += [
-        Doubt(began, act.at + FUTURE_WATERMARK, "the clock was set back when its definition changed")
+        Doubt(began, act.at + FUTURE_WATERMARK, "the clock was set back when the schedule's definition changed")
         for act in acts
         if period.begin <= act.at + FUTURE_WATERMARK and (began := set_back(act.at)) is not None
     ]
@@ -144,9 +147,9 @@ def in_order(
 ) -> tuple[list[ScheduleAct], list[Doubt]]:
     """Return the entries in the order they were written, and the spans in which a wrong clock makes them uncertain.
 
-    If an entry's time is later than its successor's or than *now*, it is wrong. All that is known is that the entry was
-    written after its predecessor. For the first entry, *set_back* may tell from the ticks how old the entry can be; if
-    it does not, the entry may be as old as *begin*.
+    If an entry's time is later than its successor's or than *now*, that time is wrong. All that is known is that the
+    entry was written after its predecessor. For the first entry, *set_back* may show from the ticks how old the entry
+    can be; otherwise, the entry may be as old as *begin*.
     """
     acts: list[ScheduleAct] = []
     doubts: list[Doubt] = []
@@ -159,16 +162,16 @@ def in_order(
             else:
                 shown = set_back(row.at)
                 before = shown if shown is not None and shown < limit else begin
-            doubts.append(Doubt(before, row.at, "a clock was wrong when its definition changed"))
+            doubts.append(Doubt(before, row.at, "a clock was wrong when the schedule's definition changed"))
         limit = min(limit, row.at)
         acts.append(ScheduleAct(limit, row.actor, row.host, row.why, row.action, row.detail))
     return acts[::-1], doubts
 
 
 def _owner(job: UnnamedJob, names: Mapping[str, Sequence[Name]]) -> str | None:
-    """Return the current name of the schedule that had the name in the job's row when the job was due.
+    """Return the current name of the schedule that was called ``job.schedule`` when the job was due.
 
-    If no schedule had that name then, return the current name of one that had it at any other time.
+    If no schedule had that name then, return the current name of one that had it at some other time.
     """
     owners = [now for now, several in names.items() if any(each.name == job.schedule for each in several)]
     at = from_microseconds(job.at)
@@ -181,7 +184,7 @@ def _id(row: Any) -> int:
 
 
 def _timezone(periods: Sequence[DefinitionPeriod], otherwise: str) -> str:
-    """Return the newest definition's zone that is valid. Plain SQL may have written an invalid one."""
+    """Return the zone of the newest definition whose zone is valid. Plain SQL may have written an invalid zone."""
     for era in reversed(periods):
         with suppress(KeyError, ValueError, OSError):
             if era.facts is not None:
@@ -206,7 +209,7 @@ def _span(detail: Any) -> tuple[datetime, datetime] | None:
 
 
 def _unsettled_because(connection: Connection, settings: Settings) -> str:
-    """Return why an occurrence is unsettled if its schedule gives no reason."""
+    """Return why occurrences are unsettled when their schedule itself gives no reason."""
     newest = explaining.newest_tick(connection)
     off = newest is not None and newest.schedules_on == 0
     if off and not status_facts.fired_lately(connection, silence_after(settings.run.every)):

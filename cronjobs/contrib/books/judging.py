@@ -1,4 +1,4 @@
-"""A schedule's books: compare the occurrences that its definitions made due with the ledger and the jobs. Pure.
+"""A schedule's books: compare the occurrences that were due by its definitions with the ledger and the jobs. Pure.
 
 Due instants are whole seconds since 1970. There may be a million of them, and datetimes would take ten times as long.
 """
@@ -45,8 +45,8 @@ OF_JOB: Final = {
 class Period:
     """The period from ``begin`` to ``end``, and how far back rows are complete.
 
-    No ledger row is pruned from ``ledger_from`` on, no job from ``jobs_from`` on, and no dead or cancelled job from
-    ``dead_from`` on.
+    All ledger rows from ``ledger_from`` on are still there, all jobs from ``jobs_from`` on, and all dead or cancelled
+    jobs from ``dead_from`` on.
     """
 
     begin: datetime
@@ -70,7 +70,7 @@ class Account:
     """The evidence for one schedule's books. ``owed`` lists the spans (after, until] that a pause still holds back.
 
     ``open_because`` says why due occurrences are not settled. ``backfills`` lists ranges backfilled by hand. ``early``
-    lists occurrences that ran before they were due, since a clock was wrong, and that have not run since.
+    lists occurrences that ran before they were due, because a clock was wrong, and have not run again since.
     """
 
     schedule: str
@@ -182,7 +182,10 @@ class _Bookkeeper:
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def _enter_all(self) -> None:
-        """Enter the ledger rows. The fast path is for most rows: each has one occurrence, the next that was due."""
+        """Enter the ledger rows.
+
+        The fast path handles most rows: those for a single occurrence, the next one that was due.
+        """
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
             quick = entry.first == entry.last and entry.number == 1 and place < len(due)
@@ -217,14 +220,16 @@ class _Bookkeeper:
             return OF_JOB[entry.job]
         at = _instant(entry.last)
         if entry.job is None and entry.job_id is not None and (at < self.period.jobs_from or entry.by == "early"):
-            # From dead_from on, dead and cancelled jobs are still kept, so a missing job has succeeded.
+            # From dead_from on, dead and cancelled jobs are still kept, so a missing job must have succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
-            text = "the ledger says that a job was made for it, but names no job"
+            text = "the ledger says that a job was made, but does not say which"
         elif entry.job is None:
-            text = f"job {entry.job_id}, which was made for it, is missing, although it is too young to be pruned"
+            text = (
+                f"job {entry.job_id}, which was made for it, is missing, although it is too recent to have been pruned"
+            )
         else:
-            text = f"job {entry.job_id}, which the ledger names for it, belongs to another occurrence"
+            text = f"the ledger names job {entry.job_id} for it, but that job belongs to another occurrence"
         if not self._doubted(entry.first, entry.last):
             self._differ(entry.first, entry.last, 1, text)
         return None
@@ -265,15 +270,18 @@ class _Bookkeeper:
             return
         said = f"the ledger says {entry.outcome}"
         if were_due == 0:
-            text = f"{said}, but nothing was due by the definition in force then"
+            text = f"{said}, but under the definition in force then, nothing was due"
         elif were_due == entry.number:
             text = f"{said} for a range whose first or last instant was not due"
         else:
-            text = f"{said} for {entry.number:,} occurrences, but {were_due:,} were due by the definition in force then"
+            text = (
+                f"{said} for {entry.number:,} occurrences, but under the definition in force then, {were_due:,} were "
+                "due"
+            )
         self._differ(entry.first, entry.last, max(1, abs(entry.number - were_due)), text)
 
     def _asked_for(self, entry: Entry) -> bool:
-        """Whether a backfill or a wrong clock explains why an occurrence ran that was not due."""
+        """Whether a backfill or a wrong clock explains why an occurrence that was not due ran."""
         at = _instant(entry.last)
         return entry.by == "early" or (
             entry.by == "backfill" and any(first <= at <= last for first, last in self.account.backfills)
@@ -307,7 +315,7 @@ class _Bookkeeper:
 
     def _unnamed(self, job: UnnamedJob) -> None:
         if job.at >= _micros(self.period.ledger_from) and not self._doubted(job.at, job.at):
-            self._differ(job.at, job.at, 1, f"job {job.id} was made for it, and the ledger does not name that job")
+            self._differ(job.at, job.at, 1, f"job {job.id} was made for it, but the ledger does not name that job")
 
     # --- texts --------------------------------------------------------------------------------------------------------
 
@@ -336,14 +344,14 @@ class _Bookkeeper:
             yield f"waiting jobs: {total['waiting']:,}, running jobs: {total['running']:,}; {command}"
         if total["beyond"]:
             kept = in_full(self.period.ledger_from, self.account.timezone)
-            yield f"{total['beyond']:,} without a row: the ledger goes back only to {kept} (retention.occurrences)"
+            yield f"{total['beyond']:,} have no ledger row: the ledger only goes back to {kept} (retention.occurrences)"
         if total["pruned"]:
-            yield f"{total['pruned']:,} ran or failed; their jobs are pruned, so it is no longer known which"
+            yield f"{total['pruned']:,} either succeeded or failed; their jobs are pruned, so nobody can tell which"
         if total["extra"]:
             yield f"{total['extra']:,} ran without being due: a backfill under another definition, or a wrong clock"
         if early := self.account.early:
             command = self._explain(early[0], early[-1])
-            yield f"{len(early):,} of the occurrences that ran were early, because a clock was ahead: {command}"
+            yield f"{len(early):,} of the occurrences that ran did so early, because a clock was ahead: {command}"
         for doubt in self.account.doubts:
             if doubt.after < self.period.end and doubt.until > self.period.begin:
                 times = LocalTimes(doubt.after, self.account.timezone)
@@ -354,7 +362,7 @@ class _Bookkeeper:
 
 
 def _runs(cover: bytearray, value: int) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of *cover* that have this value, as (start, end), where *end* is exclusive."""
+    """Yield the stretches of *cover* that have *value*, as (start, end), where *end* is exclusive."""
     begin = cover.find(value)
     while begin >= 0:
         end = begin
@@ -377,7 +385,7 @@ def _seconds(era: DefinitionPeriod, after: datetime, until: datetime) -> list[in
 
 @lru_cache(maxsize=64)
 def _days(timezone: str, begin: datetime, end: datetime) -> tuple[tuple[date, int], ...]:
-    """Return the zone's days from *begin* to *end* with their starts, without days that the zone skips."""
+    """Return the zone's days from *begin* to *end*, each with its start. Days that the zone skips are left out."""
     zone = ZoneInfo(timezone)
     day, last = in_zone(begin, zone).date(), in_zone(end, zone).date()
     found: list[tuple[date, int]] = []

@@ -41,8 +41,9 @@ _SET_BACK = f"""
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# Like _SET_BACK, but the clock may have been set back by any distance. It then went through the time before :at again,
-# so the last ticks before :at have higher ids than the ticks at :at. Only if some do, search for the first such tick.
+# Like _SET_BACK, but the clock may have been set back by any amount. The clock then went through the time before :at a
+# second time, so the last ticks before :at have higher ids than the ticks at :at. Search for the first such tick only
+# if there are any.
 _AT_WORK = (
     f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
 )
@@ -107,7 +108,10 @@ class Entry(NamedTuple):
 
 
 class UnnamedJob(NamedTuple):
-    """A job that a schedule created for an instant (in microseconds) and that no ledger row names."""
+    """A job that a schedule created, but to which no ledger row refers.
+
+    ``at`` is the instant that it was created for, in microseconds since 1970.
+    """
 
     id: int
     schedule: str
@@ -123,7 +127,7 @@ def entries(connection: Connection, schedule_id: int, begin: datetime, end: date
 
 
 def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end: datetime) -> list[datetime]:
-    """Return the occurrences that ran before they were due, since a clock was wrong, and that have not run since."""
+    """Return the occurrences that ran before they were due, because a clock was wrong, and have not run again since."""
     rows = run(
         connection,
         f"""
@@ -138,7 +142,10 @@ def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end:
 
 
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:
-    """Yield schedules' jobs that no ledger row names, in no order. *most* is the limit for each condition in _WHICH."""
+    """Yield schedules' jobs that no ledger row names, in no particular order.
+
+    *most* is the limit for each condition in _WHICH.
+    """
     for which in _WHICH:
         rows = run(connection, _unnamed(which), begin=begin, end=end, most=most)
         yield from map(UnnamedJob._make, rows.all())

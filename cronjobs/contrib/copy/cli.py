@@ -30,7 +30,7 @@ from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
 STAYS_CLOSED: Final = (
     "the old database stays closed, because the copy may be complete: run the same command again to finish it"
 )
-ODD_SHOWN: Final = 20  # messages printed about values that could not be copied unchanged
+ODD_SHOWN: Final = 20  # at most this many messages about values that could not be copied unchanged
 
 
 def copy(
@@ -40,8 +40,8 @@ def copy(
         typer.Option(
             "--to",
             metavar="URL",
-            help="The new database (PostgreSQL). Default: the configured one. '${NEW_URL}' in single quotes is read "
-            "from that variable, '${file:PATH}' from a file: no other process sees it.",
+            help="The new database (PostgreSQL). Default: the configured one. In single quotes, '${NEW_URL}' is read "
+            "from that variable and '${file:PATH}' from that file, so no other process can see the URL.",
         ),
     ] = None,
     old: Annotated[
@@ -61,8 +61,9 @@ def copy(
     """Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.
 
     db copy first closes the old side: its ticks end with an error that names the new side. Then it copies everything in
-    one transaction, or nothing. Run db copy again to bring over jobs that were enqueued on the old side meanwhile.
-    Nothing is copied twice. As long as the new side has not been used, "cronjobs db adopt" on the old side goes back.
+    one transaction. If that fails, nothing is copied. Run db copy again to bring over jobs that were enqueued on the
+    old side in the meantime. Nothing is copied twice. As long as the new side has not been used, you can go back with
+    "cronjobs db adopt" on the old side.
     """
     if (to is None) == (old is None):
         raise UsageError("give --to postgresql://…, or, once that is the configured database, --from sqlite:///…")
@@ -132,11 +133,11 @@ def _filled(url: str, settings: Settings) -> str:
 def _copied(report: copying.CopyReport, where: str) -> Iterator[str]:
     if report.late:
         came = report.copied["cronjobs_jobs"]
-        yield f"copied late from the old side: {counted(came, 'job')}" + (
+        yield f"enqueued late in the old database, and now copied: {counted(came, 'job')}" + (
             f", {report.known:,} known here" * bool(report.known)
         )
     else:
         yield ", ".join(f"{rows:,} {table.removeprefix('cronjobs_')}" for table, rows in report.copied.items() if rows)
         yield f"the old side is closed; name {where} in the configuration of every host that ticks or enqueues"
     if report.left:
-        yield f"enqueued on the old side in the meantime: {counted(report.left, 'job')}; run this command again"
+        yield f"enqueued in the old database during the copy: {counted(report.left, 'job')}; run this command again"

@@ -46,7 +46,9 @@ def _text(value: Any) -> str:
 
 
 def as_jsonb(text: str) -> tuple[str, str | None]:
-    """Return *text* and None if jsonb accepts it and keeps all digits. Else return it as a JSON string, and the reason.
+    """Return *text* and None if jsonb accepts it and keeps all digits.
+
+    Otherwise, return *text* as a JSON string, and the reason.
 
     On either side, a job with a payload that jsonb refuses dies when it is due, and its error says why.
     """

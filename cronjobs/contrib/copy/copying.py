@@ -25,11 +25,11 @@ from cronjobs.errors import CronjobsError, UsageError
 ACTION: Final = "copy"  # the new side's audit entry that records how far the copy got
 POLL_S: Final = 0.2
 
-# A row in these tables means that a database is in use. An unused one may have pauses, queues and audit entries.
+# A row in these tables means that a database is in use. An unused database may have pauses, queues and audit entries.
 _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
-"""Called with a table's name, the rows done, and the rows in all."""
+"""Called with a table's name, the number of rows done, and the total number of rows."""
 
 
 class CopyRefused(CronjobsError):
@@ -38,7 +38,7 @@ class CopyRefused(CronjobsError):
 
 @dataclass(frozen=True)
 class CopyMark:
-    """The new side's audit entry of a copy. ``jobs`` and ``audit`` are the highest ids read from ``source``.
+    """The new side's audit entry about a copy. ``jobs`` and ``audit`` are the highest ids read from ``source``.
 
     ``here`` is what ``_life`` returned for the new side, or None if the new side was already in use.
     """
@@ -75,13 +75,14 @@ def copy(
     wait: timedelta | None = None,
     progress: Progress = lambda *_: None,
 ) -> CopyReport:
-    """Copy everything from *source* to *target*. If *target* has an earlier copy, bring it up to date.
+    """Copy everything from *source* to *target*. If *target* holds an earlier copy, bring that copy up to date.
 
-    *wait* is how long to wait for running jobs on the old side. If None, refuse to copy while any job runs. Raises
-    CopyRefused, ForeignDatabase or DatabaseError.
+    *wait* is how long to wait for running jobs on the old side. If *wait* is None, refuse to copy while any job is
+    running. Raises CopyRefused, ForeignDatabase or DatabaseError.
 
-    At most one side is open at any time. After an error before COMMIT, nothing is written to the new side. The old side
-    is then reopened if this copy closed it and no other copy has begun since. After COMMIT, the old side stays closed.
+    At most one side is open at any time. If the copy fails before COMMIT, nothing is written to the new side, and the
+    old side is reopened if this copy closed it and no other copy has begun since. After COMMIT, the old side stays
+    closed.
     """
     if not source.is_sqlite or target.is_sqlite:
         raise UsageError("db copy copies from SQLite to PostgreSQL only; otherwise use the database's own tools")
@@ -122,20 +123,21 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
         there = [f"{rows} in {table.name}" for table in _LIFE if (rows := store.count(connection, table))]
         if there:
             raise CopyRefused(
-                f"the new database is in use already ({', '.join(there)}): copy into one that is empty, made by "
+                f"the new database is in use already ({', '.join(there)}): copy into an empty one, created with "
                 '"cronjobs db upgrade"'
             )
         return True
     if _is_unused(connection, mark):
         if mark.source != source:
             raise CopyRefused(
-                f"the new database holds a copy of {mark.source}: copy that database again, or copy into another one"
+                f"the new database holds a copy of {mark.source}: copy from that database again, or into another new "
+                "one"
             )
         return True
     if not closed:
         raise CopyRefused(
-            "both databases have been used since the last copy, so jobs may have run twice: choose one, and "
-            "enqueue the jobs that it lacks there"
+            "both databases have been used since the last copy, so jobs may have run twice: choose one database, and "
+            "enqueue there the jobs that it lacks"
         )
     return False
 
@@ -179,7 +181,7 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
     with source.write() as connection:
         found = read_meta(connection)
         if (found.project, found.environment) != (before.project, before.environment):
-            raise CopyRefused("another copy of the old database has just begun or ended: run this command again")
+            raise CopyRefused("another copy of the old database has just started or ended: run this command again")
         running = store.leased(connection)
         if running and not waits:
             raise CopyRefused(f"{_named(running)} on the old side: wait for them with --wait 60s")
@@ -191,7 +193,7 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
 def _hold_closed(old: Connection, where: str) -> None:
     """Check that the old side is closed. The caller's write transaction keeps it closed until the new side commits.
 
-    The new side's COMMIT may take long, since it waits for a synchronous standby.
+    The new side's COMMIT may take a long time if it waits for a synchronous standby.
     """
     if read_meta(old).environment != where:
         raise CopyRefused('"cronjobs db adopt" reopened the old side meanwhile; nothing was copied')
@@ -238,7 +240,7 @@ def _copy(
 ) -> CopyReport:
     """Copy everything, or only late jobs. *closed* is whether the old side was closed before this copy began."""
     if store.leased(old):
-        raise CopyRefused("a job has just begun on the old side: run this command again")
+        raise CopyRefused("a job has just started in the old database: run this command again")
     mark = _last_mark(new)
     if mark is not None and not _is_unused(new, mark):
         store.take_turn(new)

@@ -14,13 +14,14 @@ from cronjobs.engine.store.meta import FENCE, qualified
 from cronjobs.engine.store.sql import group, kinds, run
 
 BATCH: Final = 1000  # rows per batch
-BATCH_BYTES: Final = 8 * 1024 * 1024  # a batch also ends once it has this size
+BATCH_BYTES: Final = 8 * 1024 * 1024  # a batch also ends once it reaches this size
 
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
-WITH_IDS: Final = (jobs, schedules, ticks, findings)  # ids are kept: other rows, or the rows' order, depend on them
+# their ids are kept, since other rows or the rows' order depend on them
+WITH_IDS: Final = (jobs, schedules, ticks, findings)
 
-# These triggers refuse claims and occurrences of ticks that began before the old side was closed. They also refuse to
-# cancel or move a waiting job, since that would have no effect on the new side. Running jobs may end.
+# These triggers refuse claims and occurrences from ticks that began before the old side was closed. They also refuse to
+# cancel or move a waiting job, since that would have no effect on the new side. Running jobs can still end.
 _FENCES: Final = {
     "claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND NEW.locked_by IS NOT NULL",
     "acts": "UPDATE OF status, run_at, payload, cancel_requested_at ON cronjobs_jobs WHEN OLD.locked_by IS NULL "
@@ -98,12 +99,12 @@ def take_alone(connection: Connection) -> None:
     """Keep ticks, enqueuers and other copies from writing until this transaction ends."""
     names = ", ".join(f"{{{_short(table)}}}" for table in (*TABLES, meta))
     run(connection, f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
-    # Deleting a million rows in one statement may take long.
+    # Deleting a million rows in one statement may take a long time.
     connection.exec_driver_sql("SET LOCAL statement_timeout = '15min'")
 
 
 def take_turn(connection: Connection) -> None:
-    """Keep other copies away until this transaction ends."""
+    """Block other copies until this transaction ends."""
     run(connection, f"SELECT 1 FROM {META} FOR NO KEY UPDATE").all()
 
 

@@ -1,8 +1,8 @@
 """The workers of a supervisor's loop: submit each attempt to a cluster, and return its outcome.
 
 One thread attends to all attempts: it writes their tokens, submits them, and gets the cluster's messages. The thread
-never trusts the cluster about an attempt. Whether the attempt has begun, runs or has ended is read from its token in
-the database. So no attempt ends because a scheduler is away or has lost its state.
+never trusts the cluster about an attempt. It reads from the attempt's token in the database whether the attempt has
+begun, is running or has ended. So no attempt is ended because a scheduler is away or has lost its state.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from cronjobs.errors import DatabaseError
 from cronjobs.model import Finished, Lost, Outcome, Released
 
 LOOK_S: Final = 1.0  # seconds between reads of cancel requests, and of the tokens of adrift attempts
-IDLE_S: Final = 30.0  # the supervisor ends after this long without an attempt
+IDLE_S: Final = 30.0  # the supervisor exits after this long without an attempt
 CONNECT_AGAIN_S: Final = 2.0
 WAITING: Final = "waiting"  # the reason to stop an attempt that has waited too long for a worker
-LOST: Final = "its worker died or was cut off"
+LOST: Final = "its worker died or was disconnected"
 
 
 class TaskOver(Protocol):
@@ -66,7 +66,7 @@ class StopAsked(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """A try to connect has ended. If ``error`` is None, we are connected."""
+    """The result of trying to connect. If ``error`` is None, we are connected."""
 
     error: str | None
 
@@ -75,8 +75,8 @@ class Connected(NamedTuple):
 class FarAttempt:
     """An attempt given to the cluster. ``name`` is the name of its task there.
 
-    If ``adrift``, the cluster will not report on the attempt any more. If ``begun``, a guard on ``worker`` has taken
-    the token. ``if_unbegun`` is the outcome to record if no worker took the token in time.
+    If ``adrift``, the cluster will no longer report on the attempt. If ``begun``, a guard on ``worker`` has taken the
+    token. ``if_unbegun`` is the outcome to record if no worker took the token in time.
     """
 
     attempt: Attempt
@@ -87,7 +87,7 @@ class FarAttempt:
     begun: bool = False
     worker: str = ""
     asked: str | None = None  # why the attempt has to stop
-    why: str = LOST  # the reason to record if it turns out that nobody runs the attempt
+    why: str = LOST  # the reason to record if it turns out that nobody is running the attempt
     if_unbegun: Outcome = Released()  # noqa: RUF009 it is frozen
 
     @property
@@ -96,7 +96,7 @@ class FarAttempt:
 
 
 class ClusterWorkers(Workers):
-    """Keeps at most ``count`` attempts on the cluster. Calls ``connected`` when the connection comes or goes."""
+    """Keeps at most ``count`` attempts on the cluster. Calls ``connected`` when the connection is made or lost."""
 
     def __init__(
         self,
@@ -116,7 +116,8 @@ class ClusterWorkers(Workers):
         self._emit = emit
         self._connected = connected
         self._far: dict[int, FarAttempt] = {}
-        self._over: list[tuple[FarAttempt, GuardReport]] = []  # reported; their tokens are not deleted yet
+        # attempts with a final report, whose tokens are not deleted yet
+        self._over: list[tuple[FarAttempt, GuardReport]] = []
         self._differs: dict[str, tuple[float, float]] = {}  # job type → when workers first and last refused it
         self._looked_at = self._tried_at = self._asked_at = -1e9
         self._connecting = self._was_up = self._reported_away = self._left = False
@@ -137,7 +138,7 @@ class ClusterWorkers(Workers):
         return []
 
     def leave(self) -> None:
-        """End the attending thread, because the process is about to end."""
+        """Stop the attending thread, because the process is about to exit."""
         self._left = True
         self._mail.put(None)
 
@@ -150,7 +151,7 @@ class ClusterWorkers(Workers):
                 self.attend()
             except DatabaseError:
                 sleep(0.2)  # the loop reports the error; unwritten tokens are kept
-            except Exception as error:  # a bug of ours: start nothing more, but keep renewing and watching
+            except Exception as error:  # a bug in cronjobs: start nothing more, but keep renewing and watching
                 self._emit(events.fault_of_ours(error, type(error).__name__))
                 sleep(1.0)
         self.cluster.close()
@@ -264,11 +265,11 @@ class ClusterWorkers(Workers):
                 if far.written:
                     self._submit_one(far)
                 else:
-                    why = "an earlier attempt may still be running on the cluster until its permit ends"
+                    why = "an earlier attempt may still be running on the cluster, until its permit expires"
                     self._end(far, clusters.not_begun(why))
         elif not self.cluster.up:
             for far in fresh:
-                away = clusters.not_begun(f"the scheduler of executor {self.executor.name} is away")
+                away = clusters.not_begun(f"the scheduler of executor {self.executor.name} cannot be reached")
                 self._end(far, far.if_unbegun if far.asked else away)
         for far in fresh:
             if far.asked is not None and not far.written and far.key.job_id in self._far:
@@ -317,7 +318,10 @@ class ClusterWorkers(Workers):
         return far.adrift or far.asked is not None
 
     def _look(self) -> None:
-        """Read the tokens if it is time, and act on what they show. It is time sooner if an attempt is urgent."""
+        """Read the tokens when that is due, and act on what they show.
+
+        They are read more often if an attempt is urgent.
+        """
         now = self.clock.monotonic()
         written = [far for far in self._far.values() if far.written]
         self._note_waiting(written, now)
@@ -347,7 +351,10 @@ class ClusterWorkers(Workers):
             self._over.append((far, GuardReport.decode(row.ended)))
 
     def _close(self, some: list[FarAttempt]) -> None:
-        """End the attempts in *some* that nobody runs. If an attempt runs but must stop, ask its guard to stop it."""
+        """End the attempts in *some* that nobody is running.
+
+        If an attempt is running but must stop, ask its guard to stop it.
+        """
         some = [far for far in some if far.key.job_id in self._far and all(far is not other for other, _ in self._over)]
         if not some:
             return
@@ -358,7 +365,7 @@ class ClusterWorkers(Workers):
                 self.cluster.forget(far.name)
                 if far.worker:
                     self.cluster.avoid(far.worker)
-                self._end(far, Lost(f"{far.why}, and its permit has run out") if far.begun else far.if_unbegun)
+                self._end(far, Lost(f"{far.why}, and its permit has expired") if far.begun else far.if_unbegun)
             elif far.asked == WAITING:
                 far.asked = None  # the attempt has begun after all
             elif far.asked is not None and far.worker and self.cluster.up:
@@ -385,7 +392,7 @@ class ClusterWorkers(Workers):
                 self._looked_at = -1e9
 
     def _let_go(self) -> None:
-        """Delete the tokens of reported attempts, then give their outcomes to the loop."""
+        """Delete the tokens of attempts that have reported their end, then give their outcomes to the loop."""
         if not self._over:
             return
         with self._database.write() as connection:
@@ -395,7 +402,7 @@ class ClusterWorkers(Workers):
             assert report.outcome is not None
             self._note_worker(far, holders.get(far.key.job_id))
             outcome = report.outcome
-            if isinstance(outcome, Released) and outcome.error is not None:  # not begun: the worker has other code
+            if isinstance(outcome, Released) and outcome.error is not None:  # not begun: the worker has different code
                 outcome = self._of_difference(far, f"worker {far.worker}: {outcome.error}")
             else:
                 self._differs.pop(far.attempt.job.job_type, None)

@@ -1,4 +1,4 @@
-"""The client of a Dask cluster: submit guards to the scheduler, get their reports, and stop running attempts.
+"""The client of a Dask cluster: submit guards to the scheduler, get their reports, and stop attempts that are running.
 
 This module needs the extra ``cronjobs[dask]``. Only a supervisor and ``check --live`` import it.
 """
@@ -27,7 +27,7 @@ RESULT_WITHIN_S: Final = 5.0  # wait this long for a worker's result; the databa
 class TaskEnd(NamedTuple):
     """The end of a task. ``report`` is what the guard returned. If the guard returned nothing, ``report`` is None.
 
-    ``why`` is the reason why there is no report. If ``differs``, the worker has other code.
+    ``why`` says why there is no report. If ``differs``, the worker has different code.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ClusterAway(Exception):
 
 
 class DaskCluster:
-    """A connection to one scheduler. Dask's threads call ``heard`` with ended tasks and news of running ones."""
+    """A connection to one scheduler. Dask's threads call ``heard`` with ended tasks and with news of running tasks."""
 
     def __init__(
         self, executor: ExecutorSettings, topic: str, heard: Callable[[TaskEnd | Begun | Progressed], None]

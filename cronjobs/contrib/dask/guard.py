@@ -1,6 +1,6 @@
-"""The guard: one call per attempt on a cluster's worker, which ensures that the attempt runs only here.
+"""The guard: one call per attempt, on a cluster's worker. It ensures that the attempt runs only there.
 
-The guard takes the attempt's token in the database, starts the handler in a process below the launcher, and holds a
+The guard takes the attempt's token in the database, starts the handler in a child process of the launcher, and holds a
 permit. Unless the database confirms the permit in time, the process is killed before the lease ends. Clusters rerun a
 task whose worker they lost, so the guard may be called twice. A call that finds the token taken changes nothing.
 """
@@ -44,7 +44,7 @@ _running: dict[tuple[int, int], StopSignal] = {}  # (job, attempt) → the attem
 
 
 def run(text: str) -> str:
-    """Run the attempt in *text* (a ``Spec``) unless another worker runs it. Return a ``GuardReport`` as text."""
+    """Run the attempt in *text* (a ``Spec``) unless another worker is running it. Return a ``GuardReport`` as text."""
     spec = Spec.decode(text)
     if (why := difference(spec.versions, versions())) is not None:
         return GuardReport("differs", f"worker {this_worker()}: {why}").encode()

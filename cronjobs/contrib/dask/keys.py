@@ -73,16 +73,16 @@ EXECUTOR: Final[Keys] = {
     "insecure": ConfigKey(
         fields.flag,
         "true",
-        "Allow a scheduler on another host without TLS: it runs whatever anyone sends it.",
+        "Allow a scheduler on another host without TLS. Such a scheduler runs whatever anyone sends it.",
     ),
-    "resources": ConfigKey(
-        _resources, "{GPU: 1}", "The worker resources that an attempt needs, as Dask counts them.", "none"
+    "resources": ConfigKey(_resources, "{GPU: 1}", "The Dask worker resources that each attempt needs.", "none"),
+    "in_flight": ConfigKey(
+        fields.integer(1, 10_000), "50", "How many attempts one host may have on the cluster at once."
     ),
-    "in_flight": ConfigKey(fields.integer(1, 10_000), "50", "How many attempts one host keeps on the cluster at once."),
     "queue_wait": ConfigKey(
         fields.span("1s", "7d"),
         "1h",
-        "How long an attempt waits for a worker before its job is released, uncharged, and reported.",
+        "How long an attempt waits for a worker before its job is released at no charge and the delay is reported.",
     ),
 }
 
@@ -126,7 +126,7 @@ def executors(reading: Reading, node: Node, path: str) -> dict[str, ExecutorSett
     if isinstance(node, Scalar) and node.is_null:
         return {}
     if not isinstance(node, Mapping):
-        raise FieldError("write it as a mapping: a name, and below it its settings")
+        raise FieldError("write it as a mapping: each name, with its settings below it")
 
     def entry(key: Scalar, value: Node, here: str) -> Any:
         if not fields.NAME.fullmatch(key.text):

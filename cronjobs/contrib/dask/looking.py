@@ -14,7 +14,7 @@ from cronjobs.text import one_line
 
 
 def wrong_with(executor: ExecutorSettings) -> list[str]:
-    """Query the scheduler and each worker. Return a sentence for each thing that is wrong."""
+    """Query the scheduler and each worker. Return one sentence for each fault."""
     if find_spec("distributed") is None:
         return [f"executor {executor.name}: {NOT_INSTALLED}"]
     from cronjobs.contrib.dask.dask_cluster import ClusterAway, DaskCluster
@@ -26,7 +26,7 @@ def wrong_with(executor: ExecutorSettings) -> list[str]:
         return [f"executor {executor.name}: the scheduler {executor.dask} cannot be reached: {error}"]
     try:
         known, said = cluster.workers(), cluster.examine()
-    except Exception as error:  # the cluster went away after we had connected
+    except Exception as error:  # the connection was lost
         return [f"executor {executor.name}: the scheduler {executor.dask} does not answer: {error}"]
     finally:
         cluster.close()
@@ -34,9 +34,9 @@ def wrong_with(executor: ExecutorSettings) -> list[str]:
 
 
 def faults(executor: ExecutorSettings, known: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with a cluster. *known* has the scheduler's workers by address.
+    """Yield what is wrong with a cluster. *known* maps addresses to the scheduler's workers.
 
-    *said* has each worker's answer, or the exception that it raised.
+    *said* holds each worker's answer, or the exception that the worker raised.
     """
     if not known:
         yield "its scheduler has no workers"

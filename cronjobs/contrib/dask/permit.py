@@ -40,7 +40,8 @@ class HeldPermit:
     def take(self) -> Permit:
         """Take the token, and try again if the connection is lost. Raises DatabaseError.
 
-        The call whose answer was lost may have taken the token for us. If we gave up, nobody could begin the attempt.
+        A call whose answer was lost may have taken the token for us. If we then gave up, nobody could begin the
+        attempt.
         """
         for left in reversed(range(TAKE_TRIES)):
             sent = self.clock.monotonic()
@@ -62,13 +63,13 @@ class HeldPermit:
         threading.Thread(target=self._confirm_again, name="cronjobs-permit", daemon=True).start()
 
     def confirm_no_more(self) -> None:
-        """Stop renewing the permit, so that it runs out."""
+        """Stop renewing the permit, so that it expires."""
         self._over.set()
 
     def end(self, report: str) -> None:
         """Write the outcome to the database, for a supervisor that the cluster cannot reach.
 
-        Call this once nothing of the attempt runs any more.
+        Call this only when nothing of the attempt is running any more.
         """
         if len(report) > tokens.MOST_ENDED:
             return

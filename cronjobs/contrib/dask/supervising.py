@@ -35,7 +35,9 @@ DEPLOY: Final = "its file or its handlers have changed"
 
 @dataclass
 class Supervisor:
-    """A supervisor at work. ``has_changed`` returns whether the file or the handlers on disk have changed.
+    """A supervisor at work.
+
+    ``has_changed`` returns whether the configuration file or the handlers have changed on disk.
 
     ``wake`` is set by signals. ``up`` is true while we are connected to the cluster. ``stale`` is true once a deploy
     has replaced our code.
@@ -68,7 +70,7 @@ class Supervisor:
             self.loop.pace.look_again()
 
     def connected(self, up: bool) -> None:
-        """Note that the connection to the cluster came or went. Without a connection, nothing is claimed."""
+        """Note that the connection to the cluster was made or lost. Without a connection, nothing is claimed."""
         self.up = up
         self._open_or_close()
 
@@ -88,7 +90,7 @@ class Supervisor:
 
 @dataclass(frozen=True)
 class SupervisorSetting:
-    """A supervisor's settings and job types, after its file is read and its handlers are imported."""
+    """A supervisor's settings and job types, once its file has been read and its handlers have been imported."""
 
     settings: Settings
     executor: ExecutorSettings
@@ -112,7 +114,7 @@ def supervise(given: SupervisorSetting) -> Loop:
         to_log(event)
         leave_death(settings.file, f"a job of executor {executor.name}", event)
 
-    # Without a deadline, no job is too long.
+    # Without a deadline, no job takes too long.
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
         executor,

@@ -1,7 +1,7 @@
-"""The supervisor of one executor on this host. A tick starts it with ``python -m`` this module (``tick.executors``).
+"""The supervisor of one executor on this host. A tick starts this module with ``python -m`` (``tick.executors``).
 
 A supervisor is a tick's loop whose workers are a cluster. It claims jobs of the executor's types, submits them, renews
-their leases together, and records their outcomes. It has no deadline, and ends after a while without work. After a
+their leases together, and records their outcomes. It has no deadline, and exits after a while without work. After a
 deploy (the file or the handlers' modules have changed), it claims nothing more, and the next tick starts another
 supervisor. Like a tick's watchdog, a supervisor's watchdog fires before a lease ends.
 """

@@ -77,17 +77,20 @@ class Spec:
         return cls(key, Request.decode(facts.pop("request").encode()), found, **facts)
 
     def starting_at(self, now: float, worker: str, settings: Settings) -> Request:
-        """Return the request for the handler's process, which starts now, with the worker's *settings*."""
+        """Return the request for the handler's process, with the worker's *settings*. The process starts *now*."""
         ends_at = now + self.request.timeout_s
         settings = replace(settings, run=self.request.settings.run)
         return replace(self.request, settings=settings, ends_at=ends_at, worker=worker)
 
 
 class GuardReport(NamedTuple):
-    """A guard's report. If ``said`` is "ended", it has an outcome. Any other word means that this guard ran nothing.
+    """A guard's report.
+
+    If ``said`` is "ended", the report has an outcome. Any other word means that this guard ran nothing.
 
     "taken" means that another guard has the token. "cancelled" and "over" mean that nobody may take the token any more.
-    "differs" means that the worker must not run the attempt, and "cannot" that it could not; ``why`` has the reason.
+    "differs" means that the worker must not run the attempt, and "cannot" that the worker could not; ``why`` gives the
+    reason.
     """
 
     said: Said
@@ -119,7 +122,7 @@ class GuardReport(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """News: an attempt runs on the worker with this address."""
+    """News: an attempt is running on the worker with this address."""
 
     job_id: int
     attempt: int

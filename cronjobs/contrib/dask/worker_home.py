@@ -26,7 +26,9 @@ _lock: Final = threading.Lock()
 
 
 def settings_here(claimed: Settings) -> Settings:
-    """Return the settings in the worker's own configuration file. Without that file, return the claiming host's.
+    """Return the settings in the worker's own configuration file.
+
+    If there is no such file, return the claiming host's settings.
 
     The secrets are the worker's own, since the claiming host sends none. Raises CronjobsError.
     """

@@ -15,7 +15,7 @@ PROGRAM = ROOT / ".venv" / "bin" / "cronjobs"
 
 def main() -> None:
     if not (ROOT / "pyproject.toml").exists():
-        sys.exit('this is for a checkout of cronjobs; where it is installed, run "cronjobs demo"')
+        sys.exit('this only works in a checkout of cronjobs; if cronjobs is installed, run "cronjobs demo"')
     if not PROGRAM.exists():
         sys.stderr.write("Installing cronjobs and what it needs into .venv (once; half a minute) ...\n")
         venv.create(ROOT / ".venv", with_pip=True)

@@ -1,6 +1,6 @@
 """``cronjobs demo``: show cronjobs at work in a few seconds, with real ticks on its own SQLite file.
 
-Each command runs in a fork of this process, which has already imported what the commands need. To start an interpreter
+Each command runs in a fork of this process, which has already imported what the commands need. Starting an interpreter
 for each command would take most of the demo's time.
 """
 
@@ -77,7 +77,7 @@ def beat(ctx: Context, of: str) -> None:
     effect(f"{of} of {ctx.scheduled_for:%H:%M}")
 '''
 
-WAIT_S = 10.0  # how long to wait for the retry, which is due after a second, even on a busy machine
+WAIT_S = 10.0  # how long to wait for the retry: it is due after a second, but the machine may be busy
 LONGEST_S = 60  # how long one command may take
 ROOM_S = 15  # how long the demo takes on a busy machine
 NEEDED = (
@@ -98,7 +98,7 @@ class DemoFailed(CronjobsError):
 def demo(
     keep: Annotated[
         Path | None,
-        typer.Option("--keep", metavar="DIR", help="Keep everything in this new folder, for you to explore."),
+        typer.Option("--keep", metavar="DIR", help="Keep everything in this new folder, so that you can explore it."),
     ] = None,
 ) -> None:
     """See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.
@@ -155,7 +155,7 @@ class Demo:
         )
 
     def a_job(self) -> None:
-        self.scene("A job is a row. cron only wakes the program that looks for rows.")
+        self.scene("A job is a row. cron only starts the program that looks for rows.")
         self.run("enqueue", "demo.greet", "--payload", '{"name": "Ada"}')
         self.run("run-due", "-v")
         self.expect(["greeted Ada"])
@@ -185,16 +185,18 @@ class Demo:
             raise DemoFailed(f"the schedule did not run: {self.effects()}")
 
     def a_second_host(self) -> None:
-        self.scene("Two hosts tick twice each at the same moment: the database decides, and one of them does the work.")
+        self.scene(
+            "Two hosts tick twice each at the same moment: the database decides which one of them does the work."
+        )
         self.a_minute_passes("newsletter")
         before = len(self.effects("newsletter"))
         self.command("run-due")
         ticks = [self.start("run-due", CRONJOBS_HOST=host) for host in ("alpha", "beta", "alpha", "beta")]
         codes = [exit_code(tick) for tick in ticks]
         ran = self.effects("newsletter")[before:]
-        self.say(f"    four ticks ended with {codes}; the newsletter went out: {', '.join(ran)}")
+        self.say(f"    four ticks exited with {codes}; the newsletter was sent by: {', '.join(ran)}")
         if codes != [0, 0, 0, 0] or not ran or len(set(ran)) != len(ran):
-            raise DemoFailed(f"four ticks ended with {codes} and ran {ran}")
+            raise DemoFailed(f"four ticks exited with {codes} and ran {ran}")
 
     def the_morning_after(self) -> None:
         self.scene('"What happened last night?"')
@@ -233,7 +235,7 @@ class Demo:
             for line in output.read().decode(errors="replace").rstrip().splitlines():
                 echo(f"    {line}")
         if ended != code:
-            raise DemoFailed(f"cronjobs {shlex.join(arguments)} ended with {ended} instead of {code}")
+            raise DemoFailed(f"cronjobs {shlex.join(arguments)} exited with {ended} instead of {code}")
 
     def start(self, *arguments: str, output: int | None = None, **environ: str) -> int:
         """Start a command in a fork of this process. Return its pid."""
@@ -294,7 +296,8 @@ class Demo:
     def a_minute_passes(self, schedule: str) -> None:
         """Set the schedule's watermark back by a minute.
 
-        If a tick has fired the schedule already, wait for the next one instead. Otherwise, a minute would run twice.
+        If a tick has already fired the schedule, wait for the next minute instead. Otherwise, the same minute would run
+        twice.
         """
         fired, next_at = self.query(
             "SELECT (SELECT count(*) FROM cronjobs_occurrences o WHERE o.schedule_id = s.id), next_at "
@@ -315,7 +318,7 @@ class Demo:
         )
 
     def room_in_the_minute(self) -> None:
-        """Wait for the next minute if this one is nearly over. Otherwise, schedules would fire in mid-demo."""
+        """Wait for the next minute if this one is nearly over. Otherwise, schedules would fire mid-demo."""
         if SYSTEM.now().second >= 60 - ROOM_S:
             self.say("waiting for the next minute to begin …")
         while SYSTEM.now().second >= 60 - ROOM_S:

@@ -35,7 +35,7 @@ from cronjobs.errors import ConfigError, Problem
 from cronjobs.masking import named_secrets
 from cronjobs.text import clean, one_line, visible
 
-MOST_COUNTED: Final = 10_000  # a list counts no more rows, since counting ten million takes seconds
+MOST_COUNTED: Final = 10_000  # a list stops counting here, since counting ten million rows takes seconds
 RECENT: Final = 1000  # the types and queues of this many newest jobs are offered as filters
 ATTEMPTS: Final = 20
 LONGEST: Final = 20_000  # a longer value is cut to this many characters
@@ -120,7 +120,7 @@ class JobAdmin(ReadOnlyAdmin):
     list_display = ("id", "shown_type", "status", "shown_queue", "run_at", "tries", "error", "shown_schedule")
     list_filter = ("status", TypeFilter, QueueFilter)
     search_fields = ("id",)  # only enables the search box; get_search_results parses its text
-    search_help_text = "A job's id, its whole type, or its whole idempotency key"
+    search_help_text = "A job's id, its full type, or its full idempotency key"
     sortable_by = ("id",)  # other columns have no index
     actions = ("retry", "cancel")
 
@@ -217,7 +217,10 @@ class JobAdmin(ReadOnlyAdmin):
         self._act(request, queryset, "cancel", operating.cancel, "cancelled")
 
     def _act(self, request: Any, queryset: Any, name: str, write: Callable[..., Changed], done: str) -> None:
-        """Change the chosen jobs in short transactions, so that ticks hardly wait. The audit trail names the user."""
+        """Change the chosen jobs in short transactions, so that ticks wait only briefly.
+
+        The audit trail names the user.
+        """
         actor = one_line(clean(request.user.get_username()), 200)
         act = OperatorAction(name, actor, Identity.here().host, None)
         chosen = list(queryset.order_by("id").values_list("id", flat=True))
@@ -229,7 +232,11 @@ class JobAdmin(ReadOnlyAdmin):
         left = len(chosen) - changed - asked
         words = [f"{changed} {done}"]
         words += [f"{asked} running and asked to stop"] if asked else []
-        words += [f"{left} unchanged: their status does not allow it, or a transaction holds them"] if left else []
+        words += (
+            [f"{left} unchanged: their status does not allow this, or another transaction has locked them"]
+            if left
+            else []
+        )
         self.message_user(request, "; ".join(words), WARNING if left else SUCCESS)
 
 
@@ -291,7 +298,10 @@ def _batches(ids: list[int]) -> Iterator[Collection[int]]:
 
 
 def _configuration() -> Settings:
-    """Return the project's configuration, which says which payloads to show. If it is unreadable, none are shown."""
+    """Return the project's configuration, which says which payloads to show.
+
+    If it is unreadable, no payloads are shown.
+    """
     file = config_file(settings)
     try:
         found = load(file, environ=os.environ, need_database=False, only_database=True)

@@ -20,7 +20,7 @@ MODULES: Final = ("jobs", "tasks")  # module names searched in each app
 class CronjobsConfig(AppConfig):
     """Provides the tables (by ``migrate``), ``manage.py cronjobs`` and the admin.
 
-    The app finds handlers in the modules ``jobs`` and ``tasks`` of each app.
+    Handlers are found in the modules ``jobs`` and ``tasks`` of each installed app.
     """
 
     name = APP

@@ -32,7 +32,7 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
         ticks = load(config_file(settings), environ=os.environ, only_database=True)
         djangos = parse_url(database_url())
         theirs = parse_url(ticks.database)
-    except (CronjobsError, FieldError):  # "cronjobs check" reports faults of the file
+    except (CronjobsError, FieldError):  # "cronjobs check" reports faults in the file
         return []
     if ticks.by_django or _place(theirs) == _place(djangos):
         return []
@@ -45,7 +45,10 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
 
 
 def _place(address: Address) -> tuple[str, str | None]:
-    """Return the parts of an address that can be compared. The host is not one of them: it may have several names."""
+    """Return the parts of an address that can be compared.
+
+    The host is not one of them, because a host may have several names.
+    """
     return address.url.get_backend_name(), address.url.database
 
 
@@ -76,7 +79,8 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
     elif not router.allow_migrate(name, LABEL):
         said = f"DATABASE_ROUTERS keep migrate from creating the cronjobs tables in {name!r}, the jobs database"
         hint = (
-            f'For app_label {LABEL!r}, allow_migrate must return True or None there, or: CRONJOBS = {{"database": …}}'
+            f"For app_label {LABEL!r}, let allow_migrate return True or None for that database, or choose "
+            f'another: CRONJOBS = {{"database": …}}'
         )
         found.append(CheckWarning(said, hint=hint, id="cronjobs.W002"))
     return found
@@ -97,6 +101,6 @@ def pages_are_reached(app_configs: Any, **_: Any) -> list[CheckWarning]:
         return []
     if found.url_name == PAGES:
         return []
-    said = f"the pages of cronjobs cannot be reached: {found.route!r} matches {place} first"
-    hint = f"In urlpatterns, put the path of {APP}.urls before the one that matches first, such as the admin's"
+    said = f"the cronjobs pages cannot be reached: {found.route!r} matches {place} first"
+    hint = f"In urlpatterns, put the path of {APP}.urls before the path that matches now, such as the admin's"
     return [CheckWarning(said, hint=hint, id="cronjobs.W003")]

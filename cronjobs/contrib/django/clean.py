@@ -17,13 +17,13 @@ class CleanConnections:
     """A hook for ``around_attempts`` that cleans the connections of the handler's thread and of its async ORM thread.
 
     The hook closes unusable and old connections. If the handler left a transaction open, the hook rolls it back, and
-    the attempt fails. Otherwise later jobs would write into that transaction, which nobody commits.
+    the attempt fails. Otherwise later jobs would write into that transaction, which nobody would ever commit.
     """
 
     def __init__(self, _ctx: Context) -> None:
         self._here, self._there = _OfThread(), _OfThread()
-        # Use a separate thread. All async handlers of the process share Django's usual thread, and would share a
-        # transaction that was left open there.
+        # Use a separate thread: all async handlers of the process share Django's usual thread, so they would share a
+        # transaction left open there.
         self._thread: Any = ThreadSensitiveContext()
 
     def __enter__(self) -> None:
@@ -63,7 +63,10 @@ class _OfThread:
         self.end()
 
     def end(self, *, last: bool = False) -> bool:
-        """Clean the connections. Return whether a transaction was left open. If *last*, close all: the thread ends."""
+        """Clean the connections.
+
+        Return whether a transaction was left open. If *last*, close all of them, because the thread is about to end.
+        """
         left_open = False
         for connection in connections.all(initialized_only=True):
             if connection.alias not in self._tests:

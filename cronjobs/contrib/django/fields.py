@@ -50,7 +50,7 @@ class JsonField(models.JSONField):
                 return None
         try:
             found = super().from_db_value(value, expression, connection)
-        except (ValueError, RecursionError):  # as for a number of 5,000 digits, or for deep nesting
+        except (ValueError, RecursionError):  # for example a number with 5,000 digits, or deep nesting
             return None
         if found in NOT_FETCHED or (isinstance(value, str) and too_deep(value, found)):
             return None
@@ -60,7 +60,10 @@ class JsonField(models.JSONField):
 
 
 class InstantField(models.DateTimeField):
-    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite. In Python, naive or aware by USE_TZ."""
+    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite.
+
+    In Python, naive or aware, depending on USE_TZ.
+    """
 
     def get_internal_type(self) -> str:
         return "InstantField"  # or Django would parse SQLite's integer as a date string

@@ -33,7 +33,7 @@ class ToRevision(Operation):
     """Bring the tables to *revision* with the SQL of ``cronjobs db sql``."""
 
     reduces_to_sql = True
-    reversible = True  # only so that backwards can raise with instructions
+    reversible = True  # only so that migrating backwards raises an error with instructions
     atomic = True
 
     def __init__(self, revision: str) -> None:

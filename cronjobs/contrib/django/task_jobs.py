@@ -33,7 +33,7 @@ def _handler(task: Any) -> Any:
 
 
 def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
-    """Return a function that says why a payload's arguments, by number or name, do not fit the task's function.
+    """Return a function that says why a payload's arguments, positional or keyword, do not fit the task's function.
 
     It returns None if the arguments fit. It does not compare types with annotations, since Django passes JSON values
     unchanged.

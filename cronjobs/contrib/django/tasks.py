@@ -38,7 +38,7 @@ try:
     _base: Any = import_module(f"{_HOME}.base")
 except ImportError:
     raise ImproperlyConfigured(
-        "Django has tasks since 6.0; with an older one: pip install django-tasks, and add it to INSTALLED_APPS"
+        "Django has tasks from 6.0 on; with an older Django, pip install django-tasks and add it to INSTALLED_APPS"
     ) from None
 _backends: Any = import_module(f"{_HOME}.backends.base")
 _signals: Any = import_module(f"{_HOME}.signals")
@@ -90,7 +90,7 @@ class CronjobsBackend(BaseTaskBackend):
         super().validate_task(task)
         if fault := name_fault(task.module_path):
             raise (getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError)(
-                f"The path of the task, {task.module_path!r}, is the name of its job type, and {fault}."
+                f"The path of the task, {task.module_path!r}, is also the name of its job type, but {fault}."
             )
         task_jobs.know(task)
 
@@ -128,7 +128,7 @@ class CronjobsBackend(BaseTaskBackend):
             times = JobModel.objects.using(connection.alias).filter(id=made.id).values_list("created_at", flat=True)
             _set(result, enqueued_at=times[0] if made.id else as_djangos(SYSTEM.now()))
         if made.id is None:
-            words = f"queue {task.queue_name} is full, and drops new jobs: nothing was written"
+            words = f"queue {task.queue_name} is full and drops new jobs, so nothing was enqueued"
             result.errors.append(_error("cronjobs.errors.QueueFull", words))
             _set(result, status=TaskResultStatus.FAILED, finished_at=result.enqueued_at)
             return result
@@ -138,7 +138,7 @@ class CronjobsBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> Any:
         """Return a job's TaskResult. Raises TaskResultDoesNotExist if no job of this project's tasks has that id."""
-        # accept only the form that enqueue returned, as int() also takes other numerals
+        # accept only the form that enqueue returns, since int() also accepts other numerals
         is_id = isinstance(result_id, str) and result_id.isascii() and result_id.isdecimal() and len(result_id) < 19
         with in_transaction() as connection:
             found = find(connection, id=int(result_id)) if is_id and int(result_id) else None

@@ -51,7 +51,7 @@ def pages(
 ) -> Any:
     """Return the pages as a view for ``re_path(r"^jobs/(?P<path>.*)$", pages())``.
 
-    Redirects users who are not logged in to LOGIN_URL, or to the admin's login if that URL does not exist.
+    Users who are not logged in are redirected to LOGIN_URL, or to the admin's login page if that URL does not exist.
 
     *may_see* and *may_act* take Django's request and return a bool. *connect* is as for ``cronjobs.contrib.web.app``.
     *config* is the path of cronjobs.yaml; if it is None, the path is CRONJOBS["config"] in Django's settings, else

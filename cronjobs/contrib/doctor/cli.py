@@ -19,7 +19,7 @@ from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 
 COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red", "not applicable": "bright_black"}
-TEXT: Final = 600  # characters printed of a diagnosis
+TEXT: Final = 600  # at most this many characters of a diagnosis are printed
 
 
 def doctor(
@@ -32,8 +32,8 @@ def doctor(
     """Check everything around the jobs (file, handlers, database, cron, host), and print how to fix what is wrong.
 
     Each check is ok, a warning, a problem, or not applicable here. If the file or the database cannot be used, the
-    checks that need it are not applicable, and the others still run. doctor leaves nothing changed: it writes a small
-    file to the state folder and removes it. On PostgreSQL it creates temporary tables, which it rolls back.
+    checks that need it are not applicable, and the others still run. doctor leaves nothing behind: it removes the small
+    file that it writes to the state folder. On PostgreSQL it creates temporary tables, which it rolls back.
 
     --release prints a checklist for a release. Run it on the host that will tick. It has these checks, the findings of
     "check" and "status", and questions that only a person can answer. Each item is ok, to do, or ask (a person).

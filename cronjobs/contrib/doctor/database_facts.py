@@ -53,7 +53,7 @@ def revision(connection: Connection) -> Diagnosis:
 
 
 def clocks(database: Database) -> Diagnosis:
-    """Compare the database's clock with this host's clock halfway through the query."""
+    """Compare the database's clock with the time on this host's clock halfway through the query."""
     skew, best = timedelta(0), timedelta.max
     for _ in range(1 if database.is_sqlite else ASKED):
         with database.read() as connection:

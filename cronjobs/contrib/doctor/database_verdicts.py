@@ -26,7 +26,10 @@ NEWEST_SERVER: Final = 18  # newest tested version
 
 @dataclass(frozen=True)
 class Reached:
-    """The database. ``trouble`` says why it does not answer. ``belongs_to`` names its project if it is not ours."""
+    """The database.
+
+    ``trouble`` says why it does not answer. ``belongs_to`` names the database's project if that is not ours.
+    """
 
     name: str
     trouble: str | None = None
@@ -36,11 +39,12 @@ class Reached:
 def database(found: Reached) -> Diagnosis:
     if found.trouble:
         return problem(
-            found.trouble, "no job runs until the database answers, but none is lost; check the address and the server"
+            found.trouble,
+            "no job runs until the database answers, but no job is lost; check the address and the server",
         )
     if found.belongs_to:
         return problem(
-            f"{found.name} belongs to {found.belongs_to}: ticks of this configuration claim nothing there",
+            f"{found.name} belongs to {found.belongs_to}: ticks with this configuration claim no jobs there",
             'use the right database, or run "cronjobs db adopt" if it should be yours',
         )
     return ok(f"{found.name} answers")
@@ -66,7 +70,7 @@ def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis
 def drift(findings: Sequence[str]) -> Diagnosis:
     if not findings:
         return ok("tables, indexes and constraints match this version")
-    return problem(listed(findings), "cronjobs db check lists all; undo what was changed by hand")
+    return problem(listed(findings), "cronjobs db check lists all differences; undo what was changed by hand")
 
 
 def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnosis:
@@ -77,7 +81,7 @@ def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnos
     by = f"{rough(skew)} {'ahead of' if skew > timedelta(0) else 'behind'} the database's"
     if off <= SKEWED:
         return ok("this host's clock and the database's agree")
-    text = f"this host's clock is {by}: the database's clock decides what is due; log lines use the host's"
+    text = f"this host's clock is {by}: the database's clock decides what is due, but log lines use the host's clock"
     fix = "run an NTP client on both (chronyc tracking, timedatectl)"
     return problem(text, fix) if off > FAR_OFF else warning(text, fix)
 
@@ -142,8 +146,8 @@ def sqlite_size(found: SqliteFile, wal_size: int) -> Diagnosis:
         )
     if wal_size > max(LARGE, size):
         return warning(
-            f"the -wal file is {wal_size // MIB:,} MiB large: a long read keeps SQLite from checkpointing it into "
-            "the database",
+            f"the -wal file is {wal_size // MIB:,} MiB large: a long read keeps SQLite from checkpointing this file "
+            "into the database",
             "end the process that has the -wal file open (fuser shows it)",
         )
     return ok(f"{size // MIB:,} MiB, of which {free // MIB:,} are empty")
@@ -155,21 +159,21 @@ def sqlite_size(found: SqliteFile, wal_size: int) -> Diagnosis:
 def bloat(tables: Sequence[TableStatistics], *, autovacuum: bool) -> Diagnosis:
     if not autovacuum:
         return problem(
-            "autovacuum is off on this server: tables that every job changes grow without end and get slow",
-            "set autovacuum = on in postgresql.conf, and reload",
+            "autovacuum is off on this server: tables that every job changes keep growing and slow down",
+            "set autovacuum = on in postgresql.conf, and reload the server's configuration",
         )
     off = [table.name for table in tables if not table.autovacuum]
     if off:
         return problem(f"autovacuum is off for {listed(off)}", f"ALTER TABLE {off[0]} RESET (autovacuum_enabled)")
     bloated = [
-        f"{table.name}: {table.dead:,} dead rows beside {table.live:,} ({table.size // MIB:,} MiB)"
+        f"{table.name}: {table.dead:,} dead rows and {table.live:,} live ones ({table.size // MIB:,} MiB)"
         for table in tables
         if table.dead > MANY_ROWS and table.dead > table.live
     ]
     if bloated:
         return warning(
             f"vacuum does not keep up: {listed(bloated)}. Usually a transaction that has been open for hours blocks it",
-            "look for it in pg_stat_activity (xact_start), then VACUUM (ANALYZE) the table",
+            "look for that transaction in pg_stat_activity (xact_start), end it, then VACUUM (ANALYZE) the table",
         )
     return ok(f"vacuum keeps up with {len(tables)} tables")
 
@@ -246,7 +250,10 @@ def version(server: ServerFacts | None, sqlite: tuple[int, ...], python: tuple[i
     if server is None:
         name = f"SQLite {'.'.join(map(str, sqlite))}"
         if sqlite < OLDEST_SQLITE:
-            return problem(f"{name} is too old: RETURNING came with 3.35", "use a Python built with a newer SQLite")
+            return problem(
+                f"{name} is too old: cronjobs needs RETURNING, which was added in 3.35",
+                "use a Python built with a newer SQLite",
+            )
         return ok(f"{name}, {with_python}")
     major = server.version // 10_000
     if major < OLDEST_SERVER:
@@ -258,9 +265,8 @@ def version(server: ServerFacts | None, sqlite: tuple[int, ...], python: tuple[i
 
 def pooler(server: ServerFacts) -> Diagnosis:
     if not server.pooled:
-        return ok("the connection goes to the server itself")
+        return ok("the connection goes directly to the server")
     return ok(
-        "a pooler (PgBouncer) is between this host and the server; its transaction mode is fine: "
-        "each transaction sets what it needs itself, "
-        "and prepares no statement. It needs run.workers + 1 connections for each tick"
+        "a pooler (PgBouncer) is between this host and the server. Its transaction mode is fine: each transaction sets "
+        "what it needs itself, and cronjobs prepares no statements. Each tick needs run.workers + 1 connections"
     )

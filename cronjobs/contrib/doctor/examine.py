@@ -94,7 +94,7 @@ def _one(check: Examination, patient: Patient) -> Diagnosis:
     try:
         return check.run(patient)
     except UntrustedFiles:  # the check "configuration" reports this
-        return not_applicable("it needs the handlers, whose files root does not trust")
+        return not_applicable("this check needs the handlers, but root does not trust their files")
     except Exception as error:
         said = one_line(hide(f"{type(error).__name__}: {error}"), 400)
         return warning(
@@ -278,7 +278,7 @@ CHECKS: Final = (
     Examination("configuration", "Is every entry of the file valid?", "nothing", _configuration),
     Examination("handlers", "Can the handlers be imported here?", "settings", _handlers),
     Examination("job types", "Does every job type in use have a handler?", "settings", _job_types),
-    Examination("timeouts", "Does every job's timeout let it start?", "settings", _timeouts),
+    Examination("timeouts", "Can every job start, given its timeout?", "settings", _timeouts),
     Examination("database", "Does the database answer, and is it this project's?", "nothing", _database),
     Examination("schema revision", "Are the tables at this version's revision?", "database", _revision),
     Examination("schema drift", "Have the tables been changed by hand?", "tables", _drift),
@@ -292,9 +292,9 @@ CHECKS: Final = (
     Examination("file modes", "Who can read and write SQLite's file?", "sqlite", _sqlite_modes),
     Examination("journal mode", "Is SQLite in WAL mode?", "sqlite", _sqlite_journal),
     Examination("file size", "How much of SQLite's file is empty?", "sqlite", _sqlite_size),
-    Examination("crontab", "Does this user's crontab have the line?", "nothing", _crontab),
+    Examination("crontab", "Does this user's crontab have the line that starts ticks?", "nothing", _crontab),
     Examination("ticks", "Do ticks run on this host?", "tables", _firing),
-    Examination("overlapping ticks", "Does a tick end before the next begins?", "tables", _overlapping),
+    Examination("overlapping ticks", "Does each tick end before the next one begins?", "tables", _overlapping),
     Examination("cron's mail", "Who receives a failing tick's output?", "nothing", _mail),
     Examination("alembic", "Does the app's alembic leave our tables alone?", "nothing", _alembic),
     Examination("state folder", "Can ticks write their state files?", "nothing", _state_folder),

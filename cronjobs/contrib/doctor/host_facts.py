@@ -30,7 +30,7 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
         found = block.find(text, file)
         twice = "" if settings is None else doubled.sentence(doubled.doubled(text, settings))
         if found is None:
-            said = f"the crontab of {host.user().pw_name} has no line of {file}"
+            said = f"the crontab of {host.user().pw_name} has no line for {file}"
             return CronLine("missing", said, daemon, twice=twice)
         if settings is None:
             same = block.command(file, program.interpreter()) in found.text

@@ -16,8 +16,8 @@ from cronjobs.model import duration_text, rough
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
-FULL: Final = 100 * MIB  # a problem if less space is free
-NEARLY_FULL: Final = GIB  # a warning if less space, and less than a twentieth of the disk, is free
+FULL: Final = 100 * MIB  # a problem if less than this is free
+NEARLY_FULL: Final = GIB  # a warning if less than this, and less than a twentieth of the disk, is free
 # File systems whose locks SQLite cannot rely on, named as in /proc/self/mountinfo.
 _NETWORK: Final = """
   nfs nfs4 cifs smb3 smbfs afs ceph 9p glusterfs lustre beegfs gpfs ocfs2 gfs2 davfs ncpfs
@@ -25,7 +25,7 @@ _NETWORK: Final = """
 ON_A_NETWORK: Final = frozenset(_NETWORK.split())
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # within this time, a tick or exec should deliver a spooled run
-OFTEN: Final = 3  # fewer times may be an accident
+OFTEN: Final = 3  # fewer times may be a coincidence
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
@@ -33,8 +33,11 @@ OFTEN: Final = 3  # fewer times may be an accident
 
 def configuration(file: str, findings: Sequence[str]) -> Diagnosis:
     if not findings:
-        return ok(f"{file} can be used as it is")
-    return problem(f"{file}: {listed(findings)}", "cronjobs check lists all, with line and column; a tick exits with 3")
+        return ok(f"{file} is valid")
+    return problem(
+        f"{file}: {listed(findings)}",
+        "cronjobs check lists all problems, with line and column; until they are corrected, ticks exit with 3",
+    )
 
 
 def unreadable(file: str, why: str) -> Diagnosis:
@@ -49,7 +52,7 @@ def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
         return ok(f"the handlers are imported (job types: {types})")
     return problem(
         f"jobs of these types wait for a host that can import them: {listed(faults)}",
-        "cronjobs check shows the traceback; is cron's Python the one of your app (cronjobs crontab show)?",
+        "cronjobs check shows the traceback. Does cron use the same Python as your app (cronjobs crontab show)?",
     )
 
 
@@ -62,7 +65,7 @@ def job_types(unknown: Sequence[str], not_ticked: Sequence[str], waiting: Mappin
     found = [
         *unknown,
         *(waits_for_handler(name, jobs) for name, jobs in waiting.items()),
-        *(f"due jobs of type {name}, which no host has" for name in not_ticked),
+        *(f"due jobs of type {name}, which no host can run" for name in not_ticked),
     ]
     if not found:
         return ok("every job type in use has a handler")
@@ -77,7 +80,7 @@ def job_types(unknown: Sequence[str], not_ticked: Sequence[str], waiting: Mappin
 def timeouts(never: Sequence[str]) -> Diagnosis:
     """Judge the timeouts. *never* lists jobs that can never start, and why."""
     if not never:
-        return ok("every job's timeout fits into a tick, or gives it a process of its own")
+        return ok("every job's timeout fits into a tick, or the job gets a process of its own")
     return problem(listed(never), "change the timeout, or run.budget and run.long_jobs")
 
 
@@ -88,7 +91,7 @@ def timeouts(never: Sequence[str]) -> Diagnosis:
 class CronLine:
     """The line that starts ticks. ``state`` is the state that ``cronjobs crontab show`` reports.
 
-    ``daemon`` is whether a cron daemon runs, or None if that is unknown.
+    ``daemon`` is whether a cron daemon is running, or None if that is unknown.
     """
 
     state: Literal["same", "differs", "missing", "broken", "unknown"]
@@ -105,10 +108,13 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
     if found.state == "broken":
         return problem(found.said, "crontab -e, then cronjobs crontab install")
     if found.twice and (ticks or found.state != "missing"):
-        return problem(f"{found.twice}, and ticks run them, too", "cronjobs crontab swap hands them over")
+        return problem(
+            f"{found.twice}, and ticks run the same commands",
+            "cronjobs crontab swap hands those lines over to ticks",
+        )
     if found.state == "missing":
         if found.twice:
-            return not_applicable(f"{found.twice}; cronjobs crontab swap would hand them over to ticks")
+            return not_applicable(f"{found.twice}; cronjobs crontab swap would hand those lines over to ticks")
         if ticks:
             return not_applicable("your crontab has no line for this file; something else starts ticks on this host")
         if ticks is None:
@@ -124,7 +130,10 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
         )
     if found.others:
         return warning(
-            f"the crontab has this file under another path, too, so ticks start twice: {listed(found.others)}",
+            (
+                "the crontab also has a line for this file under another path, so two ticks start each time: "
+                f"{listed(found.others)}"
+            ),
             f"cronjobs crontab remove --config {found.others[0]}",
         )
     return ok("your crontab has exactly the line that cronjobs crontab install writes")
@@ -132,7 +141,7 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
 
 @dataclass(frozen=True)
 class Fired:
-    """When ticks ran last: ``last_at`` on this host, ``elsewhere_at`` on any other host. None means never."""
+    """When ticks last ran: ``last_at`` on this host, ``elsewhere_at`` on any other host. None means never."""
 
     host: str
     now: datetime
@@ -150,7 +159,7 @@ def firing(found: Fired) -> Diagnosis:
     if found.last_at is None and elsewhere:
         return not_applicable(f"{found.host} has never ticked; other hosts do")
     since = "never" if found.last_at is None else f"the last was at {in_full(found.last_at, 'UTC')}"
-    text = f"no tick runs on {found.host} ({since}), though one is due every {every}"
+    text = f"no ticks are running on {found.host} ({since}), although one is due every {every}"
     if elsewhere:
         return warning(f"{text}; other hosts tick", "cronjobs crontab show; journalctl -u cron")
     return problem(f"{text}: nothing runs", "cronjobs crontab install; then look at cron's log (journalctl -u cron)")
@@ -185,7 +194,7 @@ def mail(found: MailSetUp) -> Diagnosis:
 
 @dataclass(frozen=True)
 class TickSpan:
-    """A tick of this host. ``finished_at`` is None if it still runs or was killed."""
+    """A tick of this host. ``finished_at`` is None if the tick is still running or was killed."""
 
     started_at: datetime
     finished_at: datetime | None
@@ -201,14 +210,14 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
     over = sum(before.finished_at is not None and after.started_at < before.finished_at for before, after in pairs)
     if close >= max(OFTEN, len(pairs) // 4):
         return warning(
-            f"{close} of the last {len(ordered)} ticks began right after another: two lines start them, two "
-            "containers have one host name, or somebody runs them by hand. Each job still runs once",
+            f"{close} of the last {len(ordered)} ticks began right after the previous one: two crontab lines start "
+            "ticks, two containers share a host name, or somebody runs ticks by hand. Each job still runs only once",
             "look at all crontabs, /etc/cron.d and systemd timers of this host",
         )
     if over >= OFTEN:
         return warning(
-            f"{over} of the last {len(ordered)} ticks began while the one before was running: jobs still run once, "
-            "and a host runs up to twice its run.workers",
+            f"{over} of the last {len(ordered)} ticks began while the previous one was still running: each job still "
+            "runs only once, but a host may run twice as many jobs at a time as its run.workers",
             "make run.budget shorter than run.every, or jobs' timeouts shorter",
         )
     return ok("a tick ends before the next one begins")
@@ -225,14 +234,14 @@ class StateFolder:
     lasting: bool
     fault: str | None  # why nothing can be written to the folder
     filesystem: str | None
-    runs: int = 0  # exec runs of all projects that wait there for their database
+    runs: int = 0  # exec runs of all projects that are waiting there for their database
     longest: timedelta = timedelta(0)  # how long ago the oldest of these runs began
 
 
 def state_folder(found: StateFolder) -> Diagnosis:
     loses = (
-        "idle ticks ask more than they need to, cron's mails are not throttled, and a SQLite file that vanished is "
-        "created anew"
+        "idle ticks send more queries than they need to, cron's mails are not throttled, and a SQLite file that has "
+        "disappeared is created again, empty"
     )
     if found.fault:
         return problem(
@@ -241,17 +250,18 @@ def state_folder(found: StateFolder) -> Diagnosis:
         )
     if not found.lasting:
         return warning(
-            f"there is no writable home folder, so state is in {found.path}, which a restart empties: "
-            f"after a restart, {loses}",
+            f"there is no writable home folder, so ticks keep their state in {found.path}, which a reboot empties: "
+            f"after a reboot, {loses}",
             "set XDG_STATE_HOME in the crontab to a folder of this user",
         )
     if found.filesystem in IN_MEMORY:
         return warning(
-            f"{found.path} is in memory ({found.filesystem}), and gone after a restart", "set XDG_STATE_HOME elsewhere"
+            f"{found.path} is in memory ({found.filesystem}), so it is gone after a reboot",
+            "set XDG_STATE_HOME elsewhere",
         )
     if found.runs and found.longest > LONG_FOR_A_RUN:
         return warning(
-            f"exec runs that are not in a database yet: {found.runs:,} in {found.path}; the oldest began "
+            f"runs of exec that are not in the database yet: {found.runs:,} in {found.path}; the oldest began "
             f"{rough(found.longest)} ago",
             "the next tick or exec of the same project writes them, or reports why it cannot",
         )
@@ -274,7 +284,7 @@ def disk_space(volumes: Sequence[Volume]) -> Diagnosis:
 
     full = [said(volume) for volume in volumes if volume.free < FULL]
     nearly = [said(volume) for volume in volumes if volume.free < NEARLY_FULL and volume.free * 20 < volume.size]
-    fix = "make room: cronjobs prune --dry-run shows what is past its retention"
+    fix = "free some space: cronjobs prune --dry-run shows what is past its retention"
     if full:
         return problem(listed(full), fix)
     return warning(listed(nearly), fix) if nearly else ok(listed([said(volume) for volume in volumes]))
@@ -285,7 +295,7 @@ def disk_space(volumes: Sequence[Volume]) -> Diagnosis:
 
 @dataclass(frozen=True)
 class AlembicSetUp:
-    """The app's alembic. ``env_files`` has each env.py that was found, and whether it names our filter.
+    """The app's alembic. ``env_files`` lists each env.py that was found, and whether it uses our filter.
 
     ``same_database`` is whether the app's alembic also migrates our database, or None if that is unknown.
     """
@@ -307,5 +317,5 @@ def alembic(found: AlembicSetUp) -> Diagnosis:
         "the cronjobs_ tables"
     )
     if found.same_database is None:
-        return warning(f"{text}, if it migrates this database", HOW_TO_FILTER)
+        return warning(f"{text} if this alembic migrates this database", HOW_TO_FILTER)
     return problem(text, HOW_TO_FILTER)

@@ -51,7 +51,7 @@ def checklist(
 ) -> list[ReleaseItem]:
     """Return all items. *config* lists the findings of "check".
 
-    *examined* has the name, question and diagnosis of each check of "doctor".
+    *examined* lists the name, question and diagnosis of each check of "doctor".
     """
     return [
         _config(config),
@@ -64,8 +64,10 @@ def checklist(
 def _config(findings: Sequence[str]) -> ReleaseItem:
     about = "Does cronjobs check find nothing?"
     if findings:
-        return ReleaseItem("check", about, "to do", listed(findings), "cronjobs check lists all, with line and column")
-    return ReleaseItem("check", about, "ok", "names, payloads, time limits, commands and files are right")
+        return ReleaseItem(
+            "check", about, "to do", listed(findings), "cronjobs check lists all problems, with line and column"
+        )
+    return ReleaseItem("check", about, "ok", "names, payloads, time limits, commands and files are valid")
 
 
 def _examined(name: str, about: str, diagnosis: Diagnosis) -> ReleaseItem | None:
@@ -90,7 +92,7 @@ def _findings(facts: ReleaseFacts) -> ReleaseItem:
         return ReleaseItem("findings", about, "to do", "the database cannot be read", "see above, then run this again")
     if facts.findings:
         return ReleaseItem("findings", about, "to do", listed(facts.findings), "cronjobs status")
-    return ReleaseItem("findings", about, "ok", "nothing is wrong that nobody has acknowledged")
+    return ReleaseItem("findings", about, "ok", "there are no unacknowledged findings")
 
 
 def _names(facts: ReleaseFacts) -> ReleaseItem:
@@ -128,14 +130,14 @@ def _timeouts(facts: ReleaseFacts) -> ReleaseItem:
             "time limits",
             about,
             "ask",
-            f"{usual}, the default, is the limit of {_names_of(silent)}",
+            f"the default limit, {usual}, applies to {_names_of(silent)}",
             "timeout: in the file",
         )
     return ReleaseItem("time limits", about, "ok", "each job type declares a timeout")
 
 
 def _overridden(facts: ReleaseFacts, job_type: str) -> bool:
-    """Whether the job type has schedules, all of which set a timeout."""
+    """Whether the job type has schedules and all of them set a timeout."""
     found = [each.timeout for each in facts.settings.schedules.values() if each.job == job_type]
     return bool(found) and None not in found
 
@@ -147,9 +149,11 @@ def _tries(facts: ReleaseFacts) -> ReleaseItem:
     if excessive:
         text = f"more than {MANY_TRIES} tries: {_names_of(excessive)}"
         return ReleaseItem(
-            "retries", about, "ask", text, "retry: {max_attempts: …}, or an alert for jobs that fail so often"
+            "retries", about, "ask", text, "retry: {max_attempts: …}, or set an alert for jobs that fail this often"
         )
-    return ReleaseItem("retries", about, "ok", f"a job is dead after {max(many.values(), default=10)} tries at most")
+    return ReleaseItem(
+        "retries", about, "ok", f"every job gives up after at most {max(many.values(), default=10)} tries"
+    )
 
 
 def _concurrency(facts: ReleaseFacts) -> ReleaseItem:
@@ -163,7 +167,9 @@ def _lost(facts: ReleaseFacts) -> ReleaseItem:
     about = "May each job run again if its runner dies?"
     again = [name for name, each in facts.types.types.items() if _runs_again(each)]
     if not again:
-        return ReleaseItem("lost runs", about, "ok", "on_lost: dead, so a person looks first")
+        return ReleaseItem(
+            "lost runs", about, "ok", "no job type runs again by itself (on_lost: dead), so a person looks first"
+        )
     return ReleaseItem(
         "lost runs",
         about,
@@ -184,7 +190,7 @@ def _log(facts: ReleaseFacts) -> ReleaseItem:
     if facts.settings.log is None:
         return ReleaseItem("log", about, "to do", "there is no log", "write log: cronjobs.log in the file")
     if not facts.rotations:
-        text = f"{facts.settings.log}: no file in /etc/logrotate.d names it, so it may grow forever"
+        text = f"{facts.settings.log}: no file in /etc/logrotate.d names this log, so it may grow forever"
         return ReleaseItem("log", about, "ask", text, "examples/deploy/logrotate")
     return ReleaseItem("log", about, "ok", f"{facts.settings.log}, rotated by {listed(facts.rotations)}")
 
@@ -200,7 +206,7 @@ def _alerts(facts: ReleaseFacts) -> ReleaseItem:
     untried = sorted(set(alerts.channels) - set(facts.delivered or ()))
     if untried:
         text = f"nothing has ever been delivered by {_names_of(untried)}"
-        return ReleaseItem("alerts", about, "ask", text, "cronjobs alerts test, and see that it arrives")
+        return ReleaseItem("alerts", about, "ask", text, "run cronjobs alerts test, and check that the message arrives")
     return ReleaseItem("alerts", about, "ok", f"alerts have arrived by {_names_of(sorted(alerts.channels))}")
 
 
@@ -219,7 +225,7 @@ def _retention(facts: ReleaseFacts) -> ReleaseItem:
     about = "How long are jobs and their payloads kept?"
     kept = facts.settings.retention
     succeeded, dead, keys = map(duration_text, (kept.succeeded, kept.dead, kept.keys))
-    text = f"succeeded jobs {succeeded}, dead ones {dead}, keys {keys}"
+    text = f"succeeded jobs for {succeeded}, dead jobs for {dead}, keys for {keys}"
     if "retention" in facts.settings.positions:
         return ReleaseItem("retention", about, "ok", text)
     return ReleaseItem("retention", about, "ask", f"by default: {text}", "write retention: in the file")

@@ -36,7 +36,7 @@ class Check:
 
 @dataclass(frozen=True)
 class InterruptedSends:
-    """A tick that was ended mid-run, and what it left."""
+    """A tick that was ended mid-run, and what it left behind."""
 
     code: int
     took_s: float  # from the signal to the tick's end
@@ -47,7 +47,7 @@ class InterruptedSends:
 
 
 def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
-    """Check that the tick was ended mid-run and left only what this kind of end allows."""
+    """Check that the tick was ended mid-run and left behind only what this kind of end allows."""
     in_midrun = seen.mails > 0 and seen.waiting > 0
     if form is Form.SIGTERM:
         clean = seen.code == 128 + signal.SIGTERM and not seen.leases and not seen.unrecorded
@@ -57,8 +57,8 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
         # If no lease or no unrecorded mail is left, the kill came too early or too late to prove anything.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
         how = (
-            "kill -9 mid-run, after the mail server accepted and before this was recorded: the tick "
-            f"ended with {seen.code}"
+            "kill -9 mid-run, after the mail server accepted a mail and before the job recorded it: the tick exited "
+            f"with {seen.code}"
         )
     said = (
         f"{how}; mails sent by then: {seen.mails}, not recorded: {seen.unrecorded}; jobs waiting: "
@@ -81,8 +81,9 @@ class Woken:
 def woken(seen: Woken) -> Check:
     ended = signal.Signals(-seen.code).name if seen.code < 0 else str(seen.code)
     said = (
-        f"a runner frozen past its lease, and woken: jobs held: {seen.held}, taken by other ticks while it slept: "
-        f"{seen.taken}; once awake, rows changed: {seen.changed}, mails sent: {seen.mails}; it ended with {ended}"
+        f"a runner that was frozen past its lease, then resumed: jobs it held: {seen.held}, taken over by other ticks "
+        f"while it was frozen: {seen.taken}; after it resumed, rows changed: {seen.changed}, mails sent: {seen.mails}; "
+        f"it exited with {ended}"
     )
     held = seen.held > 0 and seen.taken == seen.held and not seen.changed and not seen.mails
     return Check("frozen", held, said, dict(vars(seen)))
@@ -123,7 +124,7 @@ def _is_stopped(seen: Stopped, status: str) -> bool:
 def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collection[int]) -> Check:
     """Check that temporary failures were retried, after a delay, and no more often than needed.
 
-    *apart* has the receipts to ignore, because their runner died.
+    *apart* lists the receipts to ignore, because their runner died.
     """
     alone = numbers_of(planned, *PASSES_BY_ITSELF) - set(apart)
     of = {receipt: [each for each in tries if each.receipt == receipt] for receipt in sorted(alone)}
@@ -152,8 +153,8 @@ def listed(
 ) -> Check:
     """Check that exactly the jobs that need a person are dead, each with its reason and after one try.
 
-    *tries* are all tries so far. *lost* counts the attempts per receipt that died with their runner. *open_ends* is the
-    number of effects that were begun and never recorded.
+    *tries* are all tries so far. *lost* counts, per receipt, the attempts that died with their runner. *open_ends* is
+    the number of effects that were begun and never recorded.
     """
     wrong_addresses = numbers_of(planned, Mishap.NO_SUCH_ADDRESS)
     refused = {each.receipt for each in dead if each.error_type == "GiveUp" and "550" in each.error}
@@ -164,7 +165,7 @@ def listed(
     others = sorted({each.receipt for each in dead} - unknown - (refused & wrong_addresses))
     said = (
         f"dead, each listed with its reason: refused permanently (550), not retried: {len(refused)}; stopped, since "
-        f"nobody knew whether the mail was out: {len(unknown)}"
+        f"nobody knew whether the mail had been sent: {len(unknown)}"
         + (f"; retried nevertheless: {_some(twice)}" if twice else "")
         + (f"; not listed: {_some(missing)}" if missing else "")
         + (f"; dead for another reason: {_some(others)}" if others else "")
@@ -187,15 +188,15 @@ class SettledEffects:
 
 def repaired(seen: SettledEffects) -> Check:
     said = (
-        f"looked after: settled as done, found in the mailbox: {seen.found}; as not done: {seen.not_found}; addresses "
-        f"corrected; jobs retried: {seen.retried}, dead after that: {seen.dead}"
+        f"after the operator's repairs: effects settled as done (their mail was in the mailbox): {seen.found}; as not "
+        f"done: {seen.not_found}; addresses corrected; jobs retried: {seen.retried}, still dead after that: {seen.dead}"
     )
     return Check("repair", seen.retried > 0 and not seen.dead, said, dict(vars(seen)))
 
 
 @dataclass(frozen=True)
 class TickEnd:
-    """The end of a tick that nobody disturbed."""
+    """How an undisturbed tick ended."""
 
     code: int | None
     out: str
@@ -253,12 +254,12 @@ def idle(tick: TickEnd) -> Check:
 
 
 def left_behind(processes: Collection[int]) -> Check:
-    said = f"processes of the drill left: {len(processes)}"
+    said = f"processes of the drill still running: {len(processes)}"
     return Check("left", not processes, said, {"processes": len(processes)})
 
 
 def stuck(why: str) -> Check:
-    return Check("went through", held=False, said=f"the drill could not go on: {why}")
+    return Check("went through", held=False, said=f"the drill could not continue: {why}")
 
 
 def _some(numbers: Sequence[int]) -> str:

@@ -55,9 +55,10 @@ def drill(
     """Rehearse a release: kill and freeze runners, make the mail server fail, check that each receipt arrives once.
 
     Real ticks send 100 receipts to the drill's own mail server (pip install 'cronjobs[drill]'), which refuses some,
-    hangs up or does not answer. The drill ends a tick mid-run, by SIGTERM and, in a second run, by kill -9. It
-    freezes a runner past its lease, and wakes the runner. It stops a job that hangs, and a job that is cancelled. It
-    lists, settles, corrects and retries dead jobs. At the end, it counts the mails at the mail server.
+    hangs up on others, and leaves others unanswered. The drill ends a tick mid-run, by SIGTERM and, in a second run, by
+    kill -9. It freezes a runner until its lease has expired, then wakes the runner. It stops a job that hangs, and a
+    job that is cancelled. It lists, settles, corrects and retries dead jobs. At the end, it counts the mails that
+    arrived at the mail server.
 
     On PostgreSQL, the drill creates its own schema and drops it again; your tables are not touched. Without a
     configuration and a URL, or if they name a SQLite file, the drill works on its own SQLite file.

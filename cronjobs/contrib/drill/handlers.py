@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cronjobs.engine.jobs.effects import Effect
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("DRILL_SMTP_PORT", "25"))
-PATIENCE_S = 3.0  # how long to wait for one answer of the mail server
+PATIENCE_S = 3.0  # how long to wait for one answer from the mail server
 FOLDER = Path(__file__).parent
 
 
@@ -53,7 +53,7 @@ def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str
 
     If the message has not been sent, or the server has refused it, nothing has happened: call ``effect.did_nothing()``,
     and the next attempt starts over. If the message was sent and no answer came, the effect stays unknown, and
-    ``on_unknown`` decides.
+    ``on_unknown`` decides what happens.
     """
     on_its_way = False
     try:

@@ -30,7 +30,7 @@ class Planned:
 
 PASSES_BY_ITSELF: Final = frozenset({Mishap.BUSY, Mishap.BUSY_AFTER_MESSAGE, Mishap.HANGS_UP, Mishap.SILENT})
 
-# These failures are used in this order, over and over, so that even a few receipts meet the first of them.
+# These failures are used in this order, over and over, so even with few receipts the first of them occur.
 MIX: Final = (
     Planned(Mishap.NO_SUCH_ADDRESS),
     Planned(Mishap.BUSY_AFTER_MESSAGE, 2),

@@ -30,7 +30,7 @@ from cronjobs.contrib.drill.stage import (
 from cronjobs.engine.store.enqueue import job_status
 
 RECEIPT: Final = "drill.receipt"
-CAUGHT: Final = 2  # interrupt a runner once this many of its mails are accepted and unanswered
+CAUGHT: Final = 2  # interrupt a runner once this many of its mails are accepted but not yet answered
 ANSWER_DELAY_S: Final = 0.5  # from SIGTERM to the mail server's answer; by then, a runner that does not wait has exited
 TERM_TO_KILL_S: Final = 2.0  # time from SIGTERM to SIGKILL
 HANG_TIMEOUTS_S: Final = (2.0, 4.0, 8.0)
@@ -73,10 +73,10 @@ class Play:
 
     def enqueue(self) -> None:
         self.stage.enqueue_receipts(self.receipts)
-        self.say(f"{self.receipts} receipts enqueued; {len(self.planned)} of them are going to fail")
+        self.say(f"{self.receipts} receipts enqueued; {len(self.planned)} of them are planned to fail")
 
     def interrupt(self) -> None:
-        """End a tick at the worst moment: mails are sent, and their senders have no answer yet."""
+        """End a tick at the worst moment: its mails have been sent, but it has no answer yet."""
         self.server.hold(after=max(1, quiet_start(self.receipts) - WORKERS))
         tick = self._start_and_catch()
         signalled = SYSTEM.monotonic()
@@ -104,7 +104,7 @@ class Play:
         self._note(checks.restarted(self.form, seen, SHUTDOWN_GRACE_S))
 
     def freeze(self) -> tuple[StagedTick, set[int]]:
-        """Freeze a runner in mid-work, like a paused virtual machine. Return the runner and its leased jobs."""
+        """Freeze a runner mid-work, like a paused virtual machine. Return the runner and its leased jobs."""
         self.server.hold()
         tick = self._start_and_catch()
         held = self.stage.freeze(tick)
@@ -159,7 +159,7 @@ class Play:
         self._note(checks.woken(Woken(len(held), taken, code, changed, len(self.server.mailbox) - mails)))
 
     def run_out(self) -> None:
-        """Start ticks, as cron does every minute, until no receipt waits."""
+        """Start ticks, as cron does every minute, until no receipt is waiting."""
 
         def is_done() -> bool:
             standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
@@ -189,7 +189,10 @@ class Play:
                 )
             if not dead:
                 break
-            self.say(f"the operator looks after {len(dead)} dead jobs, {len(stopped)} of them in doubt")
+            self.say(
+                f"the operator repairs {len(dead)} dead jobs; for {len(stopped)} of them, nobody knows whether the "
+                "mail was sent"
+            )
             for effect in stopped:
                 is_there = f"<{effect['key'].replace(':', '.')}@drill.example>" in self.server.message_ids()
                 found, not_found = found + is_there, not_found + (not is_there)
@@ -223,7 +226,7 @@ class Play:
         self.undisturbed.append(self.stage.tick())
 
     def _start_and_catch(self) -> StagedTick:
-        """Start a tick. Return the tick once some of its mails are accepted and unanswered."""
+        """Start a tick. Return the tick once some of its mails are accepted but not yet answered."""
         tick = self.stage.start()
 
         def is_caught() -> bool:

@@ -55,7 +55,7 @@ class MailServer:
     def __init__(self, planned: Mapping[int, Planned]) -> None:
         self.tries: list[Try] = []
         self.mailbox: list[ReceivedMail] = []
-        self.corrected = False  # whether the wrong addresses are corrected
+        self.corrected = False  # whether the wrong addresses have been corrected
         self.hold_after: int | None = None  # after this many mails the server holds back its answers
         self.waiting_for_answer = 0
         self._planned = planned
@@ -82,7 +82,7 @@ class MailServer:
 
     def __enter__(self) -> MailServer:
         self._controller = _controller(self)
-        # aiosmtpd logs clients that vanish. The drill's clients do so on purpose.
+        # aiosmtpd logs clients that vanish, but the drill's clients vanish on purpose.
         logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)
         self._controller.start()
         return self

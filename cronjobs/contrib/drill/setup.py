@@ -53,8 +53,8 @@ class SchemaRefusedError(DatabaseError):
 def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[Stage]:
     """Yield a stage in its own schema of the PostgreSQL database at *url*, or on a SQLite file if *url* is None.
 
-    The mail server has *port*. Everything is removed afterwards, even after Ctrl-C, unless the stage's ``keep`` is set.
-    *note* is called with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
+    The mail server listens on *port*. Everything is removed afterwards, even after Ctrl-C, unless the stage's ``keep``
+    is set. *note* is called with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
     """
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-drill-"))
     made: Stage | None = None
@@ -79,7 +79,8 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
     )
     env = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(folder), MARK_VARIABLE: secrets.token_hex(8)}
     if url is not None:
-        # "ps" shows arguments to everyone, so never pass the URL as one. The driver's variables may complete the URL.
+        # "ps" shows arguments to everyone, so never pass the URL as an argument. The driver's environment variables may
+        # complete the URL.
         env |= {URL_VARIABLE: url, **{name: value for name, value in os.environ.items() if name.startswith("PG")}}
     if "PYTHONPATH" in os.environ:
         env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # run the same code as this process

@@ -39,15 +39,18 @@ AT_ONCE_S: Final = 0.5  # an unblocked operation starts within this time
 
 
 class StuckError(CronjobsError):
-    """Something that the drill waited for did not happen. This is a finding, not a bug of the drill."""
+    """Something that the drill waited for did not happen. This is a finding, not a bug in the drill."""
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
-    """Wait for *condition*. If it does not come true in time, raise StuckError, which says *what* did not happen."""
+    """Wait for *condition*.
+
+    If *condition* does not become true in time, raise StuckError, which says *what* did not happen.
+    """
     give_up_at = SYSTEM.monotonic() + within_s
     while not condition():
         if SYSTEM.monotonic() >= give_up_at:
-            raise StuckError(f"the drill waited {within_s:g} s in vain {what}")
+            raise StuckError(f"the drill waited {within_s:g} s {what}, without success")
         sleep(POLL_S)
 
 
@@ -78,7 +81,9 @@ class StagedTick:
         try:
             return self.process.wait(BUDGET_S + PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise StuckError(f"a tick with a budget of {BUDGET_S} s has run for over a minute longer") from None
+            raise StuckError(
+                f"a tick with a budget of {BUDGET_S} s is still running more than a minute after that"
+            ) from None
 
 
 @dataclass
@@ -161,7 +166,7 @@ class Stage:
                 enqueue(connection, "drill.receipt", {"receipt": receipt}, idempotency_key=("receipt", receipt))
 
     def enqueue(self, job_type: str, *, timeout_s: float | None = None) -> int:
-        """Enqueue a job with the best priority. If *timeout_s* is None, the job type's timeout applies."""
+        """Enqueue a job with the highest priority. If *timeout_s* is None, the job type's timeout applies."""
         with self.database.write() as connection:
             job_id = enqueue(connection, job_type, priority=0, timeout=timeout_s).id
         assert job_id is not None  # its queue has no cap
@@ -175,7 +180,7 @@ class Stage:
     def freeze(self, tick: StagedTick) -> set[int]:
         """Send SIGSTOP to *tick* while it has jobs and no database lock. Return those jobs.
 
-        A tick stopped in mid-transaction would block all others, and the drill does not test that.
+        A tick stopped mid-transaction would block all other ticks, and the drill does not test that.
         """
         held: set[int] = set()
 

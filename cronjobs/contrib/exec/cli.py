@@ -24,7 +24,7 @@ def exec_command(
         str | None,
         typer.Option(
             metavar="EXPRESSION",
-            help="When the command is due. Default: the times of your crontab's line with this name.",
+            help="When the command is due. Default: the times of the crontab line that runs exec with this NAME.",
         ),
     ] = None,
 ) -> None:

@@ -1,4 +1,7 @@
-"""Validate ``--cron``. A module of its own, since exec imports the cron parser after the command's end."""
+"""Validate ``--cron``.
+
+This is a separate module, because exec imports the cron parser only after the command has ended.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from cronjobs.contrib.exec.target import open_target, target_settings
 from cronjobs.engine.probe.state_files import spool_address
 
 LINGER_S: Final = 20.0  # the recorder waits this long for the command to end, then exits to free its memory
-LONGEST_S: Final = 180  # SIGALRM ends this process after this time, whatever hangs
+LONGEST_S: Final = 180  # SIGALRM kills this process after this time, whatever is hanging
 
 
 def record(facts: dict[str, Any], config: str | None, url: str | None, orders: int, reply: int) -> None:

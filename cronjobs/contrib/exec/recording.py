@@ -1,9 +1,9 @@
 """Record an exec run through a recorder process. If that fails or is too slow, spool the run to the state folder.
 
-exec forks the recorder once the command runs. While the command runs, the recorder does its imports, writes the row of
-a running job, and waits a while for the command to end. If the command runs longer, exec later forks a second recorder
-to write the outcome. No recorder can change how exec exits. After the command has ended, exec waits at most
-``PATIENCE_S`` for the recorder.
+exec forks the recorder once the command is running. In the meantime, the recorder does its imports, writes the row of a
+running job, and waits a while for the command to end. If the command runs longer, exec later forks a second recorder to
+write the outcome. No recorder can change how exec exits. After the command has ended, exec waits at most ``PATIENCE_S``
+for the recorder.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Recording:
         }
 
     def begin(self) -> None:
-        """Start a recorder while the command runs."""
+        """Start a recorder while the command is running."""
         try:
             self._start_recorder()
         except OSError:  # cannot fork now; end() tries again
             pass
 
     def end(self, status: int, tail: OutputTail, failure: str) -> str | None:
-        """Record the outcome. Return None if it was written or spooled, else the reason why not."""
+        """Record the outcome. Return None if the outcome was written or spooled, else the reason why it was not."""
         took = time.monotonic() - self.began_mono
         give_up_at = time.monotonic() + PATIENCE_S
         run = self.facts | {
@@ -133,7 +133,7 @@ class Recording:
             os._exit(0)
 
     def _tell_recorder(self, run: dict[str, Any], give_up_at: float) -> str | None:
-        """Send *run* and wait for the answer. Return None if the run was recorded, else the reason why not."""
+        """Send *run* and wait for the answer. Return None if the run was recorded, else the reason why it was not."""
         assert self.orders is not None
         assert self.reply is not None
         unsent = marshal.dumps(run)

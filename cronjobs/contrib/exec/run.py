@@ -32,7 +32,7 @@ KILLED: Final = "exec was killed, so nobody knows how the command ended"
 
 @dataclass(frozen=True)
 class ExecRun:
-    """One exec run. ``status`` is the command's wait status, or None while the command runs.
+    """One exec run. ``status`` is the command's wait status, or None while the command is running.
 
     If exec was killed, ``lost`` is true and ``status`` is None. ``began`` and ``ended`` are seconds since 1970, by the
     host's clock.
@@ -83,7 +83,10 @@ class ExecRun:
         return f"{EXEC_PREFIX}{self.name}"
 
     def row(self, more: dict[str, str]) -> ExecRow:
-        """Return the row to write when the run begins. *more*, the result of ``due_by``, is added to its ``meta``."""
+        """Return the row to write when the run begins.
+
+        *more*, the result of ``due_by``, is added to the row's ``meta``.
+        """
         host = self.locked_by.partition(":")[0]
         meta = {"host": clean(host), "user": clean(os_user())[:100]} | more
         return ExecRow(self.key, self.job_type, self.locked_by, _since(self.began), LEASE, POLICY, meta, caller())
@@ -123,7 +126,7 @@ def _since(instant: float) -> timedelta:
 
 
 def lost(job_id: int, job_type: str, locked_by: str, attempt: int, now: datetime) -> Finish:
-    """Return the end of a run whose exec was killed. The row keeps its start, since the duration is unknown."""
+    """Return the end of a run whose exec was killed. The row keeps its start time, since the duration is unknown."""
     job = Job(job_id, job_type, {}, attempt=attempt, locked_by=locked_by)
     decided = decide_end(Finished(job, Lost()), POLICY.retry, now, max_losses=POLICY.most_losses)
     return decided.finish._replace(duration=None)

@@ -1,7 +1,7 @@
-"""Keep runs that could not be written to the database in small files in the state folder, until they are delivered.
+"""If runs could not be written to the database, keep them in small files in the state folder until they are delivered.
 
-exec imports this module in every run, so it imports nothing heavy. Each file holds one complete run. The run's token is
-a unique key in the database, so the run is written only once, however often it is delivered.
+exec imports this module in every run, so the module imports nothing heavy. Each file holds one complete run. The run's
+token is a unique key in the database, so the run is written only once, however often it is delivered.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _write(folder: int, name: str, run: dict[str, Any]) -> None:
     try:
         with open(descriptor, "wb", buffering=0) as file:
             left = json.dumps(run).encode()
-            while left:  # on a nearly full disk, write() writes only a part and does not fail
+            while left:  # on a nearly full disk, write() may write only part of the data without failing
                 left = left[file.write(left) :]
             os.fsync(descriptor)
         os.rename(f".{name}", name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
         supervised = Supervised(given, stdin_closed=0 in closed)
         supervised.prepare()
     except Exception:
-        # Out of descriptors or memory: run the command without a record.
+        # Out of descriptors or memory: run the command without recording the run.
         _become(given, closed)
     supervised.run()
 
@@ -73,12 +73,12 @@ class Supervised:
         self.stdin_closed = stdin_closed
         self.child: int | None = None
         self.ended = False
-        self.waiting: list[int] = []  # signals that arrived before the command ran
+        self.waiting: list[int] = []  # signals that arrived before the command started
         self.failure = ""
         self.mask: set[int] = set()  # the signal mask that our caller set; the command inherits it
 
     def prepare(self) -> None:
-        """Do everything that may fail before the command starts."""
+        """Before the command starts, do everything that may fail."""
         self.copier = Copier()
         os.set_blocking(self.copier.wake[1], False)
         set_wakeup_fd(self.copier.wake[1], warn_on_full_buffer=False)
@@ -155,7 +155,7 @@ class Supervised:
         while found is None:
             try:
                 self.copier.copy_until_woken()
-            except (MemoryError, OSError):  # give up the tail, but go on forwarding
+            except (MemoryError, OSError):  # discard the tail, but keep forwarding
                 self.copier.tail.clear()
             found = os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         exited: bool = found.si_code == os.CLD_EXITED
@@ -207,7 +207,7 @@ def cron_fault(expression: str) -> str | None:
         from cronjobs.contrib.exec.expression import check
 
         check(expression)
-    except Exception as error:  # including MemoryError and a full disk: nothing may change the command's exit
+    except Exception as error:  # including MemoryError and a full disk: nothing may change the command's exit code
         return str(error)
     return None
 
@@ -228,7 +228,10 @@ def environment() -> dict[bytes, bytes]:
 
 
 def _become(given: ExecArguments, closed: Sequence[int]) -> NoReturn:
-    """Replace this process with the command. Close the standard streams in *closed*, which our caller had closed."""
+    """Replace this process with the command.
+
+    First close the standard streams in *closed* again: our caller had closed them.
+    """
     for descriptor in closed:
         os.close(descriptor)
     for number in (SIGPIPE, SIGXFSZ):
@@ -242,7 +245,7 @@ def _become(given: ExecArguments, closed: Sequence[int]) -> NoReturn:
 
 
 def _end_as(status: int) -> NoReturn:
-    """Exit with the command's exit code, or kill ourselves with its signal."""
+    """Exit with the command's exit code, or kill ourselves with the signal that killed the command."""
     if not os.WIFSIGNALED(status):
         os._exit(os.WEXITSTATUS(status))
     number = os.WTERMSIG(status)

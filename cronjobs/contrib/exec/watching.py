@@ -18,8 +18,9 @@ class ExecWatch:
     """The names whose runs are absent or overlap.
 
     ``absent`` maps a name to the due time of its first absent run. ``overlapped`` maps a name to the start of the later
-    run. ``ids`` maps each name to the id of its newest run. ``absent_at`` is when the next name becomes absent unless
-    it runs, or None if no run is expected. ``unwatched`` is true if there are more names than are checked.
+    run. ``ids`` maps each name to the id of its newest run. ``absent_at`` is when the next expected run becomes absent
+    if it has not begun by then, or None if no run is expected. ``unwatched`` is true if there are more names than are
+    checked.
     """
 
     absent: Mapping[str, datetime] = field(default_factory=dict)
@@ -36,7 +37,7 @@ def watch_exec(connection: Connection, now: datetime) -> ExecWatch:
 
 
 def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> ExecWatch:
-    """Find absent and overlapping runs. *runs_of_names* has one or two runs per name, newest first. Pure."""
+    """Find absent and overlapping runs. *runs_of_names* holds one or two runs per name, newest first. Pure."""
     absent, overlapped, ids, limits = {}, {}, {}, []
     for runs in runs_of_names:
         newest, name = runs[0], runs[0].job_type.partition(":")[2]

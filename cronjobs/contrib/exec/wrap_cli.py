@@ -74,7 +74,10 @@ def project_file(context: typer.Context, config: Path | None) -> Path | None:
 
 
 def own_program() -> list[str]:
-    """Return the words that run cronjobs. Prefer the script beside the interpreter: the crontab is easier to read."""
+    """Return the words that run cronjobs.
+
+    Prefer the script beside the interpreter, which makes the crontab easier to read.
+    """
     python = program.interpreter()
     script = python.with_name("cronjobs")
     return [str(script)] if os.access(script, os.X_OK) else [str(python), "-P", "-m", "cronjobs"]

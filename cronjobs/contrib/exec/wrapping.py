@@ -78,14 +78,14 @@ def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
 
 
 def unwrap(crontab: str) -> Rewritten:
-    """Remove what ``wrap`` wrote. Leave lines that run exec in another form."""
+    """Remove what ``wrap`` wrote. Leave lines that run exec in any other form unchanged."""
     changes, left = [], []
     for line in job_lines(crontab):
         if (found := _WRAPPED.fullmatch(line.written)) is not None:
             command = found[2].replace(r"'\''", "'") + (found["input"] or "")
             changes.append(Change(line, found["name"], command))
         elif exec_name(line) is not None:
-            left.append(LineLeftAlone(line, "it runs exec, but wrap did not write it"))
+            left.append(LineLeftAlone(line, 'it runs exec, but "crontab wrap" did not write the line'))
     return Rewritten(_with(crontab, changes), tuple(changes), tuple(left))
 
 

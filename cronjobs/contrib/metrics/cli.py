@@ -15,7 +15,7 @@ def metrics(source: Source) -> None:
     There are counters and histograms of ended attempts and jobs, by job type and schedule; numbers of waiting and
     running jobs, by queue; the use of limits and caps; and the times when schedules and ticks last ran. Times are
     timestamps, because an age would freeze when cron stops. The limits are read from the file. The command works even
-    if the file's schedules are broken, since all else comes from the database.
+    if the file's schedules are broken, since everything else comes from the database.
     """
     with jobs_database(source, only_database=True) as (settings, database), database.read() as connection:
         families = gather(connection, settings.limits, settings.run.workers)

@@ -88,14 +88,14 @@ def _ends(ended: Sums) -> list[Family]:
         _counter("cronjobs_jobs_finished", "Jobs that ended for good.", ended, "jobs", ("job_type", "status")),
         _counter(
             "cronjobs_schedule_jobs_finished",
-            "Jobs of schedules that ended for good.",
+            "Scheduled jobs that ended for good.",
             ended,
             "scheduled",
             ("schedule", "status"),
         ),
         _histogram(
             "cronjobs_attempt_duration_seconds",
-            "How long attempts took, except lost attempts.",
+            "How long attempts took, not counting lost attempts.",
             ended,
             "attempts",
         ),
@@ -170,7 +170,7 @@ def _longest(ended: Sums, lately: Sums) -> list[Family]:
 def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Family]:
     """Return the schedules' metrics.
 
-    If there are too many schedules, those with the lowest ids have labels of their own. So no schedule moves to OTHER
+    If there are too many schedules, those with the lowest ids get their own labels, so that no schedule moves to OTHER
     later.
     """
     most = MOST_NAMES["occurrences"]
@@ -185,7 +185,7 @@ def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Family]:
     upcoming = Family(
         "cronjobs_schedule_next_timestamp_seconds",
         "gauge",
-        "When the schedule is due next. A time in the past means that it is late.",
+        "When the schedule is due next. A time in the past means that the schedule is late.",
     )
     last = Family(
         "cronjobs_schedule_last_success_timestamp_seconds", "gauge", "When a job of the schedule last succeeded."
@@ -237,7 +237,7 @@ def _queues(connection: Connection) -> list[Family]:
     for row in capped:
         queue = found.setdefault(row.name, _Queue())
         queue.capacity, queue.dropped, queue.refused, queue.listed = row.max_waiting, row.dropped, row.refused, True
-    # Keep series stable: queues that have or had a cap are first to get a label of their own, then the fullest queues.
+    # Keep series stable: queues that have or had a cap get their own labels first, then the fullest queues.
     order = sorted(found, key=lambda name: (not found[name].listed, -found[name].waiting, name))
     order = sorted(order[:MOST_QUEUES]) + order[MOST_QUEUES:]
     shown: dict[str, _Queue] = {}
@@ -255,7 +255,7 @@ def _queues(connection: Connection) -> list[Family]:
         for name, kind, about in (
             ("queue_waiting", "gauge", "Waiting jobs, due or not."),
             ("queue_due", "gauge", "Waiting jobs that are due."),
-            ("queue_oldest_due_timestamp_seconds", "gauge", "When the job that has waited longest became due."),
+            ("queue_oldest_due_timestamp_seconds", "gauge", "When the job that has been waiting longest became due."),
             ("queue_capacity", "gauge", "The number of jobs that may wait in the queue (max_waiting)."),
             ("queue_running", "gauge", "Jobs that runners have claimed."),
             ("queue_dropped", "counter", "Jobs dropped because the queue was full."),
@@ -287,12 +287,16 @@ def _queues(connection: Connection) -> list[Family]:
 def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
     """Return the limits' metrics.
 
-    The scope "all" counts all running jobs under a limit. The scope "each" counts those of the key that has the most.
+    The scope "all" counts all running jobs under a limit. The scope "each" counts the running jobs of the key that has
+    the most.
     """
     used = Family(
         "cronjobs_limit_used",
         "gauge",
-        "Running jobs that count against a limit (each: those of the key that has the most).",
+        (
+            "Running jobs that count against a limit. For a limit with each, only the key with the most running jobs "
+            "is counted."
+        ),
     )
     capacity = Family("cronjobs_limit_capacity", "gauge", "The number of jobs that the limit lets run at once.")
     running = running_by_key(connection) if limits else {}
@@ -310,7 +314,7 @@ def _ticks(connection: Connection, workers: int) -> list[Family]:
     last.put(_seconds(last_tick_at(connection)))
     places = Family("cronjobs_workers", "gauge", "The number of jobs that one tick runs at once (run.workers).")
     places.put(workers)
-    about = "Hosts whose last tick left due jobs unstarted, because all its workers were busy until the tick ended."
+    about = "Hosts whose last tick left due jobs unstarted because all of its workers were busy until it ended."
     saturated = Family("cronjobs_saturated_hosts", "gauge", about)
     saturated.put(sum(map(_is_saturated, ticks_lately(connection, SATURATED_WITHIN))))
     return [last, places, saturated]

@@ -14,7 +14,7 @@ from cronjobs.contrib.metrics.openmetrics import lines_of
 from cronjobs.engine.tick.extras import Beside, Hook, Over
 from cronjobs.errors import CronjobsError
 
-LEAST_LEFT_S: Final = 3.0  # with less time left in the tick, do not begin to read all values
+LEAST_LEFT_S: Final = 3.0  # with less time left in the tick, do not start reading the values
 STALE: Final = timedelta(seconds=150)  # if the file is older, a tick also writes it before its work
 
 

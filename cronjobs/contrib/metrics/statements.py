@@ -26,7 +26,7 @@ class DueNext:
 
 
 def upcoming_schedules(connection: Connection) -> list[DueNext]:
-    """Return all schedules, retired ones too, oldest first."""
+    """Return all schedules, including retired ones, oldest first."""
     rows = run(connection, f"SELECT j.id, j.name, j.status, j.next_at FROM {SCHEDULES} j ORDER BY j.id")
     return [DueNext(row.id, row.name, row.status == "active", row.next_at) for row in rows]
 
@@ -45,7 +45,10 @@ def queue_rows(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def last_tick_at(connection: Connection) -> datetime | None:
-    """Return when the tick with the highest id began. Times would mislead if a clock had been years ahead."""
+    """Return when the tick with the highest id began.
+
+    The latest time would be misleading if a clock had once been years ahead.
+    """
     at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at
 

@@ -37,5 +37,5 @@ def write(path: Path, lines: Iterable[str]) -> None:
                 beside.unlink()
             raise
     except OSError as error:
-        # Omit the temporary file's name, which has the pid, so that repeated errors have the same text.
+        # Omit the temporary file's name, which contains the pid, so that repeated errors have the same text.
         raise TextfileNotWritten(f"metrics cannot be written to {path}: {error.strerror or error}") from None

@@ -107,7 +107,7 @@ _COMMENTS: Final = {
     "leftovers": "leftovers: end kills the processes that a run left in the background",
     "timeout": "cron has no limit",
     "retry": "retry: {max_attempts: 3} retries a failed run, after one minute, then after two",
-    "on_lost": "on_lost: retry runs a line again if its host died",
+    "on_lost": "on_lost: retry runs a line again if its host dies during the run",
     "catch_up": "catch_up: latest runs a line once if it was missed while the host was down",
     "overlap": "overlap: skip skips a run while the previous one is still running",
 }

@@ -42,7 +42,7 @@ class WhichCron(StrEnum):
 
 CronOption = Annotated[
     WhichCron,
-    typer.Option("--cron", help="The cron that runs the crontab. For example, CRON_TZ counts only under cronie."),
+    typer.Option("--cron", help="The cron daemon that runs the crontab. For example, only cronie applies CRON_TZ."),
 ]
 FileOption = Annotated[
     str | None,
@@ -62,7 +62,7 @@ def import_crontab(
     ] = "cronjobs.yaml",
     cron: CronOption = WhichCron.DEBIAN,
 ) -> None:
-    """Convert your crontab to a cronjobs.yaml that keeps cron's meaning of each line.
+    """Convert your crontab to a cronjobs.yaml in which each line keeps the meaning that it has under cron.
 
     import changes nothing else, and never overwrites a file. Lines that cannot be taken over (such as @reboot) are
     listed and stay in the crontab. Comments in the new file say what cronjobs can do that cron cannot. Next, run
@@ -94,7 +94,10 @@ def import_crontab(
             f"most likely uses, is {own}"
         )
     if out != "-":
-        echo(f"wrote {visible(out)}: {_counted(len(found.taken), 'line')} taken over, {len(found.left)} left")
+        echo(
+            f"wrote {visible(out)}: {_counted(len(found.taken), 'line')} taken over, {len(found.left)} left in the "
+            "crontab"
+        )
         if secrets:
             echo(f"wrote {visible(str(env_file))}: {_counted(len(secrets), 'secret')}, readable by you alone")
         config = "" if out == "cronjobs.yaml" else f" --config {visible(out)}"
@@ -244,7 +247,7 @@ def _sum_up(pairs: Sequence[Pair], wrong: int, days: int) -> None:
     elif wrong:
         echo(f"{wrong} of {_counted(len(pairs), 'line')} differ in the next {days} days")
     else:
-        echo(f"the same: {_counted(len(pairs), 'line')}, each due at the same instants for {days} days")
+        echo(f"no differences: {_counted(len(pairs), 'line')}, each due at the same instants for {days} days")
 
 
 def _counted(number: int, word: str) -> str:

@@ -16,7 +16,7 @@ from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import timing
 from cronjobs.engine.schedules.decide import spread_offset
 
-NO_SCHEDULE: Final = "no schedule of the file runs this line"
+NO_SCHEDULE: Final = "no schedule in the file runs this line"
 OTHER_COMMAND: Final = "the schedule runs something else"
 OTHER_INSTANTS: Final = "cron and the schedule are not due at the same times"
 
@@ -37,7 +37,7 @@ class Pair:
 class LineDifference:
     """A difference between a line and its schedule.
 
-    ``instants`` has (instant, starts under cron, starts under cronjobs) for each instant at which the numbers differ.
+    ``instants`` holds (instant, starts under cron, starts under cronjobs) for each instant at which the numbers differ.
     """
 
     taken: TakenLine

@@ -139,7 +139,7 @@ def _range(item: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -
 
 
 def _number(text: str, low: int, names: tuple[str, ...]) -> int:
-    """Parse a number or a name, like get_number in entry.c. A name is a whole word, in any case."""
+    """Parse a number or a name, like get_number in entry.c. A name is a whole word, in upper or lower case."""
     if text.lower() in names:
         return names.index(text.lower()) + low
     if not text.isascii() or not text.isdigit() or len(text) > 9:

@@ -189,7 +189,7 @@ class _Offsets:
         return self._of(minute)[1]
 
     def _of(self, minute: int) -> tuple[int, bool]:
-        """Query the zone once a day, except on days with a clock change."""
+        """Query the zone only once for each day, except for days with a clock change."""
         day = minute // _DAY
         if day not in self._days:
             first, last = self._look(day * _DAY), self._look(day * _DAY + _DAY)

@@ -50,7 +50,7 @@ def swap(
     numbers = [pair.taken.line.number for pair in pairs if pair.same_command]
     if not numbers:
         raise crontab.CrontabError(
-            f"no line of the crontab is run by a schedule of {wanted.file}, so there is nothing to swap"
+            f"no schedule in {wanted.file} runs a line of the crontab, so there is nothing to swap"
         )
     new = swapping.swap(old, numbers, wanted.block, wanted.file)
     if dry_run:
@@ -88,8 +88,8 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
         echo(f'{whose} has no lines that "crontab swap" handed over to {file}: nothing to restore')
         if any(line.startswith(crontab.SWAPPED) for line in old.split("\n")):
             complain(
-                "the crontab has lines that were swapped for another configuration: name that "
-                "configuration with --config"
+                "the crontab has lines that were handed over to another configuration: name that configuration with "
+                "--config"
             )
     else:
         write(old, new)
@@ -100,8 +100,8 @@ def _early_in_a_minute() -> datetime:
     """Wait until cron has started this minute's lines and much of the minute is left. Return the minute.
 
     The trial tick makes the schedules active at once, but cron only notices that the old lines are gone when the next
-    minute begins. If cron had not started this minute's lines yet, they would not run at all. If a minute began before
-    swap is done, its lines may run twice.
+    minute begins. If cron had not started this minute's lines yet, they would not run at all. If the next minute began
+    before swap was done, that minute's lines might run twice.
     """
     if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
         complain("waiting for the next minute to begin, so that nothing runs twice …")

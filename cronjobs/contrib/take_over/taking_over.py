@@ -147,8 +147,8 @@ class Importer:
                 notes.append(f'the setting "{name}" is left out of {_lines(numbers)}: no shell can use such a name')
         if self.cron == "debian" and (numbers := set_by.get("CRON_TZ", [])):
             notes.append(
-                f"CRON_TZ above {_lines(numbers)} is only a variable to Debian's cron, which knows one time zone. If "
-                "cronie runs this crontab, import it with --cron cronie"
+                f"CRON_TZ above {_lines(numbers)} is only a variable to Debian's cron, which uses a single time zone. "
+                "If cronie runs this crontab, import it with --cron cronie"
             )
         if self.cron == "cronie" and (numbers := set_by.get("RANDOM_DELAY", [])):
             notes.append(
@@ -231,7 +231,7 @@ def _all_days(fields: CronFields) -> bool:
 
 def _word(values: frozenset[int], low: int, high: int, star: bool) -> str:
     if not values:
-        raise CronError("a range in it runs backwards, so it never runs")
+        raise CronError("one of its ranges runs backwards, so the line never runs")
     if star:
         for step in range(1, high - low + 2):
             if values == frozenset(range(low, high + 1, step)):

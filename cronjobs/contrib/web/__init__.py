@@ -1,7 +1,7 @@
 """Web pages with findings, schedules, jobs, queues and hosts, as one WSGI application.
 
-``cronjobs web`` serves the pages. ``app()`` and ``flask_blueprint()`` mount them in an app of yours, and
-``basic_auth()`` protects them with a password. The pages need the extra: ``pip install 'cronjobs[web]'``.
+``cronjobs web`` serves the pages. ``app()`` and ``flask_blueprint()`` mount them in your own app, and ``basic_auth()``
+protects them with a password. The pages need the extra: ``pip install 'cronjobs[web]'``.
 """
 
 from cronjobs.contrib.web.missing import WebMissing

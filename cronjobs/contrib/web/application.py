@@ -55,7 +55,7 @@ PAGES: Final[dict[str, Callable[..., str]]] = {
     "/queues": queues,
     "/hosts": hosts,
 }
-BULK: Final = f"/bulk/<any({', '.join(CHANGES)}):verb>"  # one step of a change of many jobs
+BULK: Final = f"/bulk/<any({', '.join(CHANGES)}):verb>"  # one step of a change to many jobs
 # The text of an error page's link to the first page, by HTTP status. Other error pages have no link.
 _GO_ON: Final = {401: "If you have just opened the link, continue to the pages."} | dict.fromkeys(
     (400, 404, 405, 409), "Back to the overview"

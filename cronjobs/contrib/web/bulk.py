@@ -30,7 +30,7 @@ from cronjobs.errors import UsageError
 from cronjobs.model import Status
 from cronjobs.text import clean, one_line, visible
 
-AT_MOST: Final = 2_000  # jobs that one request changes
+AT_MOST: Final = 2_000  # at most this many jobs are changed by one request
 LONGEST_WHY: Final = 500
 
 # The function that changes jobs, and the word for a job that it has changed.
@@ -55,9 +55,9 @@ def verbs_for(wanted: Filter) -> list[str]:
 
 @dataclass(frozen=True)
 class Step:
-    """The state of a change of many jobs.
+    """The state of a change to many jobs.
 
-    The next step goes on with ids up to ``below``. The audit trail records what has been done.
+    The next step continues with ids up to ``below``. The audit trail records what has been done.
     """
 
     verb: str
@@ -109,7 +109,7 @@ class Step:
         A span in ``since:`` counts back from when the change began, so that all steps choose from the same jobs.
         """
         if visible(masking.hide(self.typed)) != self.typed:
-            raise UsageError("this search contains a secret or a control character, and pages do not repeat those")
+            raise UsageError("this search contains a secret or a control character, which pages never repeat")
         return Bulk(self.verb, search(self.typed).wanted(Times(self.as_of, times.timezone)), self.upper, self.as_of)
 
 

@@ -55,7 +55,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Rect:
-    """A part of a bar. Its place and size are in per cent of the chart."""
+    """A part of a bar. Its place and size are percentages of the chart."""
 
     kind: str
     x: float
@@ -156,7 +156,7 @@ def _rect(kind: str, number: int, count: int, value: float, most: float, below: 
 
 
 def axis(found: Sequence[Bar], span: str) -> list[tuple[float, str]]:
-    """Return the labels below the bars, each with the place of its bar in per cent."""
+    """Return the labels below the bars, each with the place of its bar as a percentage."""
     step, cut = (6, 0) if span == "24h" else (7, len("2026-"))
     return [(_round(100 * place / len(found)), found[place].name[cut:]) for place in range(0, len(found), step)]
 

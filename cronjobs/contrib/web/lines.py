@@ -9,7 +9,7 @@ from cronjobs import masking
 from cronjobs.text import one_line
 
 LONGEST: Final = 4_000  # only this many characters of an error are read
-ENOUGH: Final = 40  # characters at the end of an error's first line that identify it
+ENOUGH: Final = 40  # this many characters at the end of an error's first line identify the error
 NEWLINE: Final = r"\n"
 
 

@@ -1,4 +1,4 @@
-"""The pages mounted in an app of yours, with the app's users, login and web server."""
+"""The pages mounted in your own app, with the app's users, login and web server."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _nobody() -> AbstractContextManager[Connection]:
 
 @dataclass
 class Mounted:
-    """The WSGI callable that ``app`` returns. ``close`` closes the database connections that it has opened, if any.
+    """The WSGI callable that ``app`` returns. ``close`` closes any database connections that the pages have opened.
 
     If ``doors`` is given, the pages read the database through it. Otherwise they read the database of ``connect``, or
     else the one that the file names.
@@ -118,7 +118,7 @@ def flask_blueprint(
     blueprint = flask.Blueprint(name, __name__)
 
     def show(path: str = "") -> Any:
-        # Pass the stream rather than the data, so that a large body from somebody who is not let in is never read.
+        # Pass the stream rather than the data, so that a large body from somebody without access is never read.
         environ = dict(flask.request.environ) | {"wsgi.input": flask.request.stream}
         mount, whole = environ.get("SCRIPT_NAME", ""), environ.get("PATH_INFO", "")
         before = whole[: len(whole) - len(path.encode().decode("latin-1"))].rstrip("/")

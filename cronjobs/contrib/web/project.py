@@ -27,7 +27,7 @@ class Doors(Protocol):
 
 @dataclass(frozen=True)
 class OwnDoors:
-    """Access through a Database of ours."""
+    """Access through our own Database."""
 
     database: Database
 
@@ -81,7 +81,7 @@ class LentDoors:
 
 @dataclass
 class Current:
-    """The settings and job types. When the file has changed, they are read again.
+    """The settings and job types. When the file has changed, both are read again.
 
     If the file cannot be read, the settings stay as they were. The job types are those in the file and those that this
     process has imported. Whether a due job can run is judged by the job types that ticks knew.

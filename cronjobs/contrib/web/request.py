@@ -68,7 +68,7 @@ def _fields(encoded: bytes) -> dict[str, str]:
     ticked = [value for name, value in found if name == TICKED]
     others = [pair for pair in found if pair[0] != TICKED]
     if len(others) > MOST_FIELDS:
-        raise BadRequest("the address or the form data cannot be read")
+        raise BadRequest("the address or the form has too many fields")
     if len(dict(others)) != len(others):
         raise BadRequest("a field was sent twice")
     return dict(others) | ({TICKED: ",".join(ticked)} if ticked else {})

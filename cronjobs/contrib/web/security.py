@@ -40,7 +40,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 TOKEN: Final = "once"
-# A key in a request's environment. It is True, which no server can set, if the app's own tests made the request.
+# A key in a request's environment. Its value is True, which no server can set, if the app's own tests made the request.
 EXEMPT: Final = "cronjobs.csrf_exempt"
 REALM: Final[dict[str, str | None]] = {
     "realm": "cronjobs pages"
@@ -49,7 +49,9 @@ REALM: Final[dict[str, str | None]] = {
 
 @dataclass(frozen=True)
 class Visitor:
-    """Somebody let in. ``name`` is for the audit trail. ``csrf`` is the token that each of the visitor's forms needs.
+    """Somebody who has been let in.
+
+    ``name`` is for the audit trail. ``csrf`` is the token that each of the visitor's forms needs.
 
     ``session`` is the value of a new cookie, or None if the visitor has a cookie already. If ``is_exempt``, the forms
     need no ``csrf``.
@@ -80,7 +82,10 @@ class Access(Protocol):
 
 @dataclass
 class ByLink:
-    """Lets in the browser that followed the link, which works once. ``hosts`` are the Host headers to accept."""
+    """Lets in the first browser that follows the link, which works only once.
+
+    ``hosts`` are the Host headers to accept.
+    """
 
     name: str
     hosts: Collection[str]
@@ -185,7 +190,7 @@ def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> Non
         raise Forbidden("this request came from another site; nothing was changed")
     if not visitor.may_act:
         raise Forbidden(
-            "you may look at these pages but not act: that needs cronjobs web --actions, or may_act in an app"
+            "you may view these pages but not act: actions require cronjobs web --actions, or may_act in an app"
         )
     if not visitor.is_exempt and not _same(given, visitor.csrf):
         raise Forbidden("nothing was changed: this form belongs to another session. Open the page again")

@@ -38,7 +38,7 @@ LEAVING_S: Final = 3.0  # how long requests that are being answered may take aft
 class Parser(HTTPRequestParser):
     def parse_header(self, header_plus: bytes) -> None:
         super().parse_header(header_plus)
-        if self.chunked:  # forms are not chunked, and waitress keeps a chunk's first line in memory, however long
+        if self.chunked:  # forms are not chunked, and waitress keeps a chunk's first line in memory, however long it is
             raise TransferEncodingNotImplemented("Transfer-Encoding requested is not supported.")
 
 
@@ -81,11 +81,11 @@ class Server(TcpWSGIServer):
             ident="cronjobs",
             backlog=128,
             cleanup_interval=1,
-            connection_limit=MOST_WAITING + 100,  # connections that wait, and those being answered
+            connection_limit=MOST_WAITING + 100,  # waiting connections, and those being answered
             log_socket_errors=False,
             outbuf_overflow=1 << 26,  # bytes; a longer page would be written to a temporary file
             max_request_header_size=LONGEST_HEAD,
-            max_request_body_size=LONGEST_FORM + 1,  # a longer body is refused by its length, unread
+            max_request_body_size=LONGEST_FORM + 1,  # a longer body is refused unread, because of its length
             clear_untrusted_proxy_headers=False,  # the application reads these headers only behind a proxy
         )
         about = (family, listening.type, listening.proto, listening.getsockname())
@@ -100,7 +100,7 @@ class Server(TcpWSGIServer):
         return int(self.effective_port)
 
     def stop(self) -> None:
-        if not self._stopped:  # at a second signal, the trigger may be closed and its descriptor reused
+        if not self._stopped:  # at a second signal, the trigger may already be closed and its descriptor reused
             self._stopped = True
             self.pull_trigger()
 
@@ -129,7 +129,7 @@ class Server(TcpWSGIServer):
     def accept(self) -> Any:
         try:
             return super().accept()
-        except OSError:  # out of descriptors: close a connection that waits
+        except OSError:  # out of descriptors: close a waiting connection
             self._drop_oldest()
             return None
 

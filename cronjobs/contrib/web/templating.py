@@ -1,6 +1,6 @@
 """Render templates, and make every value safe to show.
 
-Anybody may have written the text in rows. So secrets are masked, control characters are made visible, and markup is
+Anybody may have written the text in rows, so secrets are masked, control characters are made visible, and markup is
 escaped. A template that uses an undefined name raises an error.
 """
 

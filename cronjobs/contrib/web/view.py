@@ -16,7 +16,8 @@ from cronjobs.engine.config.settings import Settings
 
 PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/types": "Job types", "/queues": "Queues", "/hosts": "Hosts"}
 
-# The messages after a POST. The redirect's address has only a message's key: pages never show text from an address.
+# The messages after a POST. The redirect's address contains only the message's key: pages never show text from an
+# address.
 SAID: Final = {
     "retried": "The job is queued again and due now.",
     "cancelled": "The job is cancelled.",
@@ -24,8 +25,10 @@ SAID: Final = {
     "dismissed": "The job is dismissed: it stays dead and is no longer reported.",
     "released": "The job's runner is gone, so the job is queued again and due now.",
     "held": "Nothing was changed: the job's runner is alive, or the host that serves these pages cannot see it. "
-    'Run "cronjobs jobs release" on the runner\'s host to learn which.',
-    "unchanged": "Nothing was changed: the job has another state by now, or another session has locked it.",
+    'Run "cronjobs jobs release" on the runner\'s host to find out which.',
+    "unchanged": (
+        "Nothing was changed: the job's state has changed in the meantime, or another session has locked the job."
+    ),
     "paused": "It is paused.",
     "resumed": "It is resumed. The next tick settles the occurrences that the pause held back.",
     "not_paused": "It was not paused.",

@@ -32,18 +32,21 @@ LONGEST: Final = timedelta(days=366)
 def ack(
     source: Source,
     finding: Annotated[
-        str | None, typer.Argument(metavar="FINDING", help="Its key as listed: dead, host:web2.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="FINDING", help=("The finding's key as listed, e.g. dead or host:web2."), show_default=False
+        ),
     ] = None,
     span: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long: 8h, 3d.")] = A_WEEK,
     why: WhyOption = None,
     remove: Annotated[bool, typer.Option("--remove", help="Withdraw the ack: the finding is an alarm again.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Acknowledge a finding for its present rows and severity; without FINDING, list the findings.
+    """Acknowledge a finding as it stands now; without FINDING, list the findings.
 
     While the ack lasts, the finding raises no alarm and is shown as acknowledged. The ack ends at once if the finding
-    gets worse, or comes to include another job or schedule. An ack fixes nothing: retry or dismiss the jobs, or fix the
-    cause.
+    gets worse, or comes to include another job or schedule. An ack fixes nothing: you still have to retry or dismiss
+    the jobs, or fix the cause.
     """
     with our_database(source, without_project=True) as (settings, database):
         if remove:

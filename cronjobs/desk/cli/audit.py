@@ -20,7 +20,7 @@ from cronjobs.engine.store.trail import TrailFilter
 from cronjobs.masking import hidden_json
 
 INDENT: Final = 22  # columns before the text: time of day and action
-DETAIL_SHOWN: Final = 200  # the most characters of an entry's detail
+DETAIL_SHOWN: Final = 200  # an entry's detail is cut to this many characters
 
 
 def audit(
@@ -30,7 +30,7 @@ def audit(
         typer.Option(
             metavar="WHEN",
             show_default=False,
-            help="Only entries since then: 90m, 24h or 7d ago, or since an instant like 2026-03-29T02:00.",
+            help="Only entries since this time: 90m, 24h or 7d (ago), or an instant like 2026-03-29T02:00.",
         ),
     ] = None,
     subject: Annotated[
@@ -52,15 +52,13 @@ def audit(
             help="Only this action: cancel, retry, pause, resume, trigger, define, sync …",
         ),
     ] = None,
-    limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many entries, the newest.")
-    ] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Show only the newest N entries.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List who did what, in order of time: cancels, retries, pauses, and the files that each host applied.
+    """List who did what, in chronological order: cancels, retries, pauses, and the files that each host applied.
 
-    Who enqueued a job is in the job's enqueued_by, not in this list. --json prints one array, an object per entry with
-    the table's columns as keys.
+    This list does not show who enqueued a job: see the job's enqueued_by. --json prints an array with one object per
+    entry; the keys are the table's columns.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         begin = None if since is None else since_instant(since, times.now, times.timezone)
@@ -71,7 +69,7 @@ def audit(
     if not entries and not as_json:
         complain("no entry" if wanted == TrailFilter() else "no such entry")
     if len(newest_first) > limit:
-        complain(f"the newest {limit} are shown; there are older ones: --limit, or a later --since")
+        complain(f"only the newest {limit} entries are shown: raise --limit, or give a later --since")
 
 
 def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
@@ -98,7 +96,7 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
     why = f": {safe(entry['why'])}" if entry["why"] else ""
     detail = entry["detail"]
     if entry["action"] == "ack" and entry["subject"] in KINDS and isinstance(detail, dict):
-        # Like every ack's entry, this one says when the ack ends. Leave that out, since the finding has ended for good.
+        # Every ack's entry has an end time. Omit it here, since this ack has ended its finding for good.
         rest = {name: value for name, value in detail.items() if name not in ("until", "up_to")}
         detail = {"holds": "for good"} | rest
     shown = _detail(detail, times)
@@ -106,7 +104,7 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
 
 
 def _detail(detail: Any, times: LocalTimes) -> str:
-    """Format *detail* in at most DETAIL_SHOWN characters. Ids are only counted; instants are in the zone of *times*."""
+    """Format *detail* in at most DETAIL_SHOWN characters: ids as their number, instants in the zone of *times*."""
     if isinstance(detail, BadJson):
         return f"cannot be read: {safe(detail.reason)}"
     if not isinstance(detail, dict):
@@ -122,7 +120,7 @@ def _detail(detail: Any, times: LocalTimes) -> str:
 
 
 def _on_the_clock(value: Any, times: LocalTimes) -> str:
-    """Format a stored instant in the table's time zone, or return "" if *value* is no instant."""
+    """Format a stored instant in the time zone of *times*, or return "" if *value* is not an instant."""
     try:
         read = datetime.fromisoformat(value) if isinstance(value, str) else None
         return times.clock(read) if read is not None and read.tzinfo is not None else ""

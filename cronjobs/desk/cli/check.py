@@ -25,7 +25,7 @@ from cronjobs.errors import ConfigError, DatabaseError, UsageError
 def check(
     source: Source,
     no_import: Annotated[bool, typer.Option("--no-import", help="Do not import the handlers.")] = False,
-    live: Annotated[bool, typer.Option("--live", help="Also check in the database that everything runs.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Also read the database, and list what is going wrong.")] = False,
     against: Annotated[
         str | None,
         typer.Option("--against", metavar="URL", help="Also check that the payloads in that database fit this code."),
@@ -35,10 +35,10 @@ def check(
     """Find what is wrong with the configuration and its handlers, without a database.
 
     Reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands on cron's
-    PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock
-    change. --live also reads the database and, as status does, lists what is wrong, since when, and what to type. Run
-    it in CI, and after each edit. Before a deploy, --against reads every waiting, failed and dead job in the production
-    database, and lists those whose payload the new handlers would not accept. It writes nothing.
+    PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock change.
+    --live also reads the database and, like status, lists what is wrong, since when, and which command to run. Run it
+    in CI, and after each edit. Before a deploy, use --against: it reads every waiting, failed and dead job in the
+    production database, and lists those whose payload the new handlers would not accept. It writes nothing.
 
     Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live or --against cannot use the
     database.
@@ -73,7 +73,7 @@ def check(
 
 
 def _live_anyway(source: Source) -> list[str]:
-    """List the database's findings although the file is unusable. Return [] if the database is unusable, too."""
+    """List the database's findings even though the file is unusable. Return [] if the database is unusable as well."""
     from cronjobs.desk.cli.check_live import ask_database
 
     try:

@@ -40,7 +40,9 @@ def lines(found: PayloadReview) -> Iterator[str]:
         yield coloured(safe(f"{group.job_type}: {group.example}", 1000), "red")
         yield f"    {counted(group.jobs, 'job')} ({_statuses(group)}): {_ids(group)}; {group.remedy}"
     if found.misfits:
-        yield f"of {counted(found.checked, 'payload')} that may still run, {found.misfits:,} would not run on this code"
+        yield (
+            f"of {counted(found.checked, 'payload')} of jobs that may still run, {found.misfits:,} do not fit this code"
+        )
 
 
 def as_json_object(found: PayloadReview) -> dict[str, Any]:

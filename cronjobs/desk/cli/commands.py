@@ -105,7 +105,7 @@ class CommandRow(NamedTuple):
 
     A module whose name has a dot is outside this folder.
 
-    ``help``: the first line of the function's docstring, or the group's help. A test compares the two.
+    ``help``: the first line of the function's docstring, or the group's help. A test checks that they match.
     """
 
     where: str

@@ -30,11 +30,11 @@ def show(
 ) -> None:
     """Show every key in effect, with its value and where the value comes from.
 
-    A value comes from the default, a line of the file, an environment variable (also one that the file names as ${…}),
-    the env_file, or the command line. Passwords, and values with a name like a password's, are masked. For named
-    entries, such as schedules, only the keys that the file has are shown, unless KEY names the entry; --json has all
-    keys. No handler is imported, so settings in @job are not shown. --json prints one array of {key, value, source,
-    where}.
+    A value comes from the default, a line of the file, an environment variable (including one that the file names as
+    ${…}), the env_file, or the command line. Passwords are masked, and so is any value whose name suggests a secret.
+    For named entries, such as schedules, only the keys that the file sets are shown, unless KEY names the entry; --json
+    prints all keys. No handler is imported, so settings in @job are not shown. --json prints one array of {key, value,
+    source, where}.
     """
     settings = load_settings(source, need_database=False)
     given = Given(source.given("config"), source.given("database_url"), os.environ)

@@ -41,7 +41,7 @@ class CrontabGroup(LazyGroup):
         ),
         "import": CommandRow(
             "cronjobs.contrib.take_over.cli:import_crontab",
-            "Convert your crontab to a cronjobs.yaml that keeps cron's meaning of each line.",
+            "Convert your crontab to a cronjobs.yaml in which each line keeps the meaning that it has under cron.",
         ),
         "compare": CommandRow(
             "cronjobs.contrib.take_over.cli:compare",
@@ -94,13 +94,17 @@ def install(
 
     The tick is real: it runs what is due, and shows which database cron will reach. If it fails, nothing is installed,
     and the exit code is the tick's. The line is in a block marked with the configuration's path: installing again
-    replaces it, several projects can share a crontab, and no other line is touched. If cron itself runs a command that
-    a schedule also has, as after restore, nothing is installed, since the command would run twice.
+    replaces it, several projects can share a crontab, and no other line is touched. If cron itself already runs a
+    command that is also in a schedule, as it does after restore, nothing is installed, since the command would run
+    twice.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
     if twice := doubled.sentence(doubled.doubled(old, wanted.settings)):
-        say = f'{twice}, and ticks would run each again: "cronjobs crontab swap" hands them over'
+        say = (
+            f'{twice}, and ticks would run the same commands again: "cronjobs crontab swap" hands these lines over '
+            "to cronjobs"
+        )
         if not force and crontab.find(old, wanted.file) is None:
             raise crontab.CrontabError(f"{say} (use --force to install anyway)")
         complain(say)
@@ -123,7 +127,7 @@ def install(
 def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
     """Remove only this configuration's block from your crontab.
 
-    The configuration file need not exist any more: the block is found by its path.
+    The configuration file may already be gone: the block is found by the file's path.
     """
     file = config_file(context, config)
     old = program.read()
@@ -137,8 +141,8 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
         echo(f"removed from {host.user().pw_name}'s crontab: cron no longer starts ticks for {file}")
         if swapping.restore(new, file) != new:
             complain(
-                "the lines that swap commented out are still there, and nothing runs them now: "
-                f"cronjobs crontab restore --config {one_line(str(file), 300)}"
+                "the lines that swap commented out are still comments, so nothing runs them now: cronjobs crontab "
+                f"restore --config {one_line(str(file), 300)}"
             )
 
 
@@ -191,13 +195,20 @@ class CrontabState:
             return cls("unknown", str(error))
         twice = doubled.sentence(doubled.doubled(text, wanted.settings))
         if found is None and twice:
-            sentence = f'{twice}: "cronjobs crontab swap" hands them over and installs this'
+            sentence = f'{twice}: "cronjobs crontab swap" hands these lines over to cronjobs and installs this block'
             return cls("missing", sentence, None, text)
         if found is None:
-            return cls("missing", f'the crontab of {owner} does not have it: "cronjobs crontab install"', None, text)
+            return cls(
+                "missing",
+                (f'the crontab of {owner} does not have this block: run "cronjobs crontab install"'),
+                None,
+                text,
+            )
         if crontab.install(text, wanted.block, wanted.file) == text:
             return cls("same", f"{owner}'s crontab has exactly this", found.text, text)
-        sentence = f'the crontab of {owner} has something else; "cronjobs crontab install" would change it:'
+        sentence = (
+            f'the crontab of {owner} has a different version of this block; "cronjobs crontab install" would change it:'
+        )
         return cls("differs", sentence, found.text, text)
 
     def report(self, wanted: CrontabArgs) -> dict[str, object]:
@@ -249,13 +260,13 @@ def tell_tick(tick: host.BareTick) -> None:
     if not tick.works:
         complain(f"that tick failed with exit code {tick.code}; so will every tick until this is fixed:")
     elif tick.code:
-        complain("a job ended dead in that tick: see cronjobs jobs list --status dead")
+        complain("a job died in that tick: see cronjobs jobs list --status dead")
     if tick.said:
         complain(crontab.indented(tick.said))
 
 
 def tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:
-    """Print who gets the output of a failing tick. Warn if nobody does, or if no cron daemon runs here."""
+    """Print who gets the output of a failing tick. Warn if nobody does, or if no cron daemon is running here."""
     mailto = environment.get("MAILTO", environment["LOGNAME"])
     elsewhere = 'look at "cronjobs status", or set log: in the configuration'
     if host.mail_program() is None:
@@ -266,9 +277,9 @@ def tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> No
     elif not mailto:
         complain(f'MAILTO="" in this crontab: cron does not mail the output of a failing tick: {elsewhere}')
     else:
-        echo(f"when something fails, cron mails it to {mailto}; a tick without failures is silent")
+        echo(f"when something fails, cron mails the output to {mailto}; a tick without failures prints nothing")
     if host.daemon_runs() is False:
-        complain("no cron daemon runs here, so nothing will happen yet (Debian: service cron start)")
+        complain("no cron daemon is running here, so no tick will start yet (Debian: service cron start)")
     if "CRONJOBS_DATABASE_URL" in os.environ and "CRONJOBS_DATABASE_URL" not in environment:
         complain("CRONJOBS_DATABASE_URL is set here, but not in cron's environment")
     for other in crontab.same_file(text, wanted.file):

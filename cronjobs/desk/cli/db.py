@@ -33,7 +33,7 @@ from cronjobs.text import one_line
 class DbGroup(LazyGroup):
     table = {  # noqa: RUF012 never changed
         "upgrade": CommandRow("db:upgrade", "Create or migrate the tables to this version's revision."),
-        "current": CommandRow("db:current", 'Print the revision of the database, "none" if it has no tables.'),
+        "current": CommandRow("db:current", 'Print the revision of the database, or "none" if it has no tables.'),
         "check": CommandRow(
             "db:check", "Compare the tables with what this version expects; exit 1 if something is missing or changed."
         ),
@@ -43,8 +43,8 @@ class DbGroup(LazyGroup):
         ),
         "grants": CommandRow(
             "db:grants",
-            "Print as SQL the least rights that each kind of program needs, for the owner of a PostgreSQL "
-            "database to apply.",
+            "Print SQL that grants each kind of program its least rights, for the owner of a PostgreSQL database "
+            "to apply.",
         ),
         "copy": CommandRow(
             "cronjobs.contrib.copy.cli:copy",
@@ -74,8 +74,8 @@ def upgrade(
 ) -> None:
     """Create or migrate the tables to this version's revision.
 
-    The upgrade is atomic and safe to repeat. Two upgrades at once wait for each other. Ticks may continue meanwhile:
-    migrations only add to the tables, so the running version also works with the new ones.
+    The upgrade is atomic and safe to repeat. Concurrent upgrades wait for each other. Ticks can keep running during an
+    upgrade: migrations only add to the tables, so the version in use also works with the new tables.
     """
     settings = load_settings(source)
     if new:
@@ -102,7 +102,7 @@ def _warn_of_autogenerate(folder: Path, database: Database) -> None:
 
 
 def _warn_of_rights(database: Database) -> None:
-    """Warn that roles of ``db grants`` have no rights to new tables until ``db grants`` is applied again."""
+    """Warn of roles from ``db grants`` that have no rights on new tables until ``db grants`` is applied again."""
     if database.is_sqlite:
         return
     with database.read() as connection:
@@ -114,7 +114,7 @@ def _warn_of_rights(database: Database) -> None:
 
 
 def current(source: Source, as_json: JsonOption = False) -> None:
-    """Print the revision of the database, "none" if it has no tables."""
+    """Print the revision of the database, or "none" if it has no tables."""
     with closing(open_database(load_settings(source))) as database:
         revision, newest = migrations.current(database), migrations.head()
     if as_json:
@@ -124,13 +124,13 @@ def current(source: Source, as_json: JsonOption = False) -> None:
     if revision is not None:
         refuse_unsupported(revision)
     if (revision or "") < newest:
-        complain(f'this version brings revision {newest}: run "cronjobs db upgrade"')
+        complain(f'this version needs revision {newest}: run "cronjobs db upgrade"')
 
 
 def check(source: Source, as_json: JsonOption = False) -> None:
     """Compare the tables with what this version expects; exit 1 if something is missing or changed.
 
-    An index or a column that you added yourself is no finding. On PostgreSQL the command creates temporary tables to
+    An index or a column that you added yourself is not reported. On PostgreSQL the command creates temporary tables to
     compare with, and rolls them back.
     """
     with closing(open_database(load_settings(source))) as database:
@@ -150,7 +150,9 @@ def sql(
     source: Source,
     dialect: Annotated[
         Dialect | None,
-        typer.Option("--dialect", metavar="KIND", help="postgresql or sqlite; no configuration is read then."),
+        typer.Option(
+            "--dialect", metavar="KIND", help="postgresql or sqlite. With this option, no configuration is read."
+        ),
     ] = None,
     schema: Annotated[
         str | None, typer.Option("--schema", metavar="NAME", help="PostgreSQL: the schema for the tables.")
@@ -171,7 +173,7 @@ def grants(
             "--role",
             metavar="KIND=NAME",
             help="Only these roles, e.g. run=app. Kinds: migrate, run, enqueue, read, token. Default: "
-            "all, as cronjobs_KIND.",
+            "all kinds, each as the role cronjobs_KIND.",
         ),
     ] = None,
     schema: Annotated[
@@ -184,15 +186,17 @@ def grants(
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help='Let enqueuers use on_conflict="replace": change jobs that have not begun.'),
+        typer.Option(
+            "--replace", help=('Let enqueuers use on_conflict="replace", which changes jobs that have not begun.')
+        ),
     ] = False,
     find: Annotated[
-        bool, typer.Option("--find", help="Let enqueuers use find() and wait(): read jobs, payloads and results.")
+        bool, typer.Option("--find", help="Let enqueuers use find() and wait(), which read jobs, payloads and results.")
     ] = False,
 ) -> None:
-    """Print as SQL the least rights that each kind of program needs, for the owner of a PostgreSQL database to apply.
+    """Print SQL that grants each kind of program its least rights, for the owner of a PostgreSQL database to apply.
 
-    Apply it with cronjobs db grants | psql …. That is safe to repeat, and needed again after an upgrade. The SQL
+    Apply the SQL with cronjobs db grants | psql …. Repeating this is safe, and necessary after an upgrade. The SQL
     creates missing roles without a login. Grant these roles to your users: GRANT cronjobs_run TO app.
     """
     names = _names(role or [])
@@ -202,15 +206,19 @@ def grants(
 def adopt(
     source: Source,
     force: Annotated[
-        bool, typer.Option("--force", help="Adopt even while hosts tick for the present owner, which locks them out.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Adopt the database even while hosts still tick for its present owner; this locks those hosts out.",
+        ),
     ] = False,
 ) -> None:
     """Assign the database to the configuration's project and environment.
 
     Use this for a copy that was restored elsewhere, for the database of a project that was renamed, or for a database
-    that "db copy" closed. Until you adopt it, ticks claim nothing there. The command refuses while hosts tick for the
-    database's present project and environment, since then the file here is most likely wrong. Think before you adopt a
-    copy of production: its waiting jobs will run here. The audit trail records the adoption.
+    that "db copy" closed. Until you adopt it, ticks claim nothing there. The command refuses while hosts are ticking
+    for the database's present project and environment, since the file here is then most likely the wrong one. Think
+    before you adopt a copy of production: its waiting jobs will run here. The audit trail records the adoption.
     """
     settings = load_settings(source)
     with closing(open_database(settings)) as database, database.write() as connection:
@@ -219,7 +227,7 @@ def adopt(
             require_no_ticks(connection, settings, quiet_after(settings.run.every))
         before = reopen(connection, settings.project, settings.environment, operator())
     there, here = _name(before.project, before.environment), _name(settings.project, settings.environment)
-    echo(f"belongs to {here} already: nothing to do" if there == here else f"{there} → {here}")
+    echo(f"the database already belongs to {here}: nothing to do" if there == here else f"{there} → {here}")
 
 
 def _address(source: Source, dialect: Dialect | None, schema: str | None) -> Address:
@@ -234,7 +242,7 @@ def _address(source: Source, dialect: Dialect | None, schema: str | None) -> Add
 
 
 def _names(given: list[str]) -> dict[Role, str]:
-    """Map each kind of role to the name of the role that gets its rights. If none is given, use the default names."""
+    """Map each kind of role to the name of the role that gets its rights. If *given* is empty, use the default ones."""
     names: dict[Role, str] = {}
     for pair in given:
         kind, _, name = pair.partition("=")

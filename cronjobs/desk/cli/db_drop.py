@@ -23,7 +23,7 @@ from cronjobs.engine.schema import dropping
 from cronjobs.engine.schema.dropping import Content
 from cronjobs.errors import DatabaseError, UsageError
 
-LATE: Final = timedelta(seconds=30)  # a tick may start and end this much after its minute
+LATE: Final = timedelta(seconds=30)  # how long after its minute a tick may start and end
 WORDS: Final = {"queued": "waiting", "failed": "retrying", "running": "running", "dead": "dead"}
 
 
@@ -33,14 +33,15 @@ def drop(
         bool, typer.Option("--dry-run", help="List what would be dropped and what would stay; drop nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the project's name.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Drop even while jobs or ticks still run.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Drop even while jobs or ticks are still running.")] = False,
 ) -> None:
     """Drop the tables, including all jobs and their history, and list what is left outside the database.
 
     Tables, views, functions and the version table are dropped in one transaction; your own tables are not touched. The
-    command asks for the project's name. It refuses while jobs or ticks still run, and if the database belongs to
-    another project. It lists what stays, with the commands that remove it: the crontab's line, systemd units, files,
-    the PostgreSQL schema and roles. First remove what starts ticks: on SQLite the next tick creates the tables again.
+    command asks for the project's name. It refuses while jobs or ticks are still running, and if the database belongs
+    to another project. It lists what stays, with the commands that remove it: the crontab's line, systemd units, files,
+    the PostgreSQL schema and roles. First remove whatever starts ticks: on SQLite the next tick would create the tables
+    again.
     """
     settings = load_settings(source)
     if file := missing_file(settings):
@@ -70,7 +71,7 @@ def _ask(content: Content, project: str, yes: bool) -> None:
         return
     word = project or "drop"
     if not is_interactive():
-        raise UsageError("there is no terminal to ask on: add --yes. Nothing was dropped")
+        raise UsageError("there is no terminal to confirm this on: add --yes. Nothing was dropped")
     _tell_jobs(content)
     what = "the project's name" if project else '"drop"'
     if typer.prompt(f"To drop them for good, type {what} ({word})", err=True, default="", show_default=False) != word:
@@ -80,7 +81,7 @@ def _ask(content: Content, project: str, yes: bool) -> None:
 
 def _tell_jobs(content: Content) -> None:
     jobs = ", ".join(f"{number:,} {WORDS[status]}" for status, number in sorted(content.jobs.items()) if number)
-    complain(f"these tables have jobs that nobody has dealt with: {jobs}" if jobs else "no job waits or is dead")
+    complain(f"these tables have jobs that nobody has dealt with: {jobs}" if jobs else "no job is waiting or dead")
 
 
 def _tell(content: Content, verb: str) -> None:

@@ -57,10 +57,10 @@ def dev(
 ) -> None:
     """Run ticks in the foreground while you write handlers: as cron does, but at once, printing each event.
 
-    A tick begins as soon as a job is due, and every few seconds. Each tick is a new process, so edits to the handlers
-    or the file apply from the next tick on. Schedules do not fire without --schedules. A message that every tick
-    repeats is printed once. Ctrl-C stops claiming, gives running jobs their shutdown grace, and exits with 0. A second
-    Ctrl-C ends the tick at once.
+    A tick starts as soon as a job is due, and otherwise every few seconds. Each tick is a new process, so edits to the
+    handlers or the file apply from the next tick on. Schedules do not fire without --schedules. A message that every
+    tick repeats is printed once. Ctrl-C stops claiming, gives running jobs their shutdown grace, and exits with 0. A
+    second Ctrl-C ends the tick at once.
     """
     pause = typed.span(every, "--every", above_zero=True)
     settings = load_settings(source)
@@ -140,7 +140,8 @@ class _Ticks:
             self._running = tick
             if self.stopped_by is not None:
                 tick.terminate()
-            # Read in a thread, since a process that a handler left running may keep the pipe open after the tick.
+            # Read in a thread, since a process that a handler left running may keep the pipe open after the tick has
+            # exited.
             reader = threading.Thread(target=self._tell, args=[tick], daemon=True)
             reader.start()
             code = tick.wait()

@@ -21,7 +21,7 @@ from cronjobs.engine.schedules.changes import SyncPlan
 from cronjobs.model import duration_text, seconds_text
 from cronjobs.text import one_line
 
-LINES: Final = 50  # the most schedules to show
+LINES: Final = 50  # show at most this many schedules
 
 
 def show(settings: Settings, *, queue: str | None, only: str | None, as_json: bool, fires: bool) -> None:
@@ -67,7 +67,7 @@ def _object(settings: Settings, database: Database, known: JobTypes, found: Outl
 def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
     lines = [coloured(line, "yellow") for line in pause_lines(found.pauses, settings.timezone)]
     if found.expired:
-        lines.append(f"{counted(found.expired, 'lease')} expired: these attempts would be settled first")
+        lines.append(f"{counted(found.expired, 'lease')} expired: their attempts would be settled first")
     lines += _sync_lines(found.sync)
     for schedule in found.schedules[:LINES]:
         lines += _schedule_lines(settings.timezone, schedule)
@@ -81,9 +81,11 @@ def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
     else:
         lines.append("no job would run")
     if found.next_run_at is not None:
-        lines.append(f"the next one is due {in_full(found.next_run_at, settings.timezone)}")
+        lines.append(f"the next job is due {in_full(found.next_run_at, settings.timezone)}")
     for job_type, waiting in found.unresolved:
-        text = f'{counted(waiting, "job")} of type "{job_type}" would wait, as there is no handler or command here'
+        text = (
+            f'{counted(waiting, "job")} of type "{job_type}" would wait, as there is no handler or command for it here'
+        )
         lines.append(coloured(one_line(text, 500), "red"))
     lines += [coloured(one_line(f"{fault.where}: {fault.what}", 1000), "red") for fault in known.faults]
     return [*lines, "nothing was changed"]
@@ -134,6 +136,9 @@ def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
     if job_type is not None and job_type.executor is not None:
         facts.append(f"on executor {job_type.executor}, by its supervisor")
     elif timeout_s is not None and timeout_s > longest.total_seconds():
-        above = f"its timeout {seconds_text(timeout_s)} is above the {duration_text(longest)} of a tick"
+        above = (
+            f"its timeout of {seconds_text(timeout_s)} is longer than the {duration_text(longest)} allowed within a "
+            "tick"
+        )
         facts.append(f"in a process of its own: {above}")
     return one_line(f"{name} {job['job_type']}: {', '.join(facts)}", 300)

@@ -60,9 +60,9 @@ def list_effects(
 ) -> None:
     """List effects, the most recently begun first.
 
-    An unknown effect was begun, and its end was never recorded. A stopped effect is unknown, and a job died because of
-    it. A skipped effect is unknown, and counted as done. --json prints one array, an object per effect with the table's
-    columns as keys, and the state shown in this list under "standing".
+    An unknown effect was begun, but its outcome was never recorded. A stopped effect is unknown, and a job died because
+    of it. A skipped effect is unknown, but was counted as done. --json prints an array with one object per effect; the
+    keys are the table's columns, and "standing" is the state shown in this list.
     """
     with snapshot(source, only_database=True) as (_, connection, times):
         rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
@@ -121,7 +121,7 @@ def settle(
             at=database_now(connection),
             **by_hand(),
         )
-        # Find the jobs by their error: this sentence, as the worker truncates and stores it.
+        # Find the jobs by their error, which is the text of EffectUnknown, truncated as the worker stores it.
         dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
     done = "is recorded as done: no attempt will repeat it"
     undone = "counts as never begun: the next attempt will do it"
@@ -143,7 +143,7 @@ def _settled(connection: Connection, key: str, verdict: Verdict, result: str | N
             "again, use a new key"
         )
     if found.running and found.state == "begun":
-        raise CronjobsError(f"job {found.job_id} is doing the effect {safe(key)} right now: wait until it ends")
+        raise CronjobsError(f"job {found.job_id} is performing the effect {safe(key)} now: wait until the job ends")
     if verdict is Verdict.DONE:
         ledger.settle(connection, key, result)
     else:

@@ -39,11 +39,15 @@ def enqueue(
     at: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Run no earlier than this time: 2026-11-20T09:00+01:00, or in the file's timezone."
+            metavar="TIME",
+            help=(
+                "Run no earlier than this time, e.g. 2026-11-20T09:00+01:00; without an offset, in the file's timezone."
+            ),
         ),
     ] = None,
     delay: Annotated[
-        str | None, typer.Option("--in", metavar="DURATION", help="Run no earlier than this long from now: 5m, 24h.")
+        str | None,
+        typer.Option("--in", metavar="DURATION", help="Wait at least this long before running, e.g. 5m or 24h."),
     ] = None,
     queue: Annotated[str, typer.Option(help="The queue it waits in.")] = "default",
     priority: Annotated[int, typer.Option(metavar="N", min=0, max=9, help="0 goes first, 9 last.")] = 5,
@@ -54,7 +58,10 @@ def enqueue(
         str, typer.Option(metavar="keep|replace", help="What to do with the key's existing job if it has not begun.")
     ] = "keep",
     concurrency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The key that limits: counts this job under.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="KEY", help=("The key under which the file's limits: count this job."), show_default=False
+        ),
     ] = None,
     max_attempts: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of tries. Default: the job type's.")
@@ -67,21 +74,21 @@ def enqueue(
     ] = None,
     wait: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="How long to wait for room, if its queue is full and has on_full: wait."),
+        typer.Option(metavar="DURATION", help="How long to wait for room if the queue is full and has on_full: wait."),
     ] = "30s",
     force: Annotated[bool, typer.Option("--force", help="Accept a TYPE that no handler has.")] = False,
     no_import: Annotated[
-        bool, typer.Option("--no-import", help="Do not import handlers or check that one has TYPE.")
+        bool, typer.Option("--no-import", help="Do not import handlers, or check that TYPE has one.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Enqueue one job; a tick runs it when it is due.
 
-    A TYPE that no handler has, here or on a host that ticked lately, is refused; --force enqueues it all the same. You
-    get a warning if the payload does not fit the handler here. A full queue (max_waiting in the file) refuses the job,
-    drops it (reported and counted), or lets the command wait.
+    A TYPE that has no handler, neither here nor on a host that ticked recently, is refused; --force enqueues the job
+    anyway. You get a warning if the payload does not fit the handler here. A full queue (max_waiting in the file)
+    refuses the job, drops it (reported and counted), or makes the command wait.
 
-    Exit codes: 0 enqueued, exists already, or dropped by its queue; 1 its queue is full, 2 refused: nothing was
+    Exit codes: 0 enqueued, already exists, or dropped by its queue; 1 its queue is full; 2 refused: nothing was
     written; 3 configuration; 4 database.
     """
     arguments = typed.payload(payload)
@@ -129,10 +136,13 @@ def enqueue(
         echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings.timezone)}")
     else:
         echo(f"job {put.id} existed already ({status_word(put.status or '')})")
-    with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: sys.stdout is None, since stdout is closed
         sys.stdout.flush()  # print the result before any user code runs
     if not put.new and put.status in ("dead", "cancelled"):
-        complain(f'its key is used; to run that job again: "cronjobs jobs retry {put.id}"')
+        complain(
+            f'job {put.id} has used the key, so no new job was enqueued; to run that job again: "cronjobs jobs retry '
+            f'{put.id}"'
+        )
     say_paused(paused if put.new or put.replaced else None)
     if put.id is not None and (put.new or put.replaced) and not no_import:
         warn_if_unfit(settings, job_type, arguments, f"Job {put.id} waits", f"cronjobs jobs cancel {put.id}")

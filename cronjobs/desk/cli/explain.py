@@ -71,7 +71,7 @@ def explain(
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help='The occurrence of that time: 2026-11-20T02:15, 02:15 (the last one), "yesterday 02:15".',
+            help='Explain the occurrence at this time: 2026-11-20T02:15, 02:15 (the last one), "yesterday 02:15".',
         ),
     ] = None,
     since: Annotated[
@@ -100,14 +100,14 @@ def explain(
     without an offset are in the schedule's time zone.
 
     For a job, given by its number or by --key, it says who made it, how each attempt went, where it is now, and what
-    happens next. For a job type: which ticks could run it, since when none can, what could not be imported, and what
-    waits.
+    happens next. For a job type: which ticks could run it, since when no tick can, what could not be imported, and what
+    is waiting.
 
-    --json prints one object: subject, at, verdict, sentences, facts; for a list subject, from, to, summary, counts and
-    the objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a pause),
-    pending (no tick has settled it yet, a pause holds it back, or it is not due yet), not_due, not_yet_defined,
-    retired, beyond_retention, unknown; of a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger
-    knows it), unknown; of a name of exec also absent (no run started when one was due); of a type: runnable,
+    --json prints one object: subject, at, verdict, sentences, facts; for a list, it has subject, from, to, summary,
+    counts, and these objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a
+    pause), pending (no tick has settled it yet, a pause holds it back, or it is not due yet), not_due, not_yet_defined,
+    retired, beyond_retention, unknown; for a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger
+    knows it), unknown; for a name used with exec, also absent (no run started when one was due); for a type: runnable,
     not_runnable, unknown. Exit code 1: no such schedule, job, key or type.
     """
     if [what, key, job_type].count(None) != 2:
@@ -164,7 +164,7 @@ def explain(
                 explanation = explain_occurrence(facts)
                 if exec_evidence(connection, evidence.name, settings, types) is not None:
                     its_runs = safe(f"cronjobs explain {shlex.quote(EXEC_PREFIX + evidence.name)}", 300)
-                    said = f'A line of cronjobs exec has the name {safe(evidence.name, 80)}, too; see "{its_runs}".'
+                    said = f'A line run by cronjobs exec is also named {safe(evidence.name, 80)}; see "{its_runs}".'
                     explanation = replace(explanation, sentences=(*explanation.sentences, said))
     if explanation is not None:
         as_text = [line for sentence in explanation.sentences for line in wrapped(sentence, width(), "  ")]
@@ -183,16 +183,16 @@ def _unknown(
         if refused := refusing(connection, ticking(ticks, now, settings.run.every)):
             host, (why, since) = min(refused.items())
             when = "" if since is None else f" since {since:%Y-%m-%d %H:%M:%S} UTC"
-            text += f'host {safe(host, 80)} refuses the file{when}: {why} ("cronjobs sync --plan" shows the rest).'
+            text += f'host {safe(host, 80)} has refused the file{when}: {why} ("cronjobs sync --plan" shows the rest).'
         else:
-            text += "the next one does; a new schedule never fires for the past."
+            text += "the next tick will; a new schedule never fires for times before that."
         return Explanation(name, None, "not_yet_defined", (text,)), 0
     if name in settings.disabled_schedules:
         problems = "; ".join(map(str, settings.problems_of(name)))
         text = f"schedule {safe(name, 80)} was never applied, because its entry is broken: {problems}"
     elif name in settings.elsewhere:
         here = f'"{safe(settings.environment, 80)}"' if settings.environment else "none"
-        text = f"schedule {safe(name, 80)} is in the file for other environments than this one ({here})."
+        text = f"schedule {safe(name, 80)} is in the file, but only for environments other than this one ({here})."
         return Explanation(name, None, "not_yet_defined", (text,)), 0
     elif (job_id := job_of_key(connection, name)) is not None:
         text = (
@@ -215,7 +215,7 @@ def _no_schedule(name: str, known: Sequence[str]) -> str:
 
 def _no_key(key: str, kept: timedelta) -> str:
     return (
-        f'no job has the idempotency key "{safe(key, 80)}": none was enqueued with it, or it ended more than '
+        f'no job has the idempotency key "{safe(key, 80)}": none was enqueued with the key, or its job ended more than '
         f"{duration_text(kept)} ago (retention.keys)"
     )
 

@@ -53,7 +53,10 @@ SinceOption = Annotated[
     typer.Option(
         "--since",
         metavar="WHEN",
-        help="Only jobs created, started, failed or ended since then: 90m, 24h or 7d ago, or since 2026-03-29T02:00.",
+        help=(
+            "Only jobs created, started, failed or ended since this time: 90m, 24h or 7d (ago), or an instant like "
+            "2026-03-29T02:00."
+        ),
     ),
 ]
 ErrorTypeOption = Annotated[

@@ -62,9 +62,10 @@ from cronjobs.engine.store import explaining, listing, schedules
 from cronjobs.errors import UsageError
 from cronjobs.model import OUTCOME_WORDS, rough
 
-READ_AT_MOST: Final = 20_000  # the most failures of each kind to read
-COUNTED_AT_MOST: Final = 1_000_000  # the most attempts, or ledger rows, to count; that takes three seconds on SQLite
-TALLIES_AT_MOST: Final = 1_000  # the most schedules and job types to count for each outcome
+READ_AT_MOST: Final = 20_000  # read at most this many failures of each kind
+# count at most this many attempts, or ledger rows; that takes three seconds on SQLite
+COUNTED_AT_MOST: Final = 1_000_000
+TALLIES_AT_MOST: Final = 1_000  # count at most this many schedules and job types for each outcome
 INDENT: Final = 26  # columns before the text: time of day and outcome
 SECOND: Final = timedelta(seconds=1)
 _WORDS: Final = {"pause": "paused", "deploy": "deployed", "early": "ran early"} | ACTS
@@ -161,14 +162,14 @@ def history(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List what happened, in order of time: failures, outages, pauses, deploys; successes are counted.
+    """List what happened, in chronological order: failures, outages, pauses, deploys; successes are counted.
 
-    The first line counts everything. What went wrong comes next, with a line for each: jobs that died; attempts that
-    failed, timed out, were lost, interrupted or cancelled; occurrences that were missed, or that a wrong clock ran
-    early. Without --outcome, also who cancelled, retried, dismissed, released or rescheduled jobs, and who triggered or
+    The first line counts everything. Next comes what went wrong, one line each: jobs that died; attempts that failed,
+    timed out, were lost, interrupted or cancelled; occurrences that were missed, or that a wrong clock ran early.
+    Without --outcome, also who cancelled, retried, dismissed, released or rescheduled jobs, and who triggered or
     backfilled a schedule. Without --outcome and --type, also times without ticks, clocks that were set back, pauses,
-    and deploys: a file was applied, or a host ran other code. If there are more than --limit, entries with the same
-    error share a line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or
+    and deploys: a file was applied, or a host ran other code. If there are more entries than --limit, those with the
+    same error share a line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or
     coalesced. Entries that are left out are counted on stderr. "cronjobs jobs show ID" prints whole errors, tracebacks
     and outputs.
 
@@ -206,13 +207,13 @@ def history(
         write([*head, *_lines(shown.lines, times), *_tally_lines(shown.tallies, times)])
     for kind, begin in begins.items():
         if begin > asked.begin:
-            complain(f"only the newest {COUNTED_AT_MOST:,} {kind}s are counted: since {times.clock(begin)}")
+            complain(f"only the newest {COUNTED_AT_MOST:,} {kind}s are counted, back to {times.clock(begin)}")
     if shown.left_out:
-        complain(f"left out: {_counts(shown.left_out)}: raise --limit, or choose a shorter time")
+        complain(f"left out: {_counts(shown.left_out)}; raise --limit, or choose a shorter period")
 
 
 def _instant(text: str, times: Times, option: str) -> datetime:
-    """Parse a duration before now, an instant, or a time of day, which means the last time that the clock showed it."""
+    """Parse a duration (back from now), an instant, or a time of day (the last time that the clock showed it)."""
     with suppress(ValueError):
         wall = typed.of_day(text, times.local(times.now).replace(tzinfo=None))
         if wall is not None:
@@ -289,7 +290,7 @@ def _gap(row: Any) -> dict[str, Any]:
 
 
 def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
-    """Return when the ticks' clock was set back, so that it showed ``started_at`` to ``finished_at`` twice."""
+    """Return when the ticks' clock was set back: it showed the time from ``started_at`` to ``finished_at`` twice."""
     return [
         {"kind": "clock", "started_at": row.started_at, "finished_at": row.finished_at}
         for row in listing.clocks_set_back(connection, asked.begin, FUTURE_WATERMARK)
@@ -303,7 +304,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
     file = None
     for row in listing.acts(connection, ["sync"], asked.begin, READ_AT_MOST, asked.end):
         detail = row.detail if isinstance(row.detail, dict) else None
-        if row.subject != file or detail is None or any(detail.values()):  # a file that is applied again is no deploy
+        if row.subject != file or detail is None or any(detail.values()):  # reapplying a file is not a deploy
             found.append(
                 {"kind": "deploy", "started_at": row.at, "host": row.host, "by": row.actor, "file": row.subject}
                 | {"changes": detail}
@@ -335,7 +336,7 @@ def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[d
     rows = listing.acts(connection, list(ACTS), asked.begin, READ_AT_MOST + 1, asked.end)
     if len(rows) > READ_AT_MOST:
         rows = rows[1:]
-        complain(f"only the newest {READ_AT_MOST:,} acts on jobs are counted: since {times.clock(rows[0].at)}")
+        complain(f"only the newest {READ_AT_MOST:,} actions on jobs are counted, back to {times.clock(rows[0].at)}")
     several = [(row, ids) for row in rows if (ids := _job_ids(row))]
     chosen = asked.names is not None or asked.job_type is not None
     ids = sorted({id_ for _, ids in several for id_ in ids})
@@ -351,7 +352,7 @@ def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[d
 
 
 def _job_ids(row: Any) -> list[int]:
-    """Return the job ids of an audit entry. Plain SQL may have written anything there."""
+    """Return the job ids of an audit entry. Someone may have written anything there with plain SQL."""
     detail = row.detail if isinstance(row.detail, dict) else {}
     ids = detail.get("ids", [detail.get("job_id")] if row.action == "trigger" else None)
     if isinstance(ids, list):
@@ -395,7 +396,9 @@ def _lines(lines_of: Sequence[Sequence[Entry]], times: Times) -> list[str]:
         beside = LocalTimes(when(entries[0]), times.timezone)  # the date printed above
         text = _entry_text(entries[0], beside)
         if len(entries) > 1:
-            text = f"{sum(map(number_of, entries)):,} alike until {beside.clock(when(entries[-1]))}, the first: {text}"
+            text = (
+                f"{sum(map(number_of, entries)):,} similar until {beside.clock(when(entries[-1]))}, the first: {text}"
+            )
         lines += _in_columns(beside.clock(when(entries[0])), outcome_of(entries[0]), text)
     return lines
 
@@ -430,7 +433,7 @@ def _in_columns(clock: str, word: str, text: str) -> list[str]:
 
 
 def _error(entry: Entry) -> str:
-    """Return text such as ": OSError: no space left on device", or "" for timed_out and lost: the outcome says it."""
+    """Return text such as ": OSError: no space left on device", or "" for timed_out and lost, which say it all."""
     by_itself = entry.get("outcome", "failed") == "failed" and entry["error_type"] not in ("TimedOut", "Lost")
     kind, error = safe(entry["error_type"], 120) if by_itself else None, safe(entry["error"], 200)
     said = class_and_text(kind, error)
@@ -447,7 +450,7 @@ def _jobs_text(entry: Entry) -> str:
 
 
 def _reason(text: str, times: LocalTimes) -> str:
-    """Say why an occurrence had no run of its own, how it ran early, or who ran it later by a backfill, and why."""
+    """Say why an occurrence had no run of its own, how it ran early, or who ran it later with a backfill, and why."""
     if text.startswith(RAN_EARLY):
         return safe(on_the_clock(early_words(text).removeprefix("ran early "), times), 200)
     by, _, before = text.partition(BEFORE) if text.startswith(BACKFILLED) else ("", "", text)
@@ -491,7 +494,9 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             ahead, back = entry["finished_at"], entry["started_at"]
             span = f"{times.clock(back)} and {LocalTimes(back, times.timezone).clock(ahead)}"
             by = rough(ahead - back)
-            return f"was at least {by} ahead, and was set back; entries dated between {span} may be older"
+            return (
+                f"was at least {by} ahead, and was set back; entries dated between {span} may be older than their date"
+            )
         case "deploy":
             changes = ", ".join(
                 f"{verb}: {', '.join(map(str, names))}"

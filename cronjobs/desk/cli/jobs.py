@@ -9,7 +9,7 @@ class JobsGroup(LazyGroup):
     table = {  # noqa: RUF012 never changed
         "list": CommandRow(
             "jobs_list:list_jobs",
-            "List jobs, newest first; with --status succeeded, dead or cancelled, last ended first.",
+            "List jobs, newest first; with --status succeeded, dead or cancelled, most recently ended first.",
             epilog="For example: cronjobs jobs list --status dead --since 24h, jobs list --group-by error",
         ),
         "show": CommandRow(

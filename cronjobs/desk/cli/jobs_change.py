@@ -38,7 +38,7 @@ YesOption = Annotated[
     bool, typer.Option("--yes", help="Do not ask; required with filters and --all if there is no terminal.")
 ]
 
-SHOWN: Final = 20  # the most unchanged jobs that the text names
+SHOWN: Final = 20  # the text output names at most this many unchanged jobs
 LOCKED_PATIENCE_S: Final = 2.0  # how long to wait for rows that another transaction has locked
 LOCKED_PAUSE_S: Final = 0.1
 KINDS_SHOWN: Final = 12
@@ -117,7 +117,7 @@ def _tell_unknown_effects(operation: Operation, retried: Collection[int]) -> Non
         operation.tell(
             [job_id],
             f"is queued again, due now. Nobody knows whether its effect {safe(key)} happened. Find out before the next "
-            f"tick, and type: {settle} done, or not-done",
+            f"tick, then run: {settle} done (or not-done)",
         )
 
 
@@ -125,14 +125,14 @@ def _tell_asked(operation: Operation, ids: Collection[int]) -> None:
     with operation.database.read() as connection:
         now = database_now(connection)
         held = operating.held(connection, ids)
-    operation.tell(ids, "is running: it is asked to stop at its runner's next heartbeat")
+    operation.tell(ids, "is running: it will be asked to stop at its runner's next heartbeat")
     left = [job_id for job_id, holding in held.items() if not holding.permitted(now)]
     operation.tell(
         [job_id for job_id in left if held[job_id].locked_until < now],
-        "has an expired lease: the next tick cancels it, unless its runner does before",
+        "has an expired lease: the next tick will cancel the job, unless its runner does so first",
     )
     gone = [job_id for job_id in left if operation.named and operation.holders.is_gone(held[job_id].locked_by)]
-    operation.tell(gone, "has lost its runner: the next tick on this host cancels it")
+    operation.tell(gone, "has lost its runner: the next tick on this host will cancel the job")
 
 
 def _release(operation: Operation, ids: Sequence[int]) -> None:
@@ -163,7 +163,7 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
 
 
 def _refuse(operation: Operation, ids: Sequence[int]) -> None:
-    """Record why each of *ids* was not changed. Without a reason, the row was locked, so the job is tried again."""
+    """Record why each of *ids* was not changed. No reason means that the row was locked, so the job is tried again."""
     if not ids:
         return
     verb = operation.verb
@@ -194,7 +194,10 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
             refused[job_id] = f"is {status_word(job.status)}: nothing to {verb.name}"
 
 
-EXEC_WORDS: Final = {"retry": "cron runs its line again when due", "cancel": "a signal to exec stops it"}
+EXEC_WORDS: Final = {
+    "retry": "cron can run its line again, when the line is due",
+    "cancel": "a signal to exec can stop it",
+}
 
 
 _retry = _plainly(operating.retry, "is queued again, due now")
@@ -213,8 +216,8 @@ DISMISS: Final = Verb("dismiss", "dismissed", operating.TAKES["dismiss"], _dismi
 def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool) -> None:
     if (named, bool(filters.given), everything).count(True) != 1:
         raise UsageError(
-            f"select jobs in one way: by id (cronjobs jobs {verb.name} 17 18), by filters as jobs list has them "
-            f"(cronjobs jobs {verb.name} --type mail.send --since 24h), or --all"
+            f"select jobs in one of three ways: by id (cronjobs jobs {verb.name} 17 18), by the filters of jobs list "
+            f"(cronjobs jobs {verb.name} --type mail.send --since 24h), or with --all"
         )
     if filters.status is not None and filters.status not in verb.takes:
         *first, last = [status_word(status) for status in verb.takes]
@@ -252,7 +255,9 @@ def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
 def _ask(verb: Verb, kinds: Counter[tuple[str, str]], count: int) -> None:
     what = f"{verb.name} {counted(count, 'job')}"
     if not is_interactive():
-        raise UsageError(f"this would {what}, and there is no terminal to ask on: add --yes. Nothing was changed")
+        raise UsageError(
+            f"this would {what}, but there is no terminal to confirm this on: add --yes. Nothing was changed"
+        )
     complain(f"This would {what}:")
     rows = [
         [f"{number:,}", safe(job_type), status_word(status)]

@@ -73,16 +73,16 @@ def list_jobs(
         GroupBy | None,
         typer.Option(
             metavar="error",
-            help="Group jobs that have the same error. Default without --status: those that failed or are dead.",
+            help="Group jobs that have the same error. Without --status: only jobs that failed or are dead.",
         ),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs, newest first; with --status succeeded, dead or cancelled, last ended first.
+    """List jobs, newest first; with --status succeeded, dead or cancelled, most recently ended first.
 
-    --json prints one array, an object per job with the table's columns as keys. With --group-by error it has an object
-    per error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
+    --json prints an array with one object per job; the keys are the table's columns. With --group-by error it has one
+    object per error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
     first_seen_at, last_seen_at, sample_job_id.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
@@ -107,7 +107,7 @@ def _shown(job: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
-    """Return two or more lines per group: error messages are long, and the reader looks for them."""
+    """Return two or more lines per group: error messages are long, and they are what the reader looks for."""
     number = max((len(f"{group['jobs']:,}") for group in groups), default=0)
     room, indent = width() - number - 2, " " * (number + 2)
     lines = []
@@ -126,7 +126,7 @@ def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]
 
 def _table(jobs: Sequence[Mapping[str, Any]], times: Times, settings: Settings) -> list[str]:
     room = width()
-    # If there is room, name the schedule, too, since several schedules may use one job type.
+    # If there is room, name the schedule as well, since several schedules may use the same job type.
     with_schedule = room >= 100 and any(job["schedule"] for job in jobs)
     rows = []
     for job in jobs:
@@ -191,8 +191,8 @@ def show(
 ) -> None:
     """Show one job: its facts, every attempt with error and output, and what happens next.
 
-    --json prints one object: the table's columns as keys, its attempts under "runs", its ledger rows under
-    "occurrences", the sentence under "next".
+    --json prints one object, with the table's columns as keys, the job's attempts under "runs", its ledger rows under
+    "occurrences", and what happens next under "next".
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         row = listing.one_job(connection, job_id)
@@ -226,7 +226,7 @@ def next_step(
     """Describe in one sentence what happens to *job* next.
 
     *known*: whether the job's type is registered here. *paused*: what is paused and so holds the job back, or None.
-    *unsettled*: the unsettled effect because of which the job died, or None.
+    *unsettled*: the unsettled effect that made the job die, or None.
     """
     match job["status"]:
         case Status.SUCCEEDED:
@@ -236,14 +236,15 @@ def next_step(
         case Status.DEAD if unsettled is not None:
             settle = f'"{settling(unsettled)}" (or not-done)'
             return (
-                "is dead: it began an effect whose outcome was never recorded. Find out whether it happened, and "
+                "is dead: it began an effect whose outcome was never recorded. Find out whether the effect "
+                "happened, and "
                 f'record that: {settle}; then "cronjobs jobs retry {job["id"]}"'
             )
         case Status.DEAD:
             error = safe(job["last_error"], 120)
-            if job.get("error_type") == EffectUnknown.__name__:  # the error asks to settle what is settled now
+            if job.get("error_type") == EffectUnknown.__name__:  # the effect has since been settled
                 error = "the outcome of an effect was unknown"
-            again = "it stays so until someone retries it"
+            again = "it will not run again unless someone retries it"
             if job["job_type"].startswith(EXEC_PREFIX):
                 again = "cron runs its line again when it is due"
             return f"is dead{': ' + error if error else ''}; {again}"
@@ -257,7 +258,7 @@ def next_step(
         return f'{since} and waits: no handler or command "{safe(job["job_type"], 80)}" is registered here'
     if paused is not None:
         return f"{since} and waits: {paused} is paused"
-    return f"waits for {what}: {since}, and the next tick with room runs it"
+    return f"waits for {what}: {since}, and the next tick with room will run it"
 
 
 def _running_step(job: Mapping[str, Any], times: Times) -> str:
@@ -272,7 +273,7 @@ def _running_step(job: Mapping[str, Any], times: Times) -> str:
 
 
 def _progress_lines(job: Mapping[str, Any], times: Times) -> list[str]:
-    """Return the running attempt's reported progress, and the time that it still needs if that can be estimated."""
+    """Return the running attempt's reported progress, and the time left if that can be estimated."""
     reported = reported_of(job["progress"]) if job["status"] == Status.RUNNING else None
     if reported is None or not (said := progress_text(reported.progress)) or job["started_at"] is None:
         return []
@@ -320,7 +321,7 @@ def _json_text(value: Any, room: int) -> str:
     if isinstance(value, BadJson):
         return f"cannot be read: {value.reason}"
     text = safe(masking.hidden_json(value), max(300, room * 4))
-    return text if not text.endswith("…") else f"{text} (--json has all of it)"
+    return text if not text.endswith("…") else f"{text} (--json shows all of it)"
 
 
 def _occurrence_lines(job: Mapping[str, Any], occurrences: Sequence[Mapping[str, Any]], times: Times) -> list[str]:

@@ -26,7 +26,7 @@ from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import FINAL, Status, rough
 from cronjobs.text import visible
 
-POLL_S: Final = 1.0  # renewals write output only every few seconds
+POLL_S: Final = 1.0  # lease renewals store output only every few seconds
 GOES_ON: Final = (None, "snoozed", "interrupted")  # outcomes after which a job goes on; None means "released"
 
 
@@ -34,19 +34,22 @@ def tail(
     source: Source,
     job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="As jobs list prints it.")],
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Follow until it ends; wait for a job that has not begun.")
+        bool,
+        typer.Option(
+            "-f", "--follow", help="Follow the output until the job ends, and wait for a job that has not begun."
+        ),
     ] = False,
 ) -> None:
     """Print the output of a job's attempt so far; with -f, follow it until it ends.
 
-    For a running attempt this is the last 4 KiB, for an ended one all that is stored. The runner writes output and
-    progress when it renews the lease, so you see them some seconds later (a quarter of run.lease). With -f each line
-    appears once. If an attempt prints more between two renewals than a renewal stores, the size of the gap is printed.
-    On a terminal the progress is shown below the output. -f also waits for a job that has not begun. Ctrl-C stops
-    following and leaves the job alone.
+    For a running attempt this is the last 4 KiB, for an ended one everything that is stored. The runner writes output
+    and progress when it renews the lease, so you see them a few seconds later (up to a quarter of run.lease). With -f
+    each line appears once. If an attempt prints more between two renewals than a renewal stores, the size of the gap is
+    printed. On a terminal the progress is shown below the output. -f also waits for a job that has not begun. Ctrl-C
+    stops following and leaves the job alone.
 
-    Exit codes: 0 it succeeded (without -f also: it runs or waits), 1 it failed or was cancelled, 4 database, 130
-    Ctrl-C.
+    Exit codes: 0 the job succeeded (without -f also: it is running or waiting), 1 it failed or was cancelled, 4
+    database, 130 Ctrl-C.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -85,7 +88,7 @@ class _Follower:
         except DatabaseError as error:
             if self.attempt is None and not self.last_line:
                 raise
-            self._say(f"the database cannot be reached, retrying: {error}")  # the job may go on meanwhile, so keep on
+            self._say(f"the database cannot be reached, retrying: {error}")  # the job may still run, so keep trying
             return None
 
     def _look(self, follow: bool) -> int | None:
@@ -114,7 +117,7 @@ class _Follower:
         if job.locked_until < job.now:
             late = rough(job.now - job.locked_until)
             host = host_of(job.locked_by)
-            self._say(f"its lease ended {late} ago on {host}: the next tick settles what became of it")
+            self._say(f"the job's lease on {host} ended {late} ago: the next tick will settle its outcome")
         if reported is None:
             return
         self._print([self.tail.live(str(job.live_output or ""), reported.output_end)])
@@ -182,7 +185,7 @@ def _became(job_id: int, job: Any, ended: Any, times: Times) -> str:
         case Status.QUEUED:
             return f"{attempt}; {_waiting(job_id, job, times)}"
         case Status.FAILED:
-            return f"{attempt}; job {job_id} is tried again {times.both(job.run_at)}"
+            return f"{attempt}; job {job_id} will be tried again {times.both(job.run_at)}"
         case Status.RUNNING:
             return f"{attempt}; job {job_id} runs again"
     return f"{attempt}; job {job_id} {'' if job.status == Status.SUCCEEDED else 'is '}{job.status}"

@@ -53,8 +53,8 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
     meant = nearest(job_type, known.types)
     guess = f', did you mean "{meant}"?' if meant else "."
     complain(
-        f'no job type "{one_line(job_type, 200)}" can run here{guess} {waits} until some host knows it; if it is a '
-        f"mistake: {undo}"
+        f'jobs of type "{one_line(job_type, 200)}" cannot run here{guess} {waits} until some host knows the type. If '
+        f"it is a mistake: {undo}"
     )
     for import_fault in known.faults:
         complain(one_line(f"{import_fault.where}: {import_fault.what}", 1000))
@@ -63,10 +63,10 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
 
 
 def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:
-    """Raise UsageError if no handler has *job_type*, here or on a host that ticked lately.
+    """Raise UsageError if no handler has *job_type*, here or on a host that ticked recently.
 
     Does not raise if a module here failed to import, since that module may define the type. Imports the handlers only
-    if neither the file nor a tick's list has the type.
+    if the type is neither in the file nor in a recent tick's list.
     """
     if job_type in settings.job_types or job_type in settings.disabled_job_types:
         return
@@ -87,7 +87,7 @@ def refuse_unknown(settings: Settings, database: Database, job_type: str) -> Non
 
 
 def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:
-    """Return how often the job may fail, or None if only the handler's code defines that and was not imported.
+    """Return how many tries the job has, or None if only the handler's code says so and it was not imported.
 
     The precedence is the same as in a tick: the row, ``job_types:``, ``@job``, ``defaults:``.
     """

@@ -21,7 +21,7 @@ def load_settings(
     """Load the settings.
 
     *without_project*: whether to fall back to the settings that exec recorded in the state folder, if nothing names a
-    project. If None, commands that only read do so, and other commands do not.
+    project. If None, commands that only read fall back, and other commands do not.
     """
     config, url = source.given("config"), source.given("database_url")
     falls_back = only_database and need_database if without_project is None else without_project

@@ -33,7 +33,7 @@ class Root(LazyGroup):
         ),
         "history": CommandRow(
             "history:history",
-            "List what happened, in order of time: failures, outages, pauses, deploys; successes are counted.",
+            "List what happened, in chronological order: failures, outages, pauses, deploys; successes are counted.",
             DAILY,
             "For example: cronjobs history --since 12h --schedule nightly-report",
         ),
@@ -65,13 +65,16 @@ class Root(LazyGroup):
         ),
         "audit": CommandRow(
             "audit:audit",
-            "List who did what, in order of time: cancels, retries, pauses, and the files that each host applied.",
+            (
+                "List who did what, in chronological order: cancels, retries, pauses, and the files that each host "
+                "applied."
+            ),
             DAILY,
             "For example: cronjobs audit --since 7d --subject nightly-report",
         ),
         "books": CommandRow(
             "cronjobs.contrib.books.cli:books",
-            "Check that every occurrence that was due ran, or is accounted for, per schedule and day.",
+            "Check, per schedule and day, that every due occurrence ran or is accounted for.",
             DAILY,
             "For example: cronjobs books --from 2026-03-01 --to 2026-04-01",
         ),
@@ -133,7 +136,7 @@ class Root(LazyGroup):
         ),
         "ack": CommandRow(
             "ack:ack",
-            "Acknowledge a finding for its present rows and severity; without FINDING, list the findings.",
+            "Acknowledge a finding as it stands now; without FINDING, list the findings.",
             REPAIR,
             'For example: cronjobs ack dead --for 8h --reason "the provider answers on Monday"',
         ),
@@ -160,7 +163,7 @@ class Root(LazyGroup):
         ),
         "prune": CommandRow(
             "prune:prune",
-            "Delete rows past their retention now, as ticks do in spare time.",
+            "Delete rows past their retention now, as ticks do in their spare time.",
             REPAIR,
             "For example: cronjobs prune --dry-run",
         ),
@@ -174,7 +177,7 @@ class Root(LazyGroup):
             "For example: cronjobs schema > cronjobs.schema.json",
         ),
         "alerts": CommandRow(
-            "cronjobs.contrib.alerts.cli:app", "Send a test message through the channels of the alerts.", SET_UP
+            "cronjobs.contrib.alerts.cli:app", "Send a test message through the alert channels.", SET_UP
         ),
         "db": CommandRow("db:app", "Create, compare, copy or adopt the tables in the jobs database.", SET_UP),
         "crontab": CommandRow(
@@ -236,7 +239,7 @@ def root(
         typer.Option(
             "-v",
             "--verbose",
-            help="Print the traceback of an internal error; in run-due, also a line for each ended job.",
+            help="Print the traceback of an internal error; in run-due, also a line for each finished job.",
         ),
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="In run-due: print only errors.")] = False,

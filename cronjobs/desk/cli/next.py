@@ -31,8 +31,8 @@ from cronjobs.text import one_line
 
 SHOWN: Final = 5  # occurrences of one expression or schedule, without -n
 WINDOW: Final = timedelta(hours=24)  # for the list of all schedules
-FREQUENT: Final = 24  # of a schedule with more occurrences in the window, only the first is listed
-WHOLE: Final = 2000  # columns of the table: more than a terminal has, since a remark's end matters most
+FREQUENT: Final = 24  # if a schedule has more occurrences in the window, only the first is listed
+WHOLE: Final = 2000  # columns of the table: more than any terminal has, so that a remark's end is never cut off
 MARKED: Final = 60  # characters of an expression that are shown around a mistake
 
 
@@ -90,12 +90,12 @@ def next_occurrences(
 ) -> None:
     """Show the next due times of an expression or a schedule, or of all schedules in the next 24 hours.
 
-    Prints local time with its offset, UTC, and a remark if a clock change moves, merges or doubles an occurrence. It
-    reads only the file: it needs no database, ignores pauses, and an expression needs no file either. For a schedule
-    due more than 24 times in 24 hours it lists only the first, unless -n or --json is given.
+    Prints local time with its offset, UTC, and a remark if a clock change moves, merges or doubles an occurrence. The
+    command reads only the file: it needs no database and ignores pauses. An expression needs no file either. For a
+    schedule due more than 24 times in 24 hours, only the first time is listed, unless -n or --json is given.
     --json prints one array of {"schedule", "local", "utc", "remark"}.
 
-    Exit codes: 0, also if nothing is due, 2 usage, 3 an entry of the file is bad (the others are shown).
+    Exit codes: 0 (also if nothing is due), 2 usage, 3 an entry of the file is bad (the others are shown).
     """
     if what and len(what) > 1:
         raise UsageError('give one expression or schedule, in quotes: cronjobs next "30 2 * * *"')
@@ -192,7 +192,11 @@ def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[U
     if name in settings.elsewhere:
         raise UsageError(f'schedule "{name}" is not for environment "{settings.environment}"')
     near = nearest(name, settings.schedules)
-    hint = f"did you mean {near}?" if near else 'cronjobs next lists all; an expression is "30 2 * * *" or "every 10m"'
+    hint = (
+        f"did you mean {near}?"
+        if near
+        else ('cronjobs next lists all; an expression looks like "30 2 * * *" or "every 10m"')
+    )
     raise UsageError(f'there is no schedule "{name}" in {settings.file}: {hint}')
 
 
@@ -218,7 +222,7 @@ def _start(given: str | None, zone: str) -> datetime:
 
 
 def _merged(all_due: Sequence[Upcoming], start: datetime, until: datetime | None) -> Iterator[Occurrence]:
-    """Yield all occurrences in order of time, then of name."""
+    """Yield all occurrences, sorted by time, then by name."""
 
     def of(due: Upcoming) -> Iterator[Occurrence]:
         coming = due.timing.after(start)
@@ -229,7 +233,7 @@ def _merged(all_due: Sequence[Upcoming], start: datetime, until: datetime | None
 
 
 def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
-    """Keep only the first occurrence of a frequent schedule. Its remark says how many there are."""
+    """Keep only the first occurrence of a frequent schedule. Its remark says how many occurrences there are."""
     counts = {due: count_between(due.timing, start, start + WINDOW)[0] for due in {one.due for one in found}}
     shown: list[Occurrence] = []
     named: set[Upcoming] = set()

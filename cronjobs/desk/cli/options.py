@@ -40,7 +40,7 @@ class Source:
     database_url: UrlOption = None
 
     def given(self, name: str) -> Any:
-        """Return an option's value, given after the command's name or before it."""
+        """Return an option's value, whether it was given after the command's name or before it."""
         return getattr(self, name, None) or self.ctx.find_root().params.get(name)
 
 

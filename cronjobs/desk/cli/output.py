@@ -69,7 +69,7 @@ COLOURS: Final = {
 
 
 def sentence(trouble: Finding, times: Times) -> str:
-    """Format a finding: what is wrong, since when, and what to type."""
+    """Format a finding: what is wrong, since when, and which command to run."""
     since = f", since {times.clock(trouble.since)}" if trouble.since else ""
     command = f': "{safe(trouble.command)}"' if trouble.command else ""
     return f"{safe(trouble.text, 400)}{since}{command}"
@@ -91,12 +91,12 @@ def is_cut() -> bool:
 
 
 def name_text(name: object) -> str:
-    """Format the name of a job type or schedule. On a terminal it is shortened, in a pipe it is whole."""
+    """Format the name of a job type or schedule: shortened on a terminal, in full in a pipe."""
     return safe(name, 60 if is_cut() else UNCUT)
 
 
 def printable(text: str, instead: str) -> str:
-    """Return *text*, or *instead* if stdout's encoding lacks its characters."""
+    """Return *text*, or *instead* if stdout's encoding cannot represent it."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -105,12 +105,12 @@ def printable(text: str, instead: str) -> str:
 
 
 def block(text: str, indent: str) -> list[str]:
-    """Indent a text of several lines, and neutralize its control characters."""
+    """Indent a multi-line text, and neutralize its control characters."""
     return [(indent + line).rstrip() for line in visible(masking.hide(text)).rstrip("\n").split("\n")]
 
 
 def fit(text: str, columns: int) -> str:
-    """Cut *text* to *columns* of the terminal."""
+    """Cut *text* to *columns* terminal columns."""
     if _columns(text) <= columns:
         return text
     ends = accumulate(map(_columns, text))
@@ -129,7 +129,7 @@ def table(
     """Format *rows* under *header*, at most *room* wide; the last column gets the remaining width.
 
     If too little remains, the widest text columns shrink; numbers are never cut. In a pipe nothing is cut, since a
-    program or a file has no width.
+    program or a file has no line width.
 
     *at_most*: column number → maximum width. A header that begins with ">" aligns its column right, for numbers.
     """
@@ -212,7 +212,7 @@ def _columns(text: str) -> int:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Print to stdout. A closed pipe is no error; a full disk is one."""
+    """Print to stdout. A closed pipe is not an error; a full disk is."""
     if sys.stdout is None:
         return
     reconfigure = getattr(sys.stdout, "reconfigure", None)
@@ -228,7 +228,7 @@ def write(lines: Iterable[str]) -> None:
 
 
 def _let_go_of_stdout() -> None:
-    """Point stdout at /dev/null. Otherwise the interpreter fails when it flushes the buffer at exit."""
+    """Point stdout at /dev/null. Otherwise the interpreter would fail when it flushes the buffer at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
@@ -238,12 +238,12 @@ def _let_go_of_stdout() -> None:
 def write_list(
     rows: Sequence[_T], limit: int, as_json: bool, lines: Callable[[Sequence[_T]], Iterable[str]], nothing: str
 ) -> None:
-    """Print at most *limit* of *rows*, as JSON or as *lines*. Report on stderr if there are more, or none."""
+    """Print at most *limit* of *rows*, as JSON or as *lines*. Report on stderr if there are more rows, or none."""
     write([json_text(rows[:limit])] if as_json else lines(rows[:limit]))
     if not rows and not as_json:
         complain(nothing)
     if len(rows) > limit:
-        complain(f"the first {limit} are shown; there are more: --limit")
+        complain(f"only the first {limit} are shown: raise --limit for more")
 
 
 def columns_of(row: Any) -> dict[str, Any]:

@@ -32,7 +32,10 @@ from cronjobs.engine.tick.log import Log
 from cronjobs.errors import UsageError
 
 SkipOption = Annotated[
-    bool, typer.Option("--skip", help="With --all or a schedule: record occurrences due meanwhile as skipped.")
+    bool,
+    typer.Option(
+        "--skip", help="With --all or a schedule: record occurrences that fall due during the pause as skipped."
+    ),
 ]
 
 
@@ -47,7 +50,7 @@ def pause(
     ] = None,
     span: Annotated[
         str | None,
-        typer.Option("--for", metavar="DURATION", help="End the pause after this: 1h.", show_default=False),
+        typer.Option("--for", metavar="DURATION", help="End the pause after this long: 1h.", show_default=False),
     ] = None,
     why: WhyOption = None,
     skip: SkipOption = False,
@@ -56,8 +59,8 @@ def pause(
         typer.Option(
             metavar="DURATION",
             help=(
-                "With --all or --queue: wait up to this long until none of its jobs is running, e.g. 60s. Default: "
-                "do not wait."
+                "Wait up to this long for running jobs (with --queue, that queue's) to end, e.g. 60s. Needs --all or "
+                "--queue. Default: do not wait."
             ),
             show_default=False,
         ),
@@ -67,12 +70,12 @@ def pause(
     """Pause all work, a queue or a schedule, on every host, until you resume or until a given time.
 
     Running jobs continue. Jobs in a paused queue wait. Occurrences of a paused schedule wait, too: when the pause is
-    over, the schedule's catch_up decides about them, as after an outage. With --skip they are recorded as skipped
-    instead. --all does both. Pausing again changes the end and the reason. Every pause in force is printed.
+    over, the schedule's catch_up decides what becomes of them, as after an outage. With --skip they are recorded as
+    skipped instead. --all does both. Pausing again changes the end and the reason. Every pause in force is printed.
 
     Deploy scripts use pause --all --wait before the deploy, and resume --all after it. With --wait, exit code 0 means
-    that nothing runs, and 1 that the time is up; then what still runs is listed. The pause stays in either case, and
-    after Ctrl-C.
+    that nothing is running, and 1 that the time is up; whatever is still running is then listed. The pause remains in
+    effect in either case, and after Ctrl-C.
     """
     scope, name = target(everything, queue, schedule)
     if skip and scope == "queue":
@@ -129,4 +132,4 @@ def _require_known(connection: Connection, settings: Settings, scope: str, name:
     guess = f', did you mean "{meant}"?' if meant else ""
     if scope == "schedule":
         raise UsageError(f'there is no schedule "{name}"{guess}')
-    complain(f'nothing waits in a queue "{name}" now{guess}')
+    complain(f'no job is waiting in a queue named "{name}" now{guess}')

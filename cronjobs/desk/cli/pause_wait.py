@@ -1,4 +1,4 @@
-"""``pause --wait``: wait until no job runs in the scope of the pause."""
+"""``pause --wait``: wait until no job is running in the scope of the pause."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SHOWN: Final = 20
 
 @dataclass(frozen=True)
 class Still:
-    """The work that still runs in the scope of a pause.
+    """The work that is still running in the scope of a pause.
 
-    ``more``: whether more jobs run than ``jobs`` lists. ``claims``: the claims that began before the pause and have not
-    been committed.
+    ``more``: whether more jobs are running than ``jobs`` lists. ``claims``: the claims that began before the pause and
+    have not been committed.
     """
 
     jobs: Sequence[Any]
@@ -51,10 +51,10 @@ class Still:
 
 
 def wait_until_quiet(database: Database, timezone: str, queue: str | None, span: timedelta, undo: str) -> None:
-    """Wait until no job of *queue* is leased, or of any queue if *queue* is None.
+    """Wait until no job of *queue* (of any queue, if *queue* is None) is leased.
 
-    If that takes longer than *span*, or on Ctrl-C, report it and raise typer.Exit. If the database fails until the end
-    of *span*, raise DatabaseError.
+    If that takes longer than *span*, or on Ctrl-C, report it and raise typer.Exit. If the database is still failing at
+    the end of *span*, raise DatabaseError.
 
     The pause is already committed. *undo* is the command that ends the pause.
     """
@@ -67,7 +67,7 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
             try:
                 still = _look(database, timezone, queue, claims)
                 claims = still.claims
-            except DatabaseError as error:  # the database may be restarting and jobs go on, so keep waiting
+            except DatabaseError as error:  # the database may be restarting while jobs go on, so keep waiting
                 trouble = error
             waited = timedelta(seconds=database.clock.monotonic() - began)
             if interrupted() or (still and still.quiet) or waited >= span:
@@ -83,7 +83,7 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
     if trouble is not None:
         raise trouble
     assert still is not None
-    complain(f"not quiet after {rough(waited)}, {still.said}; the pause is still in effect: {undo} ends it")
+    complain(f"not quiet after {rough(waited)}: {still.said}; the pause is still in effect: {undo} ends it")
     for line in _table(still):
         complain(line)
     raise typer.Exit(1)
@@ -120,5 +120,5 @@ def _note(job: Any, here: Identity, times: Times) -> str:
     if is_gone(job.locked_by, here):
         return f"its runner is gone: cronjobs jobs release {job.id}"
     if job.locked_until < times.now:
-        return f"its lease ended {rough(job.locked_until - times.now)} ago: the next tick settles it"
+        return f"its lease ended {rough(job.locked_until - times.now)} ago: the next tick will settle its outcome"
     return "asked to stop" if job.cancel_requested_at else ""

@@ -25,7 +25,7 @@ ScheduleArgument = Annotated[
     str | None,
     typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="This schedule.", show_default=False),
 ]
-PauseAllOption = Annotated[bool, typer.Option("--all", help="Everything: no job begins and no schedule makes one.")]
+PauseAllOption = Annotated[bool, typer.Option("--all", help="Everything: no job starts and no schedule creates one.")]
 PauseQueueOption = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="One queue: its jobs wait.", show_default=False)
 ]
@@ -81,6 +81,6 @@ def pause_lines(pauses: Sequence[Any], timezone: str) -> list[str]:
 
 
 def say_paused(scope: str | None) -> None:
-    """Print that the job just enqueued waits for a pause of *scope*. If *scope* is None, print nothing."""
+    """Print that the job just enqueued is held back by a pause of *scope*. If *scope* is None, print nothing."""
     if scope is not None:
         complain(f"it waits: {'everything' if scope == 'all' else 'its queue'} is paused")

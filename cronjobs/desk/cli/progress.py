@@ -25,7 +25,7 @@ def is_interactive() -> bool:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C was pressed. Only a second Ctrl-C raises KeyboardInterrupt."""
+    """Yield a function that returns whether Ctrl-C was pressed. Only a second Ctrl-C raises KeyboardInterrupt."""
     interrupted = False
 
     def note(_number: int, _frame: FrameType | None) -> None:
@@ -102,7 +102,7 @@ class Progress:
         if is_terminal("stderr") and (text or self._shown):
             self._shown = text
             with suppress(OSError):
-                # Cut it: a wrapped line could not be overwritten.
+                # Cut the line: if it wrapped, it could not be overwritten.
                 stream = self._stream or sys.stderr
                 room = (os.get_terminal_size(stream.fileno()).columns or 80) - 1
                 stream.write(f"\r{fit(safe(text), room)}\x1b[K")

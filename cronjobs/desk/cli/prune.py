@@ -1,4 +1,4 @@
-"""``cronjobs prune``: delete the rows now that ticks would delete in spare time."""
+"""``cronjobs prune``: delete at once the rows that ticks would delete in spare time."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ def prune(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete rows past their retention now, as ticks do in spare time.
+    """Delete rows past their retention now, as ticks do in their spare time.
 
-    Rows are deleted in the same short batches, so that ticks and enqueuers go on meanwhile. A job with an idempotency
-    key first loses its payload and attempts, and is deleted when retention.keys is over. Rows that another session has
-    locked are left for the next tick. Ctrl-C stops after a batch (exit code 130); deleted rows stay deleted.
+    Rows are deleted in the same short batches, so that ticks and enqueuers can go on meanwhile. A job with an
+    idempotency key first loses its payload and attempts, and is deleted once retention.keys has passed. Rows that
+    another session has locked are left for the next tick. Ctrl-C stops after a batch (exit code 130); deleted rows stay
+    deleted.
 
-    --json prints one object with dry_run, done and rows. "rows" has an object per kind of row: table, what, rows,
+    --json prints one object with dry_run, done and rows. "rows" has one object per kind of row: table, what, rows,
     before, and with --dry-run oldest.
     """
     with our_database(source) as (settings, database):
@@ -79,12 +80,12 @@ def prune(
 def _doubt(times: Times, last_tick: datetime | None) -> None:
     """Report the gap since the last tick. On a terminal, ask whether the clock is right.
 
-    To a clock that is far ahead, every row looks old.
+    If the clock is far ahead, every row looks old.
     """
     assert last_tick is not None
     complain(f"it is {times.said} by the database's clock, and the last tick began {times.ago(last_tick)}")
     if is_interactive():
-        typer.confirm("Is the clock right? Delete the old rows?", abort=True, err=True)
+        typer.confirm("Is the clock right, and should the old rows be deleted?", abort=True, err=True)
 
 
 def _prune(database: Database, before: Before, now: datetime) -> tuple[bool, dict[str, Past]]:
@@ -133,4 +134,4 @@ def _lines(rows: Sequence[Mapping[str, Any]], times: Times, retention: Retention
                 cells.insert(2, times.clock(row["oldest"]))
             lines.append(cells)
     said = "would be deleted" if dry_run else "deleted"
-    return [f"{said}, by the retention at {times.said}:", *table(lines, header, room=width())]
+    return [f"{said}, by the retention periods as of {times.said}:", *table(lines, header, room=width())]

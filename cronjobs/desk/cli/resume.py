@@ -41,8 +41,8 @@ def resume(
 ) -> None:
     """End one pause: of --all, of a queue, or of a schedule; other pauses stay.
 
-    The next tick runs the jobs that waited. Each schedule's catch_up decides about the occurrences that were held back;
-    the command prints what becomes of them, then the pauses still in force.
+    The next tick runs the jobs that waited. Each schedule's catch_up decides what becomes of the occurrences that were
+    held back; the command prints the outcome, then the pauses still in force.
     """
     scope, name = target(everything, queue, schedule)
     with our_database(source) as (settings, database):
@@ -76,7 +76,7 @@ def _settle_held(database: Database, settings: Settings, held: Mapping[str, Rang
         with database.read() as connection:
             still = held_back_now(connection)
     except DatabaseError:
-        complain("it is resumed; the next tick settles what the pause held back")
+        complain("the pause has ended; the next tick will settle the occurrences that it held back")
         raise
     lines = []
     for schedule, what in sorted(held.items()):

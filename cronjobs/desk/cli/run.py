@@ -51,18 +51,18 @@ def run(
 ) -> None:
     """Run one job here and now, with output and traceback live; breakpoint() works.
 
-    The run is recorded like any attempt. For a TYPE or SCHEDULE it makes a new job (a schedule's with its payload, due
-    now) with one try: no tick runs this job again, whether it fails, you press Ctrl-C, or this process is killed. Only
-    after Snooze does a tick run it. A waiting job, given by its ID, runs whether it is due or not. If it fails, it is
-    retried as usual, and after Ctrl-C it waits as before. Python handlers have no time limit here; commands keep
-    theirs. Pauses do not stop the run, but limits in the file (limits:) do.
+    The run is recorded like any attempt. For a TYPE or SCHEDULE it creates a new job, due now and with one try; for a
+    SCHEDULE, with the schedule's payload. No tick runs this job again, whether it fails, you press Ctrl-C, or this
+    process is killed. Only if the job snoozes does a tick run it. A waiting job, given by its ID, runs whether it is
+    due or not. If it fails, it is retried as usual, and after Ctrl-C it waits as before. Python handlers have no time
+    limit here; commands keep theirs. Pauses do not stop the run, but limits in the file (limits:) do.
 
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """
     arguments = None if payload is None else typed.payload(payload)
     by_id = target.isascii() and target.isdigit() and not schedule
     if by_id and arguments is not None:
-        raise UsageError("an existing job has its payload already: use --payload with a TYPE or SCHEDULE")
+        raise UsageError("an existing job already has a payload: use --payload only with a TYPE or SCHEDULE")
     with our_database(source, adopt=True) as (settings, database), live_streams() as streams:
         hushed = quiet or source.given("quiet")
         say: Callable[[str], None] = (lambda _: None) if hushed else streams.say
@@ -120,7 +120,7 @@ def _tell(done: RunResult, streams: Streams, say: Callable[[str], None]) -> None
     if trace and done.signal is None:
         streams.say("\n".join(block(trace, "")))
     if done.decided is None:
-        return  # the lease was lost, which was reported when it was noticed
+        return  # the lease was lost, and this has already been reported
     text = safe(f"job {done.job.id} {_became(done)}", 2000)
     if streams.err.isatty():
         text = coloured(text, "green" if done.succeeded else "red")
@@ -139,12 +139,12 @@ def _became(done: RunResult) -> str:
             note = outcome.note if isinstance(outcome, Succeeded) else None
             return f"succeeded in {took}" + (f"; result {result}" if result else "") + (f"; {note}" if note else "")
         case Status.FAILED:
-            return f"failed in {took}: {error}; a tick retries it in {wait}"
+            return f"failed in {took}: {error}; a tick will retry it in {wait}"
         case Status.DEAD:
             why = "the error is permanent" if decided.transition.permanent else "no tries are left"
             return f'failed in {took} and is dead ({why}): {error}. Once fixed: "cronjobs jobs retry {done.job.id}"'
         case Status.QUEUED if isinstance(outcome, Snoozed):
-            return f"snoozed: a tick runs it in {wait}"
+            return f"snoozed: a tick will run it in {wait}"
         case Status.QUEUED:
             return f"{error}; it waits as before"
         case status:

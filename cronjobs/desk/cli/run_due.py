@@ -17,17 +17,17 @@ from cronjobs.engine.tick import deadline
 def run_due(source: Source, **given: Any) -> None:
     """Run what is due, then exit: this is what cron calls every minute.
 
-    Finds due schedules and jobs, leases them, runs them in a few threads, records what happened, and exits before
-    the next minute. Without a terminal it prints nothing unless something died or broke, so cron's mail is an alarm.
+    Finds due schedules and jobs, leases them, runs them in a few threads, records what happened, and exits before the
+    next minute. Without a terminal it prints nothing unless something died or broke, so cron's mail is an alarm.
 
-    A job whose timeout is above run.budget less 5 s (a third less, for a budget below 15 s) gets its own process, which
-    outlives the tick. In a container without an init process, everything ends with the tick's process: use --wait there
-    to stay until the jobs' processes have ended. SIGTERM is then passed on to them, and exit code 1 also means that one
-    of these jobs ended dead. The tick's own report is printed first.
+    A job whose timeout is longer than run.budget minus 5 s (minus a third, for a budget below 15 s) gets its own
+    process, which outlives the tick. In a container without an init process, everything ends with the tick's process:
+    use --wait there to keep the tick running until the jobs' processes have ended. With --wait, SIGTERM is passed on to
+    those processes, and exit code 1 also means that one of their jobs died. The tick's own report is printed first.
 
-    Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage,
-    3 configuration, 4 database, 70 an internal error in cronjobs, 128+n ended by a signal (142: the time limit;
-    137: the same, where a handler had disarmed it or the tick was frozen).
+    Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage, 3
+    configuration, 4 database, 70 an internal error in cronjobs, 128+n ended by a signal (142: the time limit; 137: also
+    the time limit, if a handler had disarmed SIGALRM or the tick was frozen).
     """
     deadline.arm()
     shared = {name: value for name, option in OPTIONS.items() if option.before and (value := source.given(name))}

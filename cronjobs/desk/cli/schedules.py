@@ -46,18 +46,21 @@ NEXT_SHOWN: Final = 5
 
 _STATES: Final = {
     "active": "",
-    "retired": "no file has it: it makes no more jobs; its history stays",
-    "disabled": "its entry in this file is invalid: the database's definition stays, and it makes no jobs here",
-    "new": "the database does not have it yet: the next tick applies this file",
+    "retired": "no file defines it any more: it creates no jobs, but its history stays",
+    "disabled": (
+        "its entry in this file is invalid: it creates no jobs here, and a definition already in the database stays"
+    ),
+    "new": "the database does not have it yet: the next tick will apply this file",
 }
 
 
 @app.command("list", epilog="For example: cronjobs schedules list")
 def list_schedules(source: Source, as_json: JsonOption = False) -> None:
-    """List the schedules by name: when they are due, their state, what comes next, how the last one went.
+    """List the schedules by name: when they are due, their state, what comes next, how the last run went.
 
     The list comes from the database, which ticks keep up to date with the file. "new" schedules are only in the file;
-    "disabled" ones are invalid there. --json prints one array, an object per schedule with the table's columns as keys.
+    "disabled" ones are invalid there. --json prints an array with one object per schedule; the keys are the table's
+    columns.
     """
     with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)
@@ -93,8 +96,8 @@ def show(
     """Show one schedule: its definition, its next 5 occurrences, and what became of the last ones.
 
     All times are in the schedule's time zone.
-    --json prints one object: the table's columns as keys, the next occurrences under "next", the last 20 ledger
-    rows under "ledger".
+    --json prints one object, with the table's columns as keys, the next occurrences under "next", and the last 20
+    ledger rows under "ledger".
     """
     with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)
@@ -138,7 +141,7 @@ def _object(
 def _only_in_file(
     stored: Sequence[StoredSchedule], settings: Settings, now: datetime, count: int
 ) -> list[dict[str, Any]]:
-    """Return the file's entries that are not in the database, because they are not applied yet or invalid."""
+    """Return the file's entries that are not in the database, because they are invalid or have not been applied yet."""
     known = {schedule.name for schedule in stored}
     empty = dict.fromkeys(("id", "fingerprint", "status", "seen_until", "next_at", "owed", "paused", "last"))
     found = []

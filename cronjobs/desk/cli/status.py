@@ -26,7 +26,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.errors import UsageError
 
-IN_A_PIPE: Final = 20  # schedules shown if stdout is no terminal
+IN_A_PIPE: Final = 20  # schedules shown if stdout is not a terminal
 AT_LEAST: Final = 5  # schedules shown even if the terminal has no lines left
 
 
@@ -42,17 +42,19 @@ def status(
 ) -> None:
     """Show the state on one screen: findings, schedules, running and waiting jobs, hosts.
 
-    Problems come first, with when each began and what to type: no tick, or none that fires schedules; late jobs;
-    dead jobs that were not retried, cancelled or dismissed; schedules whose last three runs failed, that missed runs
-    in an outage (until one succeeds, or you trigger one), or that ticks do not settle; pauses that hold something back
-    or are a day old; files that are refused, or that have differed between hosts for 15 minutes.
-    Next come the causes of jobs' deaths, commonest first, with keys for "jobs list", "jobs retry" and "jobs dismiss".
-    Then come schedules, worst first, each with its last result, how long that run took, the usual duration (the median,
-    from 20 runs on) and the last 20 runs. The command needs only the database, and works while the file is broken.
-    It only reads: the exit code is 0 whatever it finds. Times are the database's.
+    Problems come first, each with when it began and which command to run: no tick, or none that fires schedules; late
+    jobs; dead jobs that were not retried, cancelled or dismissed; schedules whose last three runs failed, that missed
+    runs in an outage (until one succeeds, or you trigger one), or that ticks do not settle; pauses that hold something
+    back or are a day old; files that are refused, or that have differed between hosts for 15 minutes. Next come the
+    causes of jobs' deaths, commonest first, with keys for "jobs list", "jobs retry" and "jobs dismiss". Then come
+    schedules, worst first, each with its last result, how long that run took, the usual duration (the median, if at
+    least 20 runs succeeded) and the last 20 runs. The command needs only the database, and works even while the file is
+    broken. It only reads: the exit code is 0 whatever it finds. Times are the database's.
     """
     if every is not None and not (watch and 0.1 <= every <= 86_400):
-        raise UsageError("SECONDS, the interval of --watch, must be a number from 0.1 to 86400 after --watch")
+        raise UsageError(
+            "SECONDS sets how often --watch refreshes: give a number from 0.1 to 86400, together with --watch"
+        )
     settings = load_settings(source, only_database=True)
     types = known_types(settings)
     if watch:
@@ -69,7 +71,7 @@ def status(
                 lines = status_lines(connection, settings, types, str(database.address), everything=everything)
         write(lines)
         if not as_json and (waiting := runs_in_spool(source, settings)):
-            complain(f"exec runs on this host not yet in the database: {waiting:,}")
+            complain(f"runs of cronjobs exec on this host that are not in the database yet: {waiting:,}")
     leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 

@@ -44,7 +44,7 @@ NARROW: Final = 76  # below this width, the schedules table drops columns
 COLOUR_OF: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 FINDINGS_SHOWN: Final = 8
 CAUSES_SHOWN: Final = 10
-WELL_WITHOUT_PROJECT: Final = "no run of cronjobs exec failed, was missed or is dead"
+WELL_WITHOUT_PROJECT: Final = "no run of cronjobs exec failed or was missed, and none is dead"
 
 
 def head_lines(health: Health, settings: Settings, address: str, times: Times, *, everything: bool) -> list[str]:
@@ -87,7 +87,7 @@ def _finding_lines(found: Sequence[Finding], times: Times, room: int, most: int)
 
 
 def cause_lines(why: Causes, times: Times, *, everything: bool) -> list[str]:
-    """Return a sentence for each cause of death, with what to type."""
+    """Return a sentence for each cause of death, with the command that lists its jobs."""
     if not why.found:
         return []
     room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
@@ -99,7 +99,7 @@ def cause_lines(why: Causes, times: Times, *, everything: bool) -> list[str]:
     if len(why.found) > len(shown):
         lines.append(f"… and {len(why.found) - len(shown):,} more: --all")
     if why.unread:
-        lines += wrapped(f"These are the causes of the {READ:,} jobs that died last; more are dead.", room)
+        lines += wrapped(f"These are the causes of the {READ:,} most recent deaths; more jobs are dead.", room)
     return [*labelled("causes", lines, "red"), ""]
 
 
@@ -244,7 +244,7 @@ def _cap_lines(health: Health, room: int) -> list[str]:
     for name, queue in health.queues.items():
         parts = []
         if queue.max_waiting is not None:
-            parts.append(f"{queue.waiting:,} of at most {queue.max_waiting:,}, when full: {queue.on_full}")
+            parts.append(f"{queue.waiting:,} of at most {queue.max_waiting:,} waiting (when full: {queue.on_full})")
         if queue.dropped:
             parts.append(f"{queue.dropped:,} dropped so far")
         if parts:

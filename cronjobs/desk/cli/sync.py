@@ -34,16 +34,16 @@ def sync(
         bool,
         typer.Option(
             "--allow-removals",
-            help="Apply it even if it would retire all schedules, or at least three and more than half.",
+            help="Apply the file even if it would retire all schedules, or at least three and more than half of them.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Apply the file's schedules now, without waiting for a tick.
 
-    A tick does the same by itself when a host's file is new. Occurrences due under an old definition are settled
-    first; jobs that exist already stay. Prints "+" for a new schedule, "~" for a changed schedule with its changes,
-    ">" for a renamed one, "-" for one that no longer fires, and "~" for a queue whose cap changes.
+    A tick does the same by itself when a host's file is new or has changed. Occurrences due under an old definition are
+    settled first; existing jobs stay. Prints "+" for a new schedule, "~" for a changed schedule with its changes, ">"
+    for a renamed one, "-" for one that no longer fires, and "~" for a queue whose cap changes.
 
     Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.
     """
@@ -75,8 +75,8 @@ def sync(
     elif not plan and not applied:
         some = f"{', '.join(left[:10])}{', …' if len(left) > 10 else ''}" or "all"
         complain(
-            "only part of the file was applied: a tick is settling due occurrences, or an open transaction "
-            f"holds a capped queue ({some}); the next tick with this file continues, or try again"
+            "only part of the file was applied: a tick is settling due occurrences, or an open transaction holds a "
+            f"capped queue ({some}); the next tick with this file will continue, or run this command again"
         )
     if refused or not (plan or applied):
         raise typer.Exit(1)

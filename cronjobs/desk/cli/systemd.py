@@ -43,9 +43,9 @@ def systemd(
 ) -> None:
     """Print a systemd service and timer that start ticks as the crontab's line would.
 
-    Use them instead of the crontab's line, not beside it. The service runs as the user who runs this command, has
-    cron's environment, and leaves long jobs alone when their tick ends. A failing tick's output goes to the journal,
-    not into a mail. Nothing is installed; stderr says how to install them.
+    Use them instead of the crontab's line, not in addition to it. The service runs as the user who runs this command,
+    has cron's environment, and leaves long jobs alone when their tick ends. A failing tick's output goes to the journal
+    and is not mailed. Nothing is installed; stderr says how to install them.
     """
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise UsageError(f'--name "{name}": a unit\'s name has letters, digits, "_", "." and "-"')
@@ -72,8 +72,8 @@ def systemd(
         complain("CRONJOBS_DATABASE_URL is set here, but not in the service's environment")
     if _has_line(file):
         complain(
-            f"your crontab also has the line, so ticks would start twice: cronjobs crontab remove "
-            f"--config {shlex.quote(str(file))}"
+            "your crontab also starts these ticks, so they would start twice: cronjobs crontab remove --config "
+            f"{shlex.quote(str(file))}"
         )
 
 

@@ -41,9 +41,9 @@ def trigger(
 ) -> None:
     """Enqueue one job of a schedule now; the next tick runs it.
 
-    The schedule's usual times do not change. While a job of the schedule is unfinished, no other is made, unless its
-    overlap is allow or --force is given. Afterwards handlers are imported, and you get a warning if none here fits the
-    schedule's type or payload.
+    The schedule's usual times do not change. While a job of the schedule is unfinished, no other job is created, unless
+    the schedule's overlap is allow or --force is given. Afterwards the command imports the handlers here, and warns if
+    none fits the schedule's type or payload.
 
     Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
     """
@@ -62,7 +62,7 @@ def trigger(
         echo(f"job {job_id} enqueued, due now")
     say_paused(paused)
     if by_name:
-        complain(f"schedule {schedule} is paused, but this job runs all the same")
+        complain(f"schedule {schedule} is paused, but this job will run anyway")
     _leave(None if no_import else settings, defined, f"Job {job_id} waits", f"cronjobs jobs cancel {job_id}")
 
 
@@ -81,9 +81,9 @@ def backfill(
 
     An occurrence that ran, or that was coalesced into another run, is not run again. The jobs are due now, oldest
     first, one at a time unless the schedule allows overlap; ctx.scheduled_for is the instant that each is for.
-    Instants without an offset are in the configuration's timezone. What ticks have not settled yet is left to them, so
-    --to now is all of the past. At its end, and with --dry-run, handlers are imported, and you get a warning if none
-    here fits the schedule's type or payload.
+    Instants without an offset are in the configuration's timezone. Occurrences that ticks have not settled yet are left
+    to the ticks, so --to now covers all of the past. At its end, also with --dry-run, the command imports the handlers
+    here, and warns if none fits the schedule's type or payload.
     """
     with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
         now = database.clock.now()
@@ -112,13 +112,13 @@ def backfill(
         complain(f"--to is later than {until}, up to which ticks have settled {schedule}: they run what comes after")
     say_paused(paused)
     if by_name:
-        complain(f"schedule {schedule} is paused, but these jobs run all the same")
+        complain(f"schedule {schedule} is paused, but these jobs will run anyway")
     undo = "correct it before the backfill" if dry_run else f"cronjobs jobs cancel --schedule {shlex.quote(schedule)}"
     _leave(None if no_import or not filling.run else settings, defined, "Its jobs wait", undo)
 
 
 def _is_paused(connection: Connection, schedule: str) -> bool:
-    """Whether the schedule itself is paused. Such a pause stops its occurrences, but not its jobs."""
+    """Whether the schedule itself is paused. Such a pause stops the schedule's occurrences, but not its jobs."""
     return any((pause.scope, pause.name) == ("schedule", schedule) for pause in pauses_in_force(connection))
 
 
@@ -135,7 +135,7 @@ def _in_file(schedule: str, schedules: Collection[str]) -> Iterator[None]:
 
 def _tell(filling: fill.Filling, timezone: str, *, dry_run: bool) -> None:
     jobs = counted(len(filling.run), "job") + " would be" * dry_run
-    echo(f"{jobs} enqueued; {filling.done} in the range had already run")
+    echo(f"{jobs} enqueued; {filling.done} of the occurrences in the range had already run")
     if dry_run:
         for instant in filling.run[:50]:
             echo(f"  {in_full(instant, timezone)}")
@@ -148,7 +148,7 @@ def _leave(settings: Settings | None, defined: ScheduleSettings, waits: str, und
 
     If *settings* is None, nothing is imported.
     """
-    with suppress(OSError, ValueError, AttributeError):  # AttributeError: stdout is closed, so None
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: sys.stdout is None, since stdout is closed
         sys.stdout.flush()  # print the result before any user code runs
     if settings is not None:
         warn_if_unfit(settings, defined.job, defined.payload, waits, undo)

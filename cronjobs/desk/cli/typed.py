@@ -93,9 +93,9 @@ def _integer(digits: str) -> int:
 def instant(given: str, zone: str, option: str, *, past_until: datetime | None = None) -> datetime:
     """Convert the value of an instant option such as ``--at`` to UTC.
 
-    A time without an offset is in *zone*, and stderr says so. If *past_until* is given (for options about the past),
-    "now" means that instant, and a time of day means the last time that the clock showed it by then (see ``of_day``). A
-    time that the zone's clocks skip or show twice is refused, since it names no single instant.
+    A time without an offset is taken to be in *zone*, and stderr says so. If *past_until* is given (for options about
+    the past), "now" means that instant, and a time of day means the last time that the clock showed it by then (see
+    ``of_day``). A time that the zone's clocks skip or show twice is refused, since it does not name a single instant.
     """
     if past_until is not None and given.strip().lower() == "now":
         return past_until
@@ -116,7 +116,7 @@ def instant(given: str, zone: str, option: str, *, past_until: datetime | None =
     except OverflowError:
         raise UsageError(f"{option} {shown} is not between the years 1974 and 9999") from None
     if read.tzinfo is None:
-        complain(f"{option} {shown} is read in the configuration's timezone, {zone}: {aware.isoformat()}")
+        complain(f"{option} {shown} is taken as {zone} time, the configured timezone: {aware.isoformat()}")
     return found
 
 
@@ -127,13 +127,13 @@ def _in_zone(naive: datetime, zone: str, shown: str) -> datetime:
         return here
     exists = here.astimezone(UTC).astimezone(here.tzinfo).replace(tzinfo=None, fold=0) == naive.replace(fold=0)
     why = f"comes twice in {zone}" if exists else f"does not exist in {zone}"
-    raise UsageError(f"{shown} {why}, because clocks change then: write it with an offset, as {again.isoformat()}")
+    raise UsageError(f"{shown} {why}, because the clocks change then: write it with an offset, as {again.isoformat()}")
 
 
 def of_day(text: str, now: datetime) -> datetime | None:
     """Parse a time of day: "02:15" is the last one before *now* (naive local time), "yesterday 02:15" is yesterday's.
 
-    Returns None if *text* is no time of day. Raises ValueError for an impossible time, such as 25:00.
+    Returns None if *text* is not a time of day. Raises ValueError for an impossible time, such as 25:00.
     """
     found = _OF_DAY.fullmatch(text.strip().lower())
     if found is None:

@@ -98,7 +98,7 @@ class Screen:
     def _heard(self, number: int, _frame: Any) -> None:
         if number in STOPPING:
             self._stopped = True
-            if self._looking:  # look() may wait for a database that does not answer
+            if self._looking:  # look() may be waiting for a database that does not answer
                 raise KeyboardInterrupt
         elif number == signal.SIGTSTP:
             _leave(self._modes)

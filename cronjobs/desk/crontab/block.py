@@ -23,11 +23,11 @@ from cronjobs.text import visible
 LONGEST_COMMAND: Final = 998
 
 _MARK: Final = re.compile(r"# cronjobs (begin|end) (/.*)")
-SWAPPED: Final = "# cronjobs swapped "  # begins a line that cronjobs now runs instead of cron; see ``swapping``
+SWAPPED: Final = "# cronjobs swapped "  # the prefix of a line that cronjobs now runs instead of cron; see ``swapping``
 
 
 class CrontabError(CronjobsError):
-    """The crontab, or the crontab program, cannot be used as asked."""
+    """The crontab, or the crontab program, cannot be used as requested."""
 
 
 class BlockBroken(CrontabError):
@@ -60,8 +60,8 @@ def command(config: Path, interpreter: Path) -> str:
     size = len(os.fsencode(text))
     if size > LONGEST_COMMAND:
         raise UsageError(
-            f"the cron line would be {size} bytes long and cron takes {LONGEST_COMMAND}: "
-            "use shorter paths, or a symlink to the folder"
+            f"the cron line would be {size} bytes long, but cron accepts at most {LONGEST_COMMAND}: use shorter paths, "
+            "or a symlink to the folder"
         )
     return text
 
@@ -77,20 +77,20 @@ def shell_words(words: Sequence[str]) -> str:
 
 
 def _check_portable(word: str) -> None:
-    r"""Raise UsageError for characters that some cron changes even in quotes.
+    r"""Raise UsageError for characters that some versions of cron change even inside quotes.
 
     A newline ends the entry. Debian's cron turns "\\" into "\" and cronie does not (measured; do_command.c). Debian's
     ``crontab -l`` prints a carriage return as "\r", so a block with a carriage return could not be found again.
     """
     if "\\" in word or not word.isprintable():
         raise UsageError(
-            f"cron cannot carry the path {word!r}: it has a backslash or a character that is not printable"
+            f"a crontab line cannot contain the path {word!r}: it has a backslash or an unprintable character"
         )
 
 
 def _quote(word: str) -> str:
-    # Outside quotes, "\%" always becomes "%". If cron does not remove the backslash as crontab(5) says (busybox), the
-    # shell does. Inside quotes the shell would keep the backslash.
+    # Outside quotes, "\%" always becomes "%". If cron does not remove the backslash, although crontab(5) says so
+    # (busybox), the shell does. Inside quotes the shell would keep the backslash.
     return r"\%".join(shlex.quote(part) if part else "" for part in word.split("%")) or "''"
 
 
@@ -154,8 +154,8 @@ class FoundBlock:
 def find(crontab: str, config: Path) -> FoundBlock | None:
     """Return the block of *config*, or None if there is none.
 
-    Raises BlockBroken if *config* does not have one begin mark and then one end mark, or if another configuration's
-    mark is in between.
+    Raises BlockBroken unless *config* has exactly one begin mark followed by exactly one end mark, with no other
+    configuration's mark in between.
     """
     marks: list[tuple[int, int, int, Mark]] = []  # line number, start, stop, mark
     start = 0
@@ -175,7 +175,9 @@ def find(crontab: str, config: Path) -> FoundBlock | None:
     if len(own) > 2 or last[3].kind == "begin":
         raise BlockBroken(line=marks[own[1]][0], what=f"the block of {config} appears more than once")
     if own[1] != own[0] + 1:
-        raise BlockBroken(line=marks[own[0] + 1][0], what=f"another mark is inside the block of {config}")
+        raise BlockBroken(
+            line=marks[own[0] + 1][0], what=f"the block of {config} contains a begin or end line of another block"
+        )
     text = crontab[first[1] : last[2]]
     return FoundBlock(text, first[1], last[2])
 

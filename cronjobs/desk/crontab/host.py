@@ -30,7 +30,7 @@ class TickFails(CronjobsError):
         never = "" if tick.reported else " and without a tick's report"
         self._first = (
             f"a tick in cron's environment ended with exit code {tick.code}{never}, so the crontab was left as it is "
-            "(--force installs the line all the same). It said:"
+            "(use --force to install the line anyway). The tick printed:"
         )
         self._said = indented(tick.said or "nothing")
         super().__init__(f"{self._first}\n{self._said}")
@@ -59,8 +59,8 @@ def environment(crontab: str, config: Path, *, root: Path = Path("/")) -> dict[s
 def environment_of(settings: Mapping[str, str], owner: pwd.struct_passwd, cron: Cron = "debian") -> dict[str, str]:
     """Return the environment that cron gives a command below *settings* in *owner*'s crontab.
 
-    By crontab(5), SHELL is /bin/sh, HOME and LOGNAME come from the passwd entry, and a crontab cannot change LOGNAME.
-    PATH is /usr/bin:/bin (measured on Debian 12). Cronie's PATH is _PATH_STDPATH, and cronie also sets USER
+    According to crontab(5), SHELL is /bin/sh, HOME and LOGNAME come from the passwd entry, and a crontab cannot change
+    LOGNAME. PATH is /usr/bin:/bin (measured on Debian 12). Cronie's PATH is _PATH_STDPATH, and cronie also sets USER
     (load_entry in entry.c).
     """
     defaults = {"SHELL": "/bin/sh", "HOME": owner.pw_dir, "PATH": "/usr/bin:/bin"}
@@ -110,7 +110,7 @@ class BareTick:
 
     @property
     def works(self) -> bool:
-        return self.reported and self.code in (0, 1)  # 1: a job ended dead, but the tick itself worked
+        return self.reported and self.code in (0, 1)  # 1: a job died, but the tick itself worked
 
 
 def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *, limit: timedelta) -> BareTick:
@@ -179,7 +179,10 @@ def mail_program(root: Path = Path("/")) -> Path | None:
 
 
 def daemon_runs(root: Path = Path("/")) -> bool | None:
-    """Whether a cron daemon runs here. None means unknown: there is no /proc, or it hides other users' processes."""
+    """Whether a cron daemon is running here.
+
+    None means unknown: there is no /proc, or it hides other users' processes.
+    """
     if not (root / "proc/1").is_dir():
         return None
     for file in (root / "proc").glob("[0-9]*/comm"):

@@ -101,9 +101,9 @@ def _entry(
     if not rest:
         return NoEntry(number, text, "it has no command")
     if rest.startswith("*"):
-        return NoEntry(number, text, 'its command begins with "*", so it has a field too many')
+        return NoEntry(number, text, 'its command begins with "*", so the line has one field too many')
     if len(rest.encode("utf-8", "surrogateescape")) > LONGEST[cron]:
-        return NoEntry(number, text, f"its command is longer than the {LONGEST[cron]} bytes that cron takes")
+        return NoEntry(number, text, f"its command is longer than the {LONGEST[cron]} bytes that cron accepts")
     command, stdin = split(rest, cron)
     return CrontabEntry(number, text, when, rest, command, stdin, settings, comments)
 
@@ -119,8 +119,8 @@ _MAIL_ON_ERROR: Final = re.compile(r"-n[ \t]+")
 def setting(line: str, cron: Cron) -> tuple[str, str] | None:
     """Return the name and value if *line* is an environment setting, else None. crontab(5); load_env in env.c
 
-    Name and value may be quoted. Both crons accept ``NAME=""``, but only cronie accepts ``NAME=``. Whatever crontab(5)
-    says, Debian's cron removes blanks from the end of a quoted value, and removes quotes inside quotes.
+    Name and value may be quoted. Both crons accept ``NAME=""``, but only cronie accepts ``NAME=``. Contrary to
+    crontab(5), Debian's cron removes blanks from the end of a quoted value, and removes quotes inside quotes.
     """
     found = _SETTING.fullmatch(line.lstrip(_BLANK))
     if found is None:
@@ -146,7 +146,8 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
 def settings_above(crontab: str, config: Path) -> dict[str, str]:
     """Return the settings above the block of *config*, which apply to it; later ones win. crontab(5)
 
-    The settings are parsed by cronie's rules, which accept more, since warnings and trial ticks should not miss any.
+    The settings are parsed by cronie's rules, which accept more, since warnings and trial ticks should not miss a
+    setting.
     """
     found = find(crontab, config)
     lines = crontab[: found.start if found else None].split("\n")
@@ -187,7 +188,7 @@ def split(rest: str, cron: Cron) -> tuple[str, str]:
 
 def _input(text: str) -> str:
     found = _PERCENT.sub(lambda percent: "%" if percent[0] == "\\%" else "\n", text)
-    last = found.rstrip("\\")[-1:]  # cron ignores backslashes at the end when it looks for the final newline
+    last = found.rstrip("\\")[-1:]  # cron ignores trailing backslashes when it looks for the final newline
     return found + "\n" if last and last != "\n" else found
 
 

@@ -106,7 +106,7 @@ def replace(old: str, new: str) -> None:
         if line.endswith(r"\r"):
             raise CrontabError(
                 f"line {number} of the crontab ends in a carriage return, which crontab -l does not print unchanged. "
-                r"Nothing was changed: convert it to Unix line ends first: crontab -l | sed 's/\\r$//' | crontab -"
+                r"Nothing was changed: convert it to Unix line endings first: crontab -l | sed 's/\\r$//' | crontab -"
             )
     with _alone():
         if read() != old:
@@ -116,15 +116,14 @@ def replace(old: str, new: str) -> None:
             raise CrontabFailed(command="crontab -", code=done.returncode, said=text_of(done.stderr))
         if read() != new:
             raise CrontabError(
-                "crontab accepted the new text but lists a different one: someone else may have "
-                "written at the same moment. "
-                'Look at it with "crontab -l", then run the command again'
+                "crontab accepted the new contents, but crontab -l now shows something else: someone may have edited "
+                'it at the same time. Check it with "crontab -l", then run this command again'
             )
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Hold a lock against the user's other cronjobs commands, since a second writer would undo the first one's change.
+    """Lock out the user's other cronjobs commands, since a second writer would undo the first one's change.
 
     The lock is on the home folder itself, so it needs no file. If locking fails, only ``replace``'s checks remain.
     """

@@ -90,7 +90,7 @@ def command_line(words: Sequence[str]) -> str:
     """Quote *words* for ExecStart=, so that each word reaches the program unchanged.
 
     "%" begins a specifier in every word. "$" begins a variable in all words but the first, and in the first word "$$"
-    is no escape. So if a word has a "$", a ":" before the program turns variables off.
+    is not an escape. So if any word contains a "$", a ":" before the program turns variables off.
     """
     text = " ".join(_quoted(_specifiers(_printable(word))) for word in words)
     return f":{text}" if "$" in text else text
@@ -102,7 +102,7 @@ def _specifiers(text: str) -> str:
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise UsageError(f"a unit cannot carry the path {text!r}: it has a character that is not printable")
+        raise UsageError(f"a unit file cannot contain the path {text!r}: it has an unprintable character")
     return text
 
 

@@ -54,7 +54,7 @@ def env_files(folder: Path) -> list[EnvFile]:
 
 
 def unfiltered(folder: Path, *, schema: str | None) -> str | None:
-    """Return a warning that names the env.py files near *folder* without a filter, or None if there are none.
+    """Return a warning that names the env.py files near *folder* that have no filter, or None if there are none.
 
     *schema* is our tables' own schema, or None. Autogenerate reads that schema only with include_schemas.
     """
@@ -64,8 +64,8 @@ def unfiltered(folder: Path, *, schema: str | None) -> str | None:
     if not found:
         return None
     return (
-        f"{', '.join(found)}: if this alembic migrates the jobs database, its autogenerate would drop the "
-        f"tables of cronjobs: {HOW_TO_FILTER}"
+        f"{', '.join(found)}: if this alembic migrates the jobs database, its autogenerate would drop the tables of "
+        f"cronjobs. To prevent that, add {HOW_TO_FILTER}"
     )
 
 

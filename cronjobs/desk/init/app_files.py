@@ -30,7 +30,7 @@ ENTRY_POINTS: Final = frozenset(
 class AppPackage:
     """The app's package.
 
-    ``root`` is the folder to import from, "" or "src". ``name`` is the package's path below ``root``. ``modules`` has
+    ``root`` is the folder to import from, "" or "src". ``name`` is the package's path below ``root``. ``modules`` lists
     the names that the package already contains.
     """
 
@@ -168,7 +168,7 @@ def dependencies(folder: Path) -> frozenset[str]:
 
 
 def _imported(folder: Path) -> list[str]:
-    """Return the modules imported by files in *folder* and in the folders right below it."""
+    """Return the modules imported by files in *folder* and in the folders directly below it."""
     folders = [folder, *(folder / name for name in names_in(folder) if name.isidentifier() and name not in NOT_THE_APP)]
     files = [each / name for each in folders for name in names_in(each) if name.endswith(".py")]
     return [name for file in files[:200] for name in _IMPORT.findall(read_text(file))]

@@ -27,7 +27,7 @@ ChoiceName = Literal["app_database", "in_package", "filter_alembic"]
 
 @dataclass(frozen=True)
 class Choices:
-    """The user's choices. None means that the question was not asked yet."""
+    """The user's choices. None means that the question has not been asked yet."""
 
     app_database: bool | None = None
     in_package: bool | None = None
@@ -56,7 +56,7 @@ class JobsDatabase:
 
     ``written`` is the value for ``database:``. ``variable`` is the environment variable that holds the URL, or None.
     ``suffix`` is the suffix of a SQLite file's name, or "". ``is_ours`` says whether the database is a SQLite file used
-    only for jobs. ``in_shell`` says whether the variable is set only in this shell, so not for cron.
+    only for jobs. ``in_shell`` says whether the variable is set only in this shell, and therefore not for cron.
     """
 
     written: str
@@ -177,11 +177,13 @@ def _about_database(around: Surroundings, database: JobsDatabase) -> list[str]:
     said = []
     dotenv = around.dotenv
     if dotenv is not None and dotenv.problem is not None:
-        said.append(f"{DOTENV} cannot be the env_file, {dotenv.problem}")
+        said.append(f"{DOTENV} cannot be the env_file: {dotenv.problem}")
     elif dotenv is not None:
         said.append(f"{DOTENV}: handlers get its variables, which cron would not give them")
     if database.in_shell:
-        said.append(f"{database.remark}: the jobs are kept in that database; cron needs it in {DOTENV}, too")
+        said.append(
+            f"{database.remark}: the jobs are kept in that database; for cron, set the variable in {DOTENV}, too"
+        )
     elif not database.is_ours:
         said.append(f"{database.remark}: the jobs are kept in that database, beside your own tables")
     elif dotenv is not None or around.shell:
@@ -189,7 +191,7 @@ def _about_database(around: Surroundings, database: JobsDatabase) -> list[str]:
         said += [f"{each.name}: {each.why_not}" for each in variables if each.why_not is not None]
         usable = dict.fromkeys(each.name for each in variables if each.why_not is None)
         if len(usable) > 1 and "DATABASE_URL" not in usable:
-            said.append(f"{', '.join(usable)}: if one is the jobs' database, name it in {YAML}")
+            said.append(f"{', '.join(usable)}: if one of these is the jobs' database, name it in {YAML}")
         said.append(f"the jobs are kept in their own file, {OWN_FILE}")
     return said
 
@@ -233,7 +235,7 @@ def _line(key: str, value: str, comment: str) -> str:
 def _about_app(around: Surroundings, handlers: str) -> list[str]:
     said = []
     if around.django is not None:
-        said.append(f"manage.py: Django is set up by {around.django.settings} before handlers are imported")
+        said.append(f"manage.py: Django is set up with {around.django.settings} before handlers are imported")
     if around.package is not None and "/" in handlers:
         other = "" if handlers.endswith(f"/{MODULES[0]}.py") else f", since {MODULES[0]} is taken"
         said.append(f"{around.package.path} is the app's package: the first handler is {handlers}{other}")
@@ -252,8 +254,8 @@ def _about_crontab(around: Surroundings) -> list[str]:
     if not around.crontab_lines:
         return []
     lines = f"{around.crontab_lines} line{'' if around.crontab_lines == 1 else 's'}"
-    import_it = '"cronjobs crontab import" in a folder of its own takes its lines over'
-    wrap_it = '"cronjobs crontab wrap" leaves them with cron, and records each run'
+    import_it = '"cronjobs crontab import" in a separate folder converts them to schedules'
+    wrap_it = '"cronjobs crontab wrap" leaves them to cron, and records each run'
     return [f"your crontab has {lines}: {import_it}; {wrap_it}"]
 
 
@@ -265,7 +267,7 @@ def _without_filter(around: Surroundings) -> list[EnvFile]:
 
 
 def _alembic(around: Surroundings, database: JobsDatabase, *, edit: bool) -> tuple[dict[Path, str], list[str]]:
-    """Return the edits of env.py files, and lines about those that were not edited."""
+    """Return the edits to env.py files, and lines to print about the files that are not edited."""
     edits, said = {}, []
     for env in _without_filter(around) if not database.is_ours else ():
         edited = with_filter(env.source) if edit else None
@@ -322,7 +324,7 @@ def _snippet(around: Surroundings, database: JobsDatabase, module: str) -> tuple
             "  with connect() as connection:",
             '      hello.enqueue(connection, name="Ada")',
         )
-    head = f"then, in a request, in the transaction of your own rows ({framework}):"
+    head = f"then, in a request, in the same transaction as your own rows ({framework}):"
     if framework == "Django":
         return (
             head,

@@ -20,7 +20,7 @@ COMMENT_AT: Final = 37  # the column of a comment after a value
 
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
-# A line that begins with "#" and no space is an example, valid once the "#" is removed (tested).
+# A line that begins with "#" without a space after it is an example, valid once the "#" is removed (tested).
 _YAML: Final = """\
 # yaml-language-server: $schema=@schema@
 # cronjobs.yaml: what runs, and when. Try it:  cronjobs check  ·  cronjobs run-due  ·  cronjobs status

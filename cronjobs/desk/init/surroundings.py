@@ -124,7 +124,7 @@ def _dotenv(folder: Path) -> DotEnv | None:
 
 
 def _variables(variables: Mapping[str, str]) -> Iterable[DatabaseVariable]:
-    """Yield the variables that name the app's databases, DATABASE_URL first. Leave out test databases and ours."""
+    """Yield the variables that name the app's databases, DATABASE_URL first. Leave out test databases and our own."""
     for name in sorted(variables, key=lambda name: (name != "DATABASE_URL", name)):
         if _DATABASE_VARIABLE.fullmatch(name) and "TEST" not in name and name != "CRONJOBS_DATABASE_URL":
             yield database_variable(name, variables[name])

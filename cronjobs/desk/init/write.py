@@ -37,7 +37,8 @@ def refuse_what_is_there(folder: Path, names: Collection[str]) -> None:
     if "jobs.py" in names and (package / "__init__.py").exists():
         raise CronjobsError(
             f"{visible(str(package))} is a package, and would be imported instead of jobs.py: nothing was written. "
-            'Choose another folder, or begin with the file that "cronjobs init" writes there'
+            'Choose another folder, or copy the cronjobs.yaml that "cronjobs init" writes in another folder and adapt '
+            "it"
         )
 
 

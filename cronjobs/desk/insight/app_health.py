@@ -30,8 +30,8 @@ NO_FILE: Final = Path("cronjobs.yaml")
 class HealthCheck:
     """The result of ``health``.
 
-    ``findings`` lists all problems, worst first, including notices and acknowledged findings. ``ok`` says whether none
-    of them is an alarm.
+    ``findings`` lists all problems, worst first, including notices and acknowledged findings. ``ok`` is True if none of
+    them is an alarm.
     """
 
     findings: tuple[Finding, ...]
@@ -59,12 +59,11 @@ class HealthCheck:
 
 
 def health(connection: Any = None, *, config: str | Path | None = None, database_url: str | None = None) -> HealthCheck:
-    """Judge the whole system in a few indexed reads: do ticks run, is anything late, dead, failing or held back?
+    """Check the whole system in a few indexed reads: are ticks running, is anything late, dead, failing or held back?
 
     *connection* is an SQLAlchemy Connection, Session or Engine. The call only reads. If *connection* is None, the
-    database is located as ``connect`` does it, from *config* or *database_url*. The file *config* also supplies
-    ``run.every``, the lease and the limits; without a file, the defaults apply. Raises SchemaMissing, SchemaTooOld or
-    DatabaseError.
+    database is found as in ``connect``, from *config* or *database_url*. The file *config* also supplies ``run.every``,
+    the lease and the limits; without a file, the defaults apply. Raises SchemaMissing, SchemaTooOld or DatabaseError.
     """
     settings = Settings(file=NO_FILE, folder=Path(), database=database_url or "", broken=True)
     if config is not None or (connection is None and database_url is None):

@@ -15,12 +15,12 @@ from cronjobs.engine.store import causes as store
 
 READ: Final = 2000  # how many of the newest dead jobs to read; each costs 50 µs, even if all errors differ
 READ_BEFORE: Final = 1000  # how many dead jobs to read of those that died before the file changed
-MESSAGE: Final = 200  # the most characters of an error to show
+MESSAGE: Final = 200  # an error is cut to this many characters
 
 
 @dataclass(frozen=True)
 class Causes:
-    """Why jobs died, largest cause first. ``unread``: whether there are more dead jobs than the READ that were read."""
+    """Why jobs died, largest cause first. ``unread``: whether more than READ jobs are dead, so some were not read."""
 
     found: Sequence[Cause] = ()
     unread: bool = False
@@ -35,7 +35,7 @@ def causes_of(connection: Connection, health: Health) -> Causes:
 
 
 def find_causes(connection: Connection) -> Causes:
-    """Group the READ jobs that died last by cause. This is slow, so a tick should do it only after new deaths."""
+    """Group by cause the READ jobs that died last. This is slow, so a tick should do it only after new deaths."""
     return _causes(connection, store.newest_deaths(connection, READ + 1))
 
 

@@ -36,7 +36,7 @@ START_UP: Final = timedelta(seconds=1)  # how long a tick needs before its first
 
 @dataclass(frozen=True)
 class ConfigFinding:
-    """A mistake to fix. ``detail`` are lines to print below the problem, such as the end of a traceback."""
+    """A mistake to fix. ``detail``: lines to print below the problem, such as the end of a traceback."""
 
     problem: Problem
     detail: tuple[str, ...] = ()
@@ -248,8 +248,9 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ne
         if timed.timeout > run.longest_in_tick:
             if run.long_jobs == 0:
                 text = (
-                    f"{name}: timeout {limit} is above run.budget ({duration_text(run.budget)}), and run.long_jobs "
-                    "is 0: the job would never start. Raise long_jobs, shorten the timeout, or raise the budget"
+                    f"{name}: timeout {limit} is longer than run.budget ({duration_text(run.budget)}), and "
+                    "run.long_jobs is 0: the job would never start. Raise long_jobs, shorten the timeout, or raise "
+                    "the budget"
                 )
                 yield NeverBegins(name, place.problem(text, *timed.places))
         elif timed.timeout + grace + START_UP > run.budget:
@@ -268,7 +269,7 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ne
 
 
 def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
-    """Note all long jobs in one line. A timeout above the budget is no mistake, but it changes how the job runs."""
+    """Note all long jobs in one line. A timeout above the budget is not a mistake, but it changes how the job runs."""
     run = settings.run
     of_ticks = [timed for timed in _timed(settings.schedules, known) if timed.job_type.executor is None]
     long = [timed for timed in of_ticks if timed.timeout > run.longest_in_tick]
@@ -336,7 +337,7 @@ def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
         if settings.database_unset:
             yield place.problem(settings.database_unset, "database")
         elif "database" not in settings.positions:
-            text = "there is no database: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
+            text = "no database is set: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
             yield place.problem(text, "database")
         return
     try:

@@ -16,7 +16,7 @@ from cronjobs.engine.rules.shell_words import as_shell_line, shell_word
 from cronjobs.errors import CronjobsError
 from cronjobs.model import RetryPolicy, duration_text
 
-Note = tuple[str, tuple[str, ...]]  # the text, and dotted paths; the first path in the file gives the note's position
+Note = tuple[str, tuple[str, ...]]  # text and dotted paths; the first that the file contains gives the note's position
 
 
 def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:

@@ -34,8 +34,8 @@ _GOOD_ITEMS: Final = ("imports", "python_path", "extras", "around")
 class Setting(NamedTuple):
     """One key and its value. If there is no value, ``value`` is None and ``where`` says what that means.
 
-    If there is one, ``where`` names the file and line, and the variables that the value uses. ``is_written`` is False
-    if the value is a default.
+    If there is a value, ``where`` names the file and line, and the variables that the value uses. ``is_written`` is
+    False if the value is a default.
     """
 
     key: str

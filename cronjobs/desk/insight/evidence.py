@@ -121,7 +121,7 @@ class ScheduleEvidence:
         exact = row is not None and row.last_for == asked.at
         era = self._era_of(row) if exact else self._era(asked.at)
         due = exact or (era.timing is not None and is_due(era.timing, asked.at))
-        if not asked.exists:  # the clocks skipped the time asked about: it is due only if it runs at the gap's end
+        if not asked.exists:  # the clocks skipped the time asked about: due only if the schedule runs at the gap's end
             due = due and era.timing is not None and runs_after_a_gap(era.timing, asked.wall)
         wall = None if asked.wall is None else f"{asked.wall:%Y-%m-%d %H:%M}"
         if not due or row is None or row.first_for > asked.at:
@@ -174,10 +174,10 @@ class ScheduleEvidence:
         return replace(self.at(self.latest()), standing=standing)
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[OccurrenceFacts], bool]:
-        """Return facts from *begin* to *end*, one per ledger row: the newest *limit*, and whether there are older ones.
+        """Return facts from *begin* to *end*, one per ledger row (the newest *limit*), and whether older ones exist.
 
-        The facts also cover spans too old for the ledger, occurrences that wait for a tick, and spans without
-        a definition.
+        The facts also cover spans too old for the ledger, occurrences that wait for a tick, and spans without a
+        definition.
         """
         rows = list(explaining.rows_between(self.connection, self.stored.id, begin, end, limit + 1))
         left_out = len(rows) > limit

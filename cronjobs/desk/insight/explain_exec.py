@@ -67,7 +67,7 @@ class ExecEvidence:
         self.timezone = newest.meta.get("timezone", "UTC") if _timing(newest) else settings.timezone
 
     def latest(self) -> Explanation:
-        """Explain the newest run. If another run was due since but did not start, begin with the missing run."""
+        """Explain the newest run. If another run has come due since but did not start, describe that first."""
         explanation, due = explain_job(self._life(self.newest)), next_due(self.newest)
         if due is None or due + LATE >= self.now:
             return explanation
@@ -97,7 +97,7 @@ class ExecEvidence:
             life = self._life(before[0])
             ended = f": {brief_job(life.job)}" if life.job else ""
             began = self._times(at).clock(before[0].started_at)
-            sentences.append(f"The run before began at {began} (job {before[0].id}){ended}.")
+            sentences.append(f"The previous run began at {began} (job {before[0].id}){ended}.")
         return Explanation(f"exec:{self.name}", at, verdict, tuple(sentences))
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[Explanation], bool]:

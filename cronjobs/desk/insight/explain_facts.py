@@ -101,7 +101,7 @@ class AttemptFacts:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """The last tick that recorded the job as due and not started."""
+    """The last tick that recorded the job as due but not started."""
 
     tick: TickFacts
     why: str
@@ -169,7 +169,7 @@ class Triggered:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """A job's row and history. ``most``: how often the job may fail, or None if only the handler's code says so."""
+    """A job's row and history. ``most``: how many tries the job has, or None if only the handler's code says so."""
 
     id: int
     job_type: str
@@ -193,11 +193,11 @@ class JobFacts:
     locked_until: datetime | None = None
     cancel_requested_at: datetime | None = None
     dismissed: bool = False  # whether the job is dead and was dismissed
-    unsettled: str | None = None  # the unsettled effect because of which the job is dead
+    unsettled: str | None = None  # the unsettled effect that made the job die
     triggered: tuple[Triggered, ...] = ()  # if the job did not succeed: later runs by hand, newest first
     acts: tuple[tuple[str, AuditEntry], ...] = ()  # operators' actions on the job: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()
-    paused: PauseFacts | None = None  # the pause that the waiting job waits for
+    paused: PauseFacts | None = None  # the pause that holds back the waiting job
     held: tuple[datetime, PauseFacts] | None = None  # the pause that delayed the first attempt, and since when
     known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None
@@ -221,7 +221,7 @@ class Now:
 
     now: datetime
     last_tick: TickFacts | None = None
-    quiet_after: timedelta = timedelta(minutes=3)  # longer without a tick is a problem
+    quiet_after: timedelta = timedelta(minutes=3)  # going without a tick for longer than this is a problem
     succeeded_kept: timedelta = timedelta(days=14)
     ledger_kept: timedelta = timedelta(days=90)
     foreign: str | None = None  # why ticks with the configuration here refuse this database
@@ -272,7 +272,7 @@ class OccurrenceFacts:
     returned: AuditEntry | None = None
     renamed_from: str | None = None
     renamed_to: str | None = None  # by the file here, which no tick has applied yet
-    standing: Standing | None = None  # set if the question had no time
+    standing: Standing | None = None  # set if the question named no time
     file_fault: str | None = None  # what is wrong with the schedule's entry in the file here
     in_file: bool = False  # whether the file here has the schedule for this environment
     elsewhere: str | None = None  # the environment here, if the file has the schedule only for others
@@ -282,7 +282,7 @@ class OccurrenceFacts:
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
     pause: PauseFacts | None = None  # the pause that skipped the occurrence or holds it back
-    job: JobFacts | None = None  # the job made for the occurrence, or that it gave way to or was coalesced into
+    job: JobFacts | None = None  # the job that the occurrence made, gave way to or was coalesced into
     pruned_dead: datetime | None = None  # when retention removed the occurrence's dead job
     job_for: datetime | None = None  # the occurrence that ``job`` was made for
     stands_for: int = 1

@@ -74,7 +74,7 @@ def row_gone(pruned_dead: datetime | None, times: LocalTimes, around: Now) -> st
         when = times.clock(pruned_dead)
         return f"It was dead, nobody had dealt with it, and retention removed its row at {when}."
     kept = duration_text(around.succeeded_kept)
-    return f"Its row is gone (succeeded jobs are kept {kept}): how it ended is no longer recorded."
+    return f"Its row was deleted (succeeded jobs are kept for {kept}), so how it ended is no longer recorded."
 
 
 def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: LocalTimes) -> str:
@@ -111,14 +111,14 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []
-    # These do not count as failures, but change run_at, too: the job was interrupted, snoozed or retried by hand, or
+    # run_at also changes without a failure being counted: if the job was interrupted, snoozed or retried by hand, or if
     # its payload did not fit.
     if job.attempts and (job.attempts[0].outcome != job.status or job.status == "failed"):
         return []
     behind = begun - job.run_at
     if behind < timedelta(0):
-        return [(begun, f"It was begun at {times.clock(begun)}, before it was due at {times.clock(job.run_at)}.")]
-    said = f"It was due at {times.clock(job.run_at)} and begun {late(behind)}, at {times.clock(begun)}."
+        return [(begun, f"It started at {times.clock(begun)}, before it was due at {times.clock(job.run_at)}.")]
+    said = f"It was due at {times.clock(job.run_at)} and started {late(behind)}, at {times.clock(begun)}."
     return [(begun, sentence) for sentence in (*_passed_over(job, times), said)]
 
 
@@ -134,12 +134,12 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
     """Name the occurrences that the job stands for or that gave way to it, dated by when the first was settled."""
-    # The sentence comes first if the occurrences were settled together with the job. By the host's clock, the first
+    # If the occurrences were settled together with the job, their sentence comes first: by the host's clock, the first
     # attempt may begin just before the decision that made the job.
     made_at = datetime.min.replace(tzinfo=UTC)
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
-    said = {"coalesced": "It also stands for {} more {} of {}", "skipped": "{} {} of {} gave way to it"}
+    said = {"coalesced": "It also stands for {} more {} of {}", "skipped": "Because of it, {} {} of {} were skipped"}
     for outcome, text in said.items():
         rows = [row for row in life.rows if row.ledger.outcome == outcome]
         if rows:
@@ -257,7 +257,7 @@ def _done(job: JobFacts, action: str, at: datetime) -> str:
 
 
 def _in_vain(job: JobFacts, at: datetime) -> str:
-    """Say that the cancel had no effect, since the running attempt succeeded all the same. Otherwise return ""."""
+    """Say that the cancel had no effect, since the running attempt succeeded anyway. Otherwise return ""."""
     ran = _ran_at(job, at)
     return f": no effect, as attempt {ran.number} did not stop" if ran and ran.outcome == "succeeded" else ""
 
@@ -352,7 +352,7 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
         where, begun = f"submitted to its cluster by {name(job.host or '?')}, but no worker there has started it", ""
     elif job.cluster_worker is not None:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
-    if job.attempts and job.attempts[-1].number == job.attempt:  # its outcome is recorded, but its thread may still run
+    if job.attempts and job.attempts[-1].number == job.attempt:  # outcome recorded, but the thread may still be running
         return f"Job {job.id} is still leased for attempt {job.attempt} {where}{lease}."
     if job.runner_gone:
         gone = "its process is gone, so the next tick there will settle its outcome"
@@ -365,7 +365,7 @@ def _reported(job: JobFacts, now: datetime) -> list[str]:
         return []
     said_at = job.started_at + timedelta(seconds=job.reported.ran_s)
     left = time_left(job.reported, job.started_at, now)
-    rest = f"; at this pace it takes {rough(left)} more" if left is not None else ""
+    rest = f"; at this pace, it will need {rough(left)} more" if left is not None else ""
     said = one_line(in_words(job.reported.progress), 300)
     return [f"Its progress is {said} (reported {rough(max(timedelta(0), now - said_at))} ago){rest}."]
 
@@ -378,7 +378,9 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         turn = "code that accepts its payload"
         earliest, latest = job.misfit_since + LEAST, times.clock(job.misfit_since + MOST)
         at = "its next try" if earliest <= job.run_at else f"its first try after {times.clock(earliest)}"
-        ends = [f"It dies at {at} if all code that ticks has refused it, and after {latest} in any case."]
+        ends = [
+            f"It dies at {at} if every version of the code that ticks has refused it, and after {latest} in any case."
+        ]
     failed = f" (failed {_of(job)})" if job.failures else ""
     waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, times, around))
     if job.run_at > now:
@@ -387,10 +389,11 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     if not why:
         last = around.last_tick
         began = f" (the last began at {times.clock(last.started_at)} on {name(last.host)})" if last else ""
-        why = f"{_ahead(job.ahead)}the next tick with room runs it{began}"
+        why = f"{_ahead(job.ahead)}the next tick with room will run it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
             why = (
-                f"its timeout is too long for such a tick; only a longer tick, or a shorter timeout, lets it run{began}"
+                "its timeout is too long for the tick that passed it over: it needs a shorter timeout, or a longer "
+                f"tick{began}"
             )
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
     return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]
@@ -412,12 +415,14 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
     """Explain why jobs of this type do not start, if the type is the reason."""
     reasons = []
     if facts.known is False:
-        had = "no tick on record ever had it"
+        had = "no tick on record has ever known this type"
         if facts.last is not None:
-            # An idle tick loads no handlers, so nobody knows when exactly the type disappeared.
+            # An idle tick loads no handlers, so nobody knows exactly when the type disappeared.
             since = f" since {times.clock(facts.since)}" if facts.since else ""
-            last = f"the last that had it began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
-            had = f"no tick that loaded handlers has had it{since} ({last})"
+            last = (
+                f"the last tick that knew it began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
+            )
+            had = f"no tick that loaded handlers has known this type{since} ({last})"
         reasons.append(f'no host can run type "{name(facts.name)}": {had}')
     if not facts.here:
         other = ""
@@ -447,12 +452,12 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     if job.out_of_reach is not None:
         with_ = ", ".join(f"{name(host)} with {one_line(options, 200)}" for host, options in job.out_of_reach.options)
         since = times.clock(job.out_of_reach.since)
-        reasons.append(f"no tick's options reach it: since {since} all ran on {with_}")
+        reasons.append(f"no tick's options reach it: since {since}, all ticks ran on {with_}")
     if job.limit is not None:
         reasons.append(one_line(job.limit, 300))
     if job.executor is not None:
         reasons.append(
-            f"it waits for the Dask scheduler of executor {name(job.executor)}: its supervisor submits it when "
+            f"it waits for the Dask scheduler of executor {name(job.executor)}: the supervisor submits the job when "
             "the scheduler can be reached and has fewer than in_flight attempts"
         )
     if job.long_places == 0:

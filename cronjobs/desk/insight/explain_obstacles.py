@@ -1,4 +1,4 @@
-"""Find out why one job does not start, for ``explain``. For each job of a list, this would take too many reads."""
+"""Find out why one job does not start, for ``explain``. Doing this for each job of a list would take too many reads."""
 
 from __future__ import annotations
 

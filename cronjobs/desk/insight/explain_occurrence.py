@@ -82,7 +82,9 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
         sentences.append(f"{name(facts.renamed_from)} is called {name(facts.schedule)} now.")
     if facts.renamed_to is not None:
         renames = f"The file here renames {name(facts.schedule)} to {name(facts.renamed_to)}"
-        sentences.append(f"{renames}: the next tick applies that, and the history moves with it.")
+        sentences.append(
+            f"{renames}: the next tick will apply this, and the schedule keeps its history under the new name."
+        )
     if found == "not_due":
         sentences += _not_due(facts, times)
     elif facts.existence in ("not_yet", "retired", "unreadable") and row is None:
@@ -98,7 +100,8 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
         elif found == "beyond_retention":
             kept = duration_text(facts.around.ledger_kept)
             sentences.append(
-                f"What became of {_it(facts)} is no longer recorded: the ledger and the ticks are kept {kept}."
+                f"What became of {_it(facts)} is no longer recorded: the ledger and the records of ticks are kept for "
+                f"{kept}."
             )
         else:
             sentences.append(
@@ -132,7 +135,7 @@ def _usual(facts: OccurrenceFacts, found: str) -> bool:
 
 
 def _began_late(facts: OccurrenceFacts) -> timedelta | None:
-    """Return how late the first attempt began, or None if it was on time. The delay by ``spread:`` does not count."""
+    """Return how late the first attempt began, or None if it was on time. A ``spread:`` delay does not count."""
     first = facts.job.attempts[0].started_at if facts.job is not None and facts.job.attempts else None
     later = facts.definition.starts_later_by if facts.definition else timedelta(0)
     delay = None if first is None else first - facts.last_for - later
@@ -149,7 +152,7 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     if facts.existence in (
         "not_yet",
         "retired",
-    ):  # there is a ledger row, since a backfill reached back to before the schedule existed
+    ):  # there is a ledger row, since a backfill covered a time at which no definition was in force
         gone = "did not exist yet" if facts.existence == "not_yet" else "was retired"
         sentences = [f"{name(facts.schedule)} {gone} at {times.with_utc(facts.last_for)}."]
     elif facts.count == 1:
@@ -168,7 +171,7 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: datetime | None = None) -> str:
-    """Name the definition. *due* is an occurrence that it settled, so the definition was in force by then."""
+    """Name the definition. *due* is an occurrence settled by this definition, which was thus in force by then."""
     if definition is None:
         return ""
     timing = one_line(definition.timing, 100)
@@ -190,15 +193,13 @@ def _applied(definition: DefinitionFacts, times: LocalTimes) -> str:
 def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     if (row.reason or "").startswith(BACKFILLED):
         by, _, before = one_line(row.reason or "", 400).partition(BEFORE)
-        first = f"It did not run at its time: {before}." if before else "It did not run at its time."
+        first = f"It did not run when it was due: {before}." if before else "It did not run when it was due."
         said = f"A {by}, at {times.clock(row.decided_at)}, made job {row.job_id} for it."
         return [*_outage(facts, times), first, said, *_fate(facts, row, times)]
     if (row.reason or "").startswith(RAN_EARLY):
         early = ran_early_words(row.reason or "", times)
-        said = f"Job {row.job_id} of it {early}: a clock was ahead then and was later set back."
-        then = (
-            f"It does not run again by itself: cronjobs trigger {quote(facts.schedule)} makes a job when you want one."
-        )
+        said = f"Its job, {row.job_id}, {early}: a clock was ahead then and was later set back."
+        then = f"It does not run again by itself: to enqueue a job now, run cronjobs trigger {quote(facts.schedule)}."
         ended = facts.job is None or facts.job.status not in ("queued", "failed", "running")
         again = [one_line(then, 300)] if ended and _ran_early(facts, row) else []
         return [said, *again, *_fate(facts, row, times)]
@@ -214,7 +215,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         sentences.append(f"That run stands for {others:,} other {'occurrence' if others == 1 else 'occurrences'} too.")
     later = facts.definition.starts_later_by if facts.definition else timedelta(0)
     if later:
-        sentences.append(f"spread: lets it start at {times.clock(facts.last_for + later)}.")
+        sentences.append(f"spread: delays its start until {times.clock(facts.last_for + later)}.")
     return sentences + _fate(facts, row, times)
 
 
@@ -247,7 +248,10 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         which = "it" if facts.count == 1 else "the last of them"
         why = _left_by(facts, after) or "the reason is not recorded"
         return [
-            f"A tick reached the database at {times.clock(after.started_at)} already but did not settle {which}; {why}."
+            (
+                f"A tick had already reached the database at {times.clock(after.started_at)}, but it did not settle "
+                f"{which}; {why}."
+            )
         ]
     until = after.started_at if after is not None and after.started_at <= row.decided_at else row.decided_at
     if before is None:
@@ -276,9 +280,10 @@ def _kept_from_starting(after: TickFacts | None) -> list[str]:
 
 
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
-    """Explain why a tick left the occurrence unsettled, or return None if neither reason applies.
+    """Explain why a tick left the occurrence unsettled, or return None if the reason is unknown.
 
-    Schedules were switched off on the tick's host, or the schedule's entry in the tick's file was broken.
+    There are two known reasons: schedules were switched off on the tick's host, or the schedule's entry in the tick's
+    file was broken.
     """
     if tick.schedules_off:
         return "it fired no schedules (CRONJOBS_SCHEDULES=off on that host)"
@@ -294,7 +299,7 @@ def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> l
     also = f" and {others:,} more" if others else ""
     if _joined(facts, row):
         for_ += "," if for_ else ""
-        already = f"Job {row.job_id} of the schedule{for_} was waiting already at {times.clock(row.decided_at)}"
+        already = f"Job {row.job_id} of the schedule{for_} was already waiting at {times.clock(row.decided_at)}"
         said = f"{already}: it stands for {_it(facts)} too (overlap: wait)."
         return [*_why_late(facts, row, times), said, *_fate(facts, row, times)]
     said = f"The run at {times.clock(row.decided_at)} (job {row.job_id}{for_}) stands for {_it(facts)}{also}."
@@ -302,7 +307,7 @@ def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> l
 
 
 def _joined(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
-    """Whether the occurrence was coalesced into a job that was waiting already, not made when it was settled."""
+    """Whether the occurrence was coalesced into a job that was already waiting, not one made when it was settled."""
     older = facts.job is not None and facts.job.created_at < row.decided_at - timedelta(seconds=1)
     return older or (row.reason or "").startswith("overlap")
 
@@ -395,14 +400,14 @@ _SETTLED: Final = {
 
 def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     now, last, brake = facts.around.now, facts.around.last_tick, facts.pause
-    was_held, could_since = [], facts.last_for  # could_since: since when ticks could settle it
+    was_held, could_since = [], facts.last_for  # could_since: when ticks were first able to settle it
     if brake is not None and brake.ended_at is not None:
         was_held = [f"{capital(_it_was(facts))} held back: {pause(brake, times)}."]
         could_since, brake = brake.ended_at, None
     if facts.first_for > now:
         sentences = [f"It is due in {rough(facts.first_for - now)}."]
         if brake is not None:
-            then = "is skipped" if brake.skip else f"is held back, and at its end {_decides(facts)}"
+            then = "is skipped" if brake.skip else f"is held back, and when the pause ends, {_decides(facts)}"
             sentences.append(f"Now {pause(brake, times)}: what comes due meanwhile {then}.")
     elif brake is not None and (not brake.skip or facts.owed or facts.last_for < brake.since):
         held = "is held back" if facts.count == 1 else "are held back"
@@ -422,7 +427,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         elif brake is None and not facts.owed:
             why = _left_by(facts, last) or "the reason is not recorded"
             sentences.append(
-                f"A tick of host {name(last.host)} began since, at {times.clock(last.started_at)}, and left "
+                f"A tick of host {name(last.host)} has begun since then, at {times.clock(last.started_at)}, but left "
                 f"{_it(facts)} unsettled; {why}."
             )
         if brake is not None:
@@ -485,7 +490,9 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             if returned is None:
                 sentences += _in_the_file(facts)
             else:
-                sentences.append("A schedule that returns does not make up for its absence.")
+                sentences.append(
+                    "A schedule that returns to the file does not make up for the occurrences it missed in between."
+                )
         case _:
             sentences = [f"The definition that {schedule} had at {at} cannot be read by this version of cronjobs."]
     return sentences
@@ -574,7 +581,7 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
 
 
 def _delay(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> str:
-    """Return the first reason for a late settlement, in brackets."""
+    """Return the first reason for a late settlement, in parentheses."""
     why = next(iter(_why_late(facts, row, times)), "")
     return f" ({why[:1].lower()}{why[1:].rstrip('.')})" if why else ""
 

@@ -50,7 +50,7 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A run triggered by hand. ``said``: a sentence about it. ``does_it``: whether it succeeded or still may."""
+    """A run triggered by hand. ``said``: a sentence about it. ``does_it``: whether the run succeeded or still may."""
 
     said: str
     does_it: bool

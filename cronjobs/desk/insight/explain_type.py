@@ -33,7 +33,7 @@ class TypeLife:
     waiting: int
     due: int
     oldest: JobFacts | None
-    died_at: datetime | None = None  # when the newest dead job that nobody has dealt with died
+    died_at: datetime | None = None  # time of death of the newest dead job that nobody has dealt with
 
 
 def type_life(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeLife | None:
@@ -54,7 +54,7 @@ def type_life(connection: Connection, job_type: str, settings: Settings, types: 
 
 
 def explain_type(life: TypeLife, timezone: str) -> Explanation:
-    """Describe whether a job type can run, and what waits."""
+    """Describe whether a job type can run, and what is waiting."""
     facts, times = life.facts, LocalTimes(life.around.now, timezone)
     subject = f"Job type {name(facts.name)}"
     sentences = []
@@ -78,12 +78,13 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
             f'Jobs of this type are dead, the last since {times.clock(life.died_at)}: "{one_line(dead, 300)}".'
         )
     if life.oldest is None:
-        sentences.append("No job of this type waits.")
+        sentences.append("No job of this type is waiting.")
     else:
-        due = f"1 job of this type waits: job {life.oldest.id}, due"
+        due = f"1 job of this type is waiting: job {life.oldest.id}, due"
         if life.waiting > 1:
             due = (
-                f"{life.waiting:,} jobs of this type wait, {life.due:,} of them due; job {life.oldest.id} is due first"
+                f"{life.waiting:,} jobs of this type are waiting, {life.due:,} of them due; job {life.oldest.id} is "
+                "due first"
             )
         due += f"{',' if life.waiting > 1 else ''} {'since' if life.due else 'at'} {times.clock(life.oldest.run_at)}"
         if facts.known is False:

@@ -15,14 +15,14 @@ from cronjobs.errors import MESSAGE_LIMIT
 from cronjobs.text import one_line
 
 # Printed if there is no finding.
-WELL: Final = "ticks come, no job is late, no dead job needs attention, no schedule is behind"
+WELL: Final = "ticks are running, no job is late, no dead job needs attention, no schedule is behind"
 NAMED: Final = 3  # names listed in a finding; the rest are counted
 
 
 class Severity(StrEnum):
     """How bad a finding is. A notice is worth a look but raises no alarm; during a deploy, notices are normal."""
 
-    CRITICAL = "critical"  # due work is not being done, or no work at all
+    CRITICAL = "critical"  # due work is not being done, or nothing is being done at all
     WARNING = "warning"
     NOTICE = "notice"
 
@@ -64,10 +64,11 @@ class Covered:
 class Finding:
     """A problem that someone has to fix. ``kind`` is for programs; ``text`` is one sentence for people.
 
-    ``since`` and ``command`` (what to type) are set if known and not in the text. ``subject``: the host, queue or job
-    type, for kinds with several findings. ``rows``: the ids or names that the finding is about, which an ack covers.
-    ``ack``: the ack in force, or None. ``covers``: findings with the same cause, which this one replaces (see
-    ``same_cause``). ``follows``: findings that turned into this one. ``job_id``: the job, if it is about a single job.
+    ``since`` and ``command`` (what to type) are set if they are known and not already in the text. ``subject``: the
+    host, queue or job type, for kinds with several findings. ``rows``: the ids or names that the finding is about,
+    which an ack covers. ``ack``: the ack in force, or None. ``covers``: findings with the same cause, which this one
+    replaces (see ``same_cause``). ``follows``: findings that turned into this one. ``job_id``: the job, if the finding
+    is about a single job.
     """
 
     kind: str
@@ -93,12 +94,12 @@ class Finding:
 
     @property
     def alarm(self) -> bool:
-        """Whether someone has to look now: the finding is no notice, and it is not acknowledged."""
+        """Whether someone has to look now: the finding is neither a notice nor acknowledged."""
         return self.severity is not Severity.NOTICE and self.ack is None
 
 
 def together(group: Sequence[Finding]) -> Finding:
-    """Merge findings with the same key. The result is the worst unacknowledged one, with the rows of all."""
+    """Merge findings with the same key. The result is the worst unacknowledged one, with the rows of all of them."""
     if len(group) == 1:
         return group[0]
     worst = min(group, key=lambda finding: (finding.ack is not None, finding.severity.rank))
@@ -129,7 +130,7 @@ def several(names: Sequence[str]) -> str:
 
 def waits_for_handler(job_type: str, jobs: int) -> str:
     wait = "1 job waits" if jobs == 1 else f"{jobs:,} jobs wait"
-    return f"{wait} for type {job_type}, for which this project has no handler"
+    return f"{wait} for a handler of type {job_type}, which this project does not have"
 
 
 def typed(command: str, *names: str) -> str:

@@ -20,8 +20,8 @@ __all__ = ["Ack", "Finding", "Severity", "judge", "troubles"]
 def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
     """Return the findings, worst first, each with the ack that covers it, if any. The list is empty if all is well.
 
-    *but*: kinds to leave out. Findings of these kinds also cover no others. If the file here is broken or missing, that
-    is no evidence that the database belongs to another project or that a job type is unknown.
+    *but*: kinds to leave out. Findings of these kinds do not cover other findings, either. A broken or missing file
+    here is not evidence that the database belongs to another project or that a job type is unknown.
     """
     if settings.broken:
         project, environment = settings.project or health.project, settings.environment or health.environment

@@ -21,7 +21,10 @@ from cronjobs.installed import if_installed
 
 
 class Findings(NamedTuple):
-    """An extra's findings. ``again_at``: when the mere passing of time may add a finding, or None."""
+    """An extra's findings.
+
+    ``again_at``: the next instant at which a finding may appear just because time passes, or None.
+    """
 
     findings: Sequence[Finding] = ()
     again_at: datetime | None = None

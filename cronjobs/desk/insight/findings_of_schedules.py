@@ -68,15 +68,14 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         what = given_up_text(lost, "occurrence")
         was = "was" if what.startswith("1 ") else "were"
         text = (
-            f"{what} of {several(sorted(lost.by_name))} {was} dropped, as more were "
-            'owed than catch_up_limit; "cronjobs backfill" runs those that nobody has backfilled yet, '
-            '"cronjobs ack dropped" ends this'
+            f"{what} of {several(sorted(lost.by_name))} {was} dropped, because more were owed than catch_up_limit; "
+            '"cronjobs backfill" runs those that nobody has backfilled yet, "cronjobs ack dropped" ends this finding'
         )
         command = "cronjobs audit --action dropped"
         yield Finding("dropped", text, since=lost.since, command=command, rows=tuple(map(str, lost.ids)))
     for run in health.slower:
         runs = "has been running for" if run.running else "ran for"
-        text = f"{run.schedule} {runs} {rough(run.took)}; usual is {rough(run.usual)}"
+        text = f"{run.schedule} {runs} {rough(run.took)}; it usually takes {rough(run.usual)}"
         severity = Severity.WARNING if run.running else Severity.NOTICE
         command = f"cronjobs jobs show {run.job_id}" if run.job_id else typed("cronjobs explain", run.schedule)
         yield Finding(
@@ -91,7 +90,7 @@ def _schedules_off(health: Health, every: timedelta) -> Iterator[Finding]:
     span = rough(silence_after(every))
     yield Finding(
         "schedules_off",
-        f"no tick of the last {span} fired schedules: CRONJOBS_SCHEDULES is off on every host that ticks",
+        f"no tick in the last {span} fired schedules: CRONJOBS_SCHEDULES is off on every host that ticks",
         Severity.CRITICAL,
         since=health.watch.fired_at,
         command="cronjobs crontab show",
@@ -236,7 +235,7 @@ def _no_tick(health: Health, every: timedelta) -> bool:
 
 
 def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Finding]:
-    """Find pauses that may be forgotten: older than a day, or holding back occurrences."""
+    """Find pauses that may have been forgotten: older than a day, or holding back occurrences."""
     for pause in pauses:
         scope, name = pause["scope"], pause["name"]
         names = [] if scope == "queue" or pause["skip"] else sorted(_behind_pause(found, pause, now))

@@ -37,7 +37,7 @@ _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     foreign = list(_foreign(health, settings))
     yield from foreign
-    if not settings.without_project and not foreign:  # otherwise this configuration explains why no tick comes
+    if not settings.without_project and not foreign:  # otherwise this configuration explains why there are no ticks
         for found in _no_tick(health, settings):
             yield for_the_file_here(found) if settings.broken else found
     if len(health.silent) < len(health.ticks):
@@ -77,8 +77,8 @@ def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
         yield Finding("foreign", str(MovedDatabase(health.environment.removeprefix(MOVED))), Severity.CRITICAL)
         return
     text = (
-        f"this database belongs to {_name(*theirs)}, and the configuration says {_name(*ours)}: ticks claim nothing. "
-        "Correct the file, or adopt the database"
+        f"this database belongs to {_name(*theirs)}, but the configuration says {_name(*ours)}, so ticks claim "
+        "nothing. Correct the file, or adopt the database"
     )
     yield Finding("foreign", text, Severity.CRITICAL, command="cronjobs db adopt")
 
@@ -107,7 +107,10 @@ def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
 def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Find ticks that were killed, or that ended with a database error or an internal error."""
     for host, found in sorted(health.watch.killed.items()):
-        text = f"{found.ticks} ticks of host {host} did not end in the last {rough(found.within)}: they were killed"
+        text = (
+            f"in the last {rough(found.within)}, {found.ticks} ticks of host {host} were killed: they never recorded "
+            "their end"
+        )
         yield Finding("ending", text, since=found.since, command=_HISTORY, subject=host)
     for tick in at_work:
         code = _did(tick).get("code")
@@ -144,7 +147,7 @@ def _config(
 
 
 def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """Return since when ticks have recorded this fault, or None if no host's last tick recorded it."""
+    """Return when ticks began to record this fault, or None if no host's last tick recorded it."""
     fault = as_noted(where, what)
     began = [health.watch.misconfigured.get(tick["host"]) for tick in at_work if fault in recorded_faults(tick).items()]
     return min((at for at in began if at is not None), default=None)
@@ -210,7 +213,7 @@ def _of_hosts(
         subject=hosts[0],
     )
     # No command: "cronjobs check", typed here, would check the file here instead of theirs.
-    return replace(found, text=f'{found.text} ("cronjobs check" there says more)', command=None)
+    return replace(found, text=f'{found.text} (for details, run "cronjobs check" there)', command=None)
 
 
 def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:
@@ -225,7 +228,7 @@ def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:
 
 
 def _names_limit(where: str, prefix: str) -> bool:
-    """Return whether a fault closes the limit of this prefix. "" stands for all limits if none could be parsed."""
+    """Return whether a fault closes the limit of this prefix. The prefix "" stands for all if none could be parsed."""
     return f"{where}.".startswith(f"limits.{prefix}." if prefix else "limits.")
 
 

@@ -51,14 +51,14 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.more_types:
         jobs, types = jobs_text(health.more_unresolved, "due job"), jobs_text(health.more_types, "more job type")
-        text = f"{jobs} wait for {types} that no host has: the oldest types are named one by one"
+        text = f"{jobs} wait for {types} that no host has; only the oldest types are listed one by one"
         yield Finding("unresolved", text, Severity.CRITICAL, command="cronjobs jobs list --status queued")
     yield from map(_misfit, health.misfits)
     for failing in health.failing_types:
         if failing.job_type in same.types or failing.job_type in same.unknown_types:
             continue
         wait = f"{jobs_text(failing.jobs)} of this type {'waits' if failing.jobs == 1 else 'wait'} for another try"
-        text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, none succeeded in between; {wait}"
+        text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, with no success in between; {wait}"
         command = typed("cronjobs jobs list --status failed --type", failing.job_type)
         yield Finding("failing_type", text, since=failing.since, command=command, subject=failing.job_type)
     yield from _deaths(health, same)
@@ -67,7 +67,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         were = "was" if what.startswith("1 ") else "were"
         text = (
             f"{what} of {several(sorted(gone.by_name))} {were} removed by retention, and nobody had retried, cancelled "
-            'or dismissed any; "cronjobs ack pruned" ends this'
+            'or dismissed any; "cronjobs ack pruned" ends this finding'
         )
         command = "cronjobs audit --action pruned"
         yield Finding("pruned", text, since=gone.since, command=command, rows=tuple(map(str, gone.ids)))
@@ -120,13 +120,13 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], wor
     """Return why the last ticks left these jobs waiting: the reason that all ticks recorded, or a backlog."""
     entries = [each for tick in ticks for each in entries_of(tick)]
     for why, words in _WHY_LATE.items():
-        # While jobs of all these groups succeed, the ticks run out of time only because there is a backlog.
+        # As long as jobs of all these groups are succeeding, ticks run out of time only because there is a backlog.
         if why == OUT_OF_TIME and late and all(group.a_minute for group in late):
             return _backlog(late, workers)
         places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}
         if all((group.queue, group.job_type) in places for group in late):
             return words
-    return "the ticks do not keep up"
+    return "the ticks cannot keep up"
 
 
 def _backlog(late: Sequence[LateGroup], workers: int) -> str:
@@ -213,7 +213,7 @@ def _what_died(same: SameCause) -> Iterator[str]:
     if failing := [name for name in same.failing if name not in same.late]:
         yield f"the last runs of {several(failing)} failed"
     if same.types:
-        yield f"other jobs of {several(same.types)} fail, too"
+        yield f"other jobs of {several(same.types)} are failing, too"
 
 
 def _queues(health: Health) -> Iterator[Finding]:

@@ -51,11 +51,11 @@ class Health:
     never_begin: list[NeverBegins] = field(default_factory=list)  # timeouts in the file here that fit no tick
     judged_by_ticks: bool = False  # whether ticks recorded their types; if not, the types registered here count
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # unknown type → active schedules
-    unknown_since: dict[str, datetime] = field(default_factory=dict)  # unknown type → since when its work waits
+    unknown_since: dict[str, datetime] = field(default_factory=dict)  # unknown type → since when its work has waited
     gone: dict[str, datetime] = field(default_factory=dict)  # unknown type → when a tick first lacked it
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
     late: list[LateGroup] = field(default_factory=list)  # except those out of reach
-    stranded: list[Stranded] = field(default_factory=list)  # late jobs that no host that ticks now can run
+    stranded: list[Stranded] = field(default_factory=list)  # late jobs that none of the hosts now ticking can run
     slower: list[SlowRun] = field(default_factory=list)
     silent: dict[str, datetime] = field(default_factory=dict)  # steady host that stopped ticking → since when
     slow: dict[str, timedelta] = field(default_factory=dict)  # job type → typical run, too long for the lease

@@ -160,7 +160,7 @@ def job_facts(
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
 ) -> tuple[dict[int, PassedOver], dict[int, Excluded]]:
-    """Map jobs to the last tick that recorded why it left the job, and, in a second map, to options that exclude them.
+    """Return two maps: job to the last tick that recorded why it did not start it; job to options that exclude it.
 
     The second map has only the jobs that the options of all ticks exclude. If *rows* has a single job, the first map
     includes it even if it has started since.
@@ -221,7 +221,7 @@ def _place(job: Any) -> dict[str, Any]:
 
 
 def type_facts(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeFacts:
-    """Return whether some host can run a job type and why not, as far as ticks recorded it."""
+    """Return whether some host can run a job type, and if not, why not, as far as ticks recorded it."""
     runnable = present_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
     last, since, faults = None, None, {}
@@ -241,7 +241,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         last,
         since,
         tuple((host, str(where), str(what)) for host, several in faults.items() for where, what in several.items()),
-        here=job_type in types.types or settings.broken,  # a broken file is no evidence that the type is missing
+        here=job_type in types.types or settings.broken,  # a broken file is not evidence that the type is missing
         file_fault="; ".join(problems) or None,
     )
 
@@ -332,7 +332,7 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
 
 
 def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] | None:
-    """Return since when a pause delayed the first attempt, and the pause. Of several pauses, use the last to end."""
+    """Return from when a pause delayed the first attempt, and the pause (of several, the last to end)."""
     begun = job.attempts[0].started_at if job.attempts else job.started_at
     if begun is None:
         return None

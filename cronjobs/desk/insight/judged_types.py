@@ -16,7 +16,7 @@ from cronjobs.engine.store.explaining import first_tick_without, last_tick_that_
 from cronjobs.engine.store.job_types import Loaded, present_types, remembered, types_recorded_at, unknown_to_schedules
 from cronjobs.engine.store.listing import defined_at, waiting_by_other_types
 
-TYPES_DATED: Final = 20  # for how many unknown types to find out since when work waits; each costs a query on ticks
+TYPES_DATED: Final = 20  # unknown types to date (since when work waits); each costs a query on ticks
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
 
 @dataclass(frozen=True)
 class UnknownSince:
-    """Since when work of unknown job types has waited (``since``) and ticks have not known these types (``gone``).
+    """Since when work of unknown types has waited (``since``), and since when ticks have not known them (``gone``).
 
     A type that no tick ever knew is not in ``gone``.
     """

@@ -32,7 +32,7 @@ class Outside:
 DJANGOS: Final = Outside(
     "Django's record",
     "the record of our migrations in django_migrations",
-    "python manage.py migrate cronjobs zero --fake, or a later migrate creates no tables",
+    "python manage.py migrate cronjobs zero --fake; otherwise, a later migrate creates no tables",
 )
 
 
@@ -99,7 +99,10 @@ def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterat
         there = [file for end in ours if (file := Path(f"{database}{end}")).exists()]
         remove = [f"rm {_words(*there)}"] if there else []
         if is_shared_file:
-            remove.append("the file has other tables, so keep it and VACUUM it: until then payloads can be read in it")
+            remove.append(
+                "the file has other tables, so keep it, but VACUUM it: until then, payloads can still be read in the "
+                "file"
+            )
         if remove:
             yield Outside("SQLite's files", database, "; ".join(remove))
     if settings.log is not None and settings.log.exists():
@@ -107,14 +110,16 @@ def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterat
     for each in rotations_of(settings.log) if settings.log is not None else []:
         yield Outside("its rotation", str(each), f"rm {_words(each)}")
     if (metrics := settings.metrics.textfile) is not None and metrics.exists():
-        yield Outside("metrics", str(metrics), f"rm {_words(metrics)}, or Prometheus scrapes the last figures for ever")
+        yield Outside(
+            "metrics", str(metrics), f"rm {_words(metrics)}; otherwise, Prometheus keeps scraping the last figures"
+        )
     if (state := state_folder()).is_dir():
         yield Outside(
             "the state folder",
-            f"{state}: state files of ticks, exec runs not yet delivered, copies of your crontab",
+            f"{state}: ticks' state files, exec runs not yet written to the database, copies of your crontab",
             f"rm -r {_words(state)}, if no other project of this user ticks here",
         )
-    yield Outside("the configuration", str(settings.file), "it is yours, and so are your handlers")
+    yield Outside("the configuration", str(settings.file), "yours to keep or remove, like your handlers")
     if settings.env_file is not None and settings.env_file.exists():
         yield Outside("its env_file", str(settings.env_file), "it may contain passwords")
 

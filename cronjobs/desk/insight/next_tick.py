@@ -48,7 +48,7 @@ class Outlook:
 def look(
     connection: Connection, settings: Settings, known: JobTypes, *, queue: str | None, only: str | None, fires: bool
 ) -> Outlook:
-    """Predict a tick's work. It includes schedules if *fires*. Raises ForeignDatabase if ticks refuse the database."""
+    """Predict a tick's work, including schedules if *fires*. Raises ForeignDatabase if ticks refuse the database."""
     here = Identity.here()
     seen = ticks.overview(connection, host=here.host, place=here.place, fingerprint=fingerprint(settings))
     is_ours(settings, seen.project, seen.environment)
@@ -93,7 +93,7 @@ def _with_limits(
 
 
 def _schedule(due: Due, settled: Settled) -> dict[str, Any]:
-    """Return facts about the occurrences that a tick would settle for a schedule, and how."""
+    """Return facts about the occurrences of a schedule that a tick would settle, and how it would settle them."""
     facts: dict[str, Any] = {
         "schedule": due.stored.name,
         "skipped": 0,

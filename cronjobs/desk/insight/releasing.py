@@ -26,9 +26,9 @@ class Holders:
         return self._gone[locked_by]
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
-        """Whether the runner is gone. If that is unknown, whether no runner can have written a lease that ends so late.
+        """Whether the runner is gone. If unknown: whether the lease ends so late that no runner can have written it.
 
-        While a cluster worker may still run the job, return False.
+        While a cluster worker may still be running the job, return False.
         """
         if holding.permitted(now):
             return False
@@ -41,19 +41,19 @@ class Holders:
             f'"{safe(holding.locked_by, 80)}"' if holder is None else f"process {holder.pid} on {host_of(holder.host)}"
         )
         if holding.locked_until < times.now:
-            until = f"its lease ended {times.both(holding.locked_until)}, so the next tick settles it"
+            until = f"its lease ended {times.both(holding.locked_until)}, so the next tick will settle the job"
         else:
             left = rough(holding.locked_until - times.now)
-            until = f"its lease stands until {times.clock(holding.locked_until)}, {left} from now, or longer if renewed"
+            until = f"its lease runs until {times.clock(holding.locked_until)}, {left} from now, or longer if renewed"
         if self.is_gone(holding.locked_by) and holding.permitted_until is not None:
             at = times.clock(holding.permitted_until)
             rest = f"a cluster worker may still be running the job until {at}; after that, a tick settles it"
             return f"is held by {who}, which has exited; {rest}"
         if self.is_gone(holding.locked_by) is False:
             alive = "and that process or a child of it is still running"
-            return f'is held by {who}, {alive}: "cronjobs jobs cancel {holding.job.id}" asks it to stop; {until}'
+            return f'is held by {who}, {alive}: "cronjobs jobs cancel {holding.job.id}" asks the job to stop; {until}'
         if holder is not None and holder.host == self.here.host:
-            seen = "which cannot be checked from here: another container, or before the last boot"
+            seen = "which cannot be checked from here: it ran in another container, or before the last boot"
         else:
-            seen = f"which cannot be checked from {host_of(self.here.host)}: release it on its own host"
+            seen = f"which cannot be checked from {host_of(self.here.host)}: release the job on that process's host"
         return f"is held by {who}, {seen}; {until}"

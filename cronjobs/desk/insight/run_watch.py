@@ -30,7 +30,7 @@ RUNS_LOOKED_AT: Final = 10  # rows read of a schedule whose newest run did not s
 FEW: Final = 2  # rows read first; they are nearly always enough: a running and a successful run
 ASKED_AT_ONCE: Final = 2000  # schedules per statement
 PAGE: Final = 100  # rows read at a time when reading further back
-PAGES: Final = 50  # the most pages read, if no run succeeded and operators dealt with all of the runs
+PAGES: Final = 50  # read at most this many pages, if no run succeeded and operators dealt with all of the runs
 
 
 def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> dict[int, list[Happened]]:
@@ -56,7 +56,8 @@ def not_run(
 
     Missed runs and dead jobs are left out, since they have their own findings.
 
-    *lately* maps schedule ids to their newest ledger rows. If these rows do not decide, older rows are added to it.
+    *lately* maps schedule ids to their newest ledger rows. If these rows do not decide the question, older rows are
+    added to *lately*.
     """
     asked = [each for each in schedules if each.paused is None and lately.get(each.id)]
     heads: dict[str, JobNow] = {}
@@ -102,7 +103,7 @@ def grace_of(schedule: ScheduleSettings) -> timedelta:
 
 
 def _of(stored: StoredSchedule, heads: Mapping[str, JobNow]) -> tuple[JobNow | None, timedelta]:
-    """Return the schedule's head, the job that its other jobs wait for, if any, and the schedule's grace."""
+    """Return the schedule's head (the job that its other jobs wait for), if any, and the schedule's grace."""
     try:
         schedule = schedule_from_definition(stored.name, stored.definition)
     except ValueError:
@@ -134,7 +135,7 @@ def _further_back(
 
 
 def _is_well(row: Happened, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
-    """Whether this row, and the other rows of its job, are no evidence that something did not run."""
+    """Whether neither this row nor the other rows of its job show that something did not run."""
     if row.ran_early:
         return False
     if row.job is None:

@@ -96,7 +96,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
     failing = failing_runs(watch)
     died = {name for name, why in watch.without_run.items() if any(map(_is_dead, why.jobs))}
     died_failing = {name for name, runs in failing.items() if any(_is_dead(row.job) for row in runs.rows)}
-    if not watch.deaths.count:  # deaths are read a moment after the rows; someone dealt with them in between
+    if not watch.deaths.count:  # deaths are read a moment after the rows, so someone dealt with them meanwhile
         died = died_failing = set()
     unknown: dict[str, list[str]] = {}
     unknown_failing: dict[str, list[str]] = {}
@@ -195,7 +195,7 @@ def _warn_after(schedule: StoredSchedule) -> int:
 
 
 def behind(health: Health, every: timedelta) -> dict[str, datetime]:
-    """Return the schedules that ticks could fire but do not, each with the time since when, longest first."""
+    """Map schedules that ticks could fire but do not to the time since which they could, longest first."""
     if not health.watch.fires or not ticking(health.ticks, health.now, every):
         return {}
     found = {
@@ -210,7 +210,7 @@ def behind(health: Health, every: timedelta) -> dict[str, datetime]:
 
 
 def _could_fire_since(schedule: StoredSchedule) -> datetime | None:
-    """Return since when the next occurrence has been due and not held back, or None if there is none."""
+    """Return when the next occurrence became due and was no longer held back, or None if there is none."""
     ends = [pause.until for pause in schedule.pauses if pause.until and not pause.skip]
     return max([schedule.next_at, *ends]) if schedule.next_at else None
 

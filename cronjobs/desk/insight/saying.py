@@ -19,7 +19,7 @@ from cronjobs.model import Status, in_zone, rough
 from cronjobs.text import one_line
 
 _UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?\+00:00")
-CELL_LIMIT: Final = 300  # the most characters of a text that one cell shows
+CELL_LIMIT: Final = 300  # one cell shows at most this many characters of a text
 AT_WORK: Final = timedelta(minutes=2)
 
 
@@ -27,7 +27,7 @@ def safe(value: object, limit: int = CELL_LIMIT) -> str:
     """Format *value* as one line without control characters. None gives ""."""
     if value is None:
         return ""
-    # Mask secrets inside lists and objects first, since repr may escape them, and they would not be recognised then.
+    # Mask secrets inside lists and objects first: repr may escape them, and then they would not be recognised.
     text = str(masking.hide_in(value)) if isinstance(value, dict | list | tuple) else str(value)
     return one_line(masking.hide(text), limit)
 
@@ -54,9 +54,9 @@ def pause_text(pause: Mapping[str, Any], times: LocalTimes) -> str:
 
 
 def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta) -> str:
-    """Say what a tick did and how it ended. A tick that should have ended, by *budget*, was probably killed."""
+    """Say what a tick did and how it ended. An unfinished tick long past *budget* was probably killed."""
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
-    if tick["finished_at"] is None:  # a tick completes its row last
+    if tick["finished_at"] is None:  # completing its row is the last thing a tick does
         at_work = now - tick["started_at"] < max(AT_WORK, budget + timedelta(minutes=1))
         ended = "at work" if at_work else "did not end; was it killed?"
     else:
@@ -158,13 +158,16 @@ def took(started_at: datetime | None, finished_at: datetime | None) -> str:
 
 
 def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
-    """Return text such as "took 8.4s". A lost attempt's end is unknown, so for example "found 1m after it began"."""
+    """Return text such as "took 8.4s". A lost attempt's end is unknown: its text is like "found 1m after it began"."""
     span = rough(finished_at - started_at)
     return f"found {span} after it began" if outcome == "lost" else f"took {span}"
 
 
 def died_lost(status: str, error_type: str | None) -> bool:
-    """Whether the job died because its last attempt was lost. ``finished_at`` is then when a tick noticed the loss."""
+    """Whether the job died because its last attempt was lost.
+
+    If so, ``finished_at`` is when a tick noticed the loss.
+    """
     return status == Status.DEAD and error_type == "Lost"
 
 

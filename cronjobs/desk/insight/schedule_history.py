@@ -28,7 +28,7 @@ JUST_BEFORE: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Name:
-    """A schedule's name from ``since`` until before ``until``. None means no limit."""
+    """A schedule's name from ``since`` until just before ``until``. None means no limit."""
 
     name: str
     since: datetime | None
@@ -91,7 +91,7 @@ class DefinitionPeriod:
 
 
 def eras(trail: Iterable[Any], stored: StoredSchedule) -> list[DefinitionPeriod]:
-    """Return a schedule's periods from its audit *trail*. If that has no definition, use only the present one."""
+    """Return a schedule's periods from its audit *trail*. If the trail has no definition, use only the present one."""
     found: list[DefinitionPeriod] = []
     for row in trail:
         act = AuditEntry(row.at, row.actor, row.host, row.why)
@@ -230,6 +230,6 @@ def in_force(pause: PauseFacts, moment: datetime) -> bool:
 
 
 def held_back(pause: PauseFacts, due: datetime, settled: datetime) -> bool:
-    """Whether the pause held back the occurrence *due* at some time before *settled*."""
+    """Whether, at some time before *settled*, the pause held back the occurrence *due*."""
     end = ends_at(pause)
     return not pause.skip and pause.since < settled and (end is None or due < end)

@@ -21,7 +21,7 @@ from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
-LONGEST: Final = 6_000  # the most characters in a search
+LONGEST: Final = 6_000  # a search has at most this many characters
 MOST_IDS: Final = 500
 STATUS_WORDS: Final = [status_word(status) for status in Status]
 _NAME: Final = re.compile(r"([A-Za-z_]+):")
@@ -64,7 +64,7 @@ class Search:
         status = None if self.status is None else read_status(self.status)
         if self.cause is not None and status not in (None, Status.DEAD):
             raise SearchError(
-                f"cause: matches only dead jobs, so it does not go with status:{status_word(status or '')}"
+                f"cause: matches only dead jobs, so it cannot be combined with status:{status_word(status or '')}"
             )
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone, "since:")
         return Filter(
@@ -88,7 +88,7 @@ def search(text: str) -> Search:
     if len(text) > LONGEST:
         raise SearchError(f"a search has at most {LONGEST:,} characters")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise SearchError("this search has characters that cannot be stored")
+        raise SearchError("this search contains characters that cannot be stored")
     given: dict[str, str] = {}
     ids: dict[int, None] = {}
     for name, value in _words(text):

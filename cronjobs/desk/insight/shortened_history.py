@@ -125,7 +125,7 @@ def _were_dead(detail: Any, ids: Collection[int]) -> int:
 
 
 def merge_backfills(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """Merge the occurrences that one backfill ran for a schedule into one entry. Each of them has its own row."""
+    """Merge the occurrences that one backfill ran for a schedule into one entry. Each occurrence has its own row."""
     found: list[dict[str, Any]] = []
     last: dict[Hashable, dict[str, Any]] = {}
     for entry in sorted(entries, key=when):

@@ -15,7 +15,7 @@ from cronjobs.engine.store.schedule_runs import with_long_runs
 SHORT: Final = timedelta(seconds=5)  # a shorter run never counts as slow
 TIMES_USUAL: Final = 3  # a slow run takes longer than this many median runs
 AMONG_LAST: Final = 1000  # how many of the last runs of all schedules are searched
-LOOKED_AT: Final = 200  # the most schedules to examine
+LOOKED_AT: Final = 200  # examine at most this many schedules
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,10 @@ class Tail:
         return [TailPart(0, tail[self._place_in(tail, self.end - after) :])]
 
     def _place_in(self, output: str, expected: int) -> int:
-        """Return the position in characters after the text printed last. *expected*: about that position in bytes."""
+        """Return the position in characters after the text printed last.
+
+        *expected*: its approximate position in bytes.
+        """
         place = len(output.encode()[: max(0, expected)].decode(errors="ignore"))
         if not self._last:
             return place

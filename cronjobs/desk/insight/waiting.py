@@ -22,7 +22,7 @@ from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.store.status_facts import resumed_lately
 from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED
 
-STRANDED_NAMED: Final = 3  # for how many job types to search the ticks for a host that could run the type
+STRANDED_NAMED: Final = 3  # for at most this many job types, search the ticks for a host that could run the type
 MOST_TYPES: Final = 100  # unknown types listed; the others are only counted
 
 
@@ -33,12 +33,12 @@ class LateGroup(NamedTuple):
     job_type: str
     run_at: datetime  # when the oldest of these jobs became due
     late: int
-    a_minute: float = 0.0  # how many such jobs have lately succeeded in a minute
+    a_minute: float = 0.0  # how many such jobs have recently succeeded per minute
 
 
 @dataclass
 class Queue:
-    """Counts of a queue's waiting jobs. ``failed``: jobs that wait for a retry, which ``due`` or ``future`` include."""
+    """Counts of a queue's waiting jobs. ``failed``: jobs that wait for a retry, also in ``due`` or ``future``."""
 
     due: int = 0
     future: int = 0
@@ -87,7 +87,7 @@ class QueueFacts:
 
 @dataclass(frozen=True)
 class Stranded:
-    """Late jobs that no host that ticks now can run. ``host`` could run them, but last ticked ``at``."""
+    """Late jobs that none of the hosts now ticking can run. ``host`` could run them, but last ticked ``at``."""
 
     group: LateGroup
     host: str | None = None
@@ -97,9 +97,9 @@ class Stranded:
 def stranded(
     connection: Connection, late: Sequence[LateGroup], at_work: Sequence[Mapping[str, Any]], ticks: Sequence[Any]
 ) -> list[Stranded]:
-    """Return the groups of *late* jobs that no host that ticks now can run.
+    """Return the groups of *late* jobs that none of the hosts now ticking can run.
 
-    *at_work*: the last ticks of the hosts that tick now. *ticks*: the last tick of every host.
+    *at_work*: the last ticks of the hosts that are ticking now. *ticks*: the last tick of every host.
     """
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in ticks}
     found: list[Stranded] = []
@@ -124,7 +124,7 @@ def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> b
 def _a_minute(
     succeeded: Sequence[trends.SucceededLately], within: timedelta, now: datetime
 ) -> dict[tuple[str, str], float]:
-    """Return how many jobs of each queue and type succeed in a minute."""
+    """Return how many jobs of each queue and type succeed per minute."""
     if sum(each.jobs for each in succeeded) >= trends.ENDS_READ:
         within = max(timedelta(seconds=1), now - min(each.finished_at for each in succeeded))
     rates: Counter[tuple[str, str]] = Counter()
@@ -149,7 +149,10 @@ def _records(at_work: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any
 
 
 def entries_of(tick: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the tick's records of due jobs that it did not start. On SQLite plain SQL may have written anything."""
+    """Return the tick's records of due jobs that it did not start.
+
+    Ignore what is malformed: on SQLite, plain SQL can store any value in this column.
+    """
     recorded = tick["not_started"]
     return [each for each in recorded if isinstance(each, Mapping)] if isinstance(recorded, list) else []
 
@@ -162,7 +165,7 @@ def what_waits(
     at_work: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> QueueFacts:
-    """Read the waiting jobs by queue. *at_work*: the last ticks of the hosts that tick now."""
+    """Read the waiting jobs by queue. *at_work*: the last ticks of the hosts that are ticking now."""
     found = QueueFacts()
     limit = late_after(settings.run.every)
     waiting = listing.waiting_by_queue(connection)
@@ -186,7 +189,7 @@ def what_waits(
         if unknown:
             found.unresolved[group.job_type] = found.unresolved.get(group.job_type, 0) + group.due
             found.came[group.job_type] = min(found.came.get(group.job_type, group.run_at), group.run_at)
-        # Without a usable file and before any tick, no type is known. The jobs can be late all the same.
+        # Without a usable file and before any tick, no type is known, but the jobs can still be late.
         nobody_knows = settings.broken and judged.ticks is None
         its = found.queues.get(group.queue, found.others)
         if group.late and not its.paused and (not unknown or nobody_knows):

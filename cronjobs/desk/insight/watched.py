@@ -73,12 +73,12 @@ def last_sign(ticks: Sequence[Mapping[str, Any]]) -> datetime | None:
 
 
 def ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) -> list[dict[str, Any]]:
-    """Return the last ticks of the hosts that tick now."""
+    """Return the last ticks of the hosts that are ticking now."""
     return [tick for tick in ticks if abs(now - (tick["finished_at"] or tick["started_at"])) <= quiet_after(every)]
 
 
 def last_ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelta) -> list[dict[str, Any]]:
-    """Return the last ticks of the hosts that tick now. If none does, use the hosts that ticked last."""
+    """Return the last ticks of the hosts that are ticking now. If there are none, use the hosts that ticked last."""
     last = last_sign(ticks)
     return ticking(ticks, now, every) or ([] if last is None else ticking(ticks, last, every))
 
@@ -86,7 +86,7 @@ def last_ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelt
 def silent_hosts(
     connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, every: timedelta
 ) -> dict[str, datetime]:
-    """Map each host that ticked steadily within the last day and then stopped to the time of its last tick.
+    """Map hosts to the time of their last tick: those that ticked steadily within the last day and then stopped.
 
     A container with a new random name for each tick never counts as steady; CRONJOBS_HOST gives it a fixed name.
     """
@@ -141,7 +141,7 @@ class Watched:
 
 
 def refusing(connection: Connection, ticks: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, datetime | None]]:
-    """Return why and since when hosts refuse their file. *ticks*: the last tick of each host that ticks now."""
+    """Return why and since when hosts refuse their file. *ticks*: the last tick of each host that is ticking now."""
     refused = {
         tick["host"]: tick["did"]["refused"]
         for tick in ticks
@@ -161,7 +161,7 @@ def watch(
 ) -> Watched:
     """Gather the facts in a few indexed statements.
 
-    *ticks*: the last tick of each host that ticks now. *last_ticks*: the result of ``last_ticking``.
+    *ticks*: the last tick of each host that is ticking now. *last_ticks*: the result of ``last_ticking``.
     """
     retrying = store.retrying(connection)
     schedules = schedules_by_id(connection, surveyed.doubtful | retrying)
@@ -203,7 +203,7 @@ def watch(
 
 
 def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: str) -> dict[str, datetime | None]:
-    """Map each host whose last tick recorded one of *names* to the time since when all its ticks have done so."""
+    """Map each host whose last tick recorded one of *names* to the time since which all its ticks have done so."""
     return {
         tick["host"]: store.recorded_since(connection, tick["host"], *names)
         for tick in ticks
@@ -222,9 +222,9 @@ def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mappi
 
 
 def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], latest: datetime) -> datetime | None:
-    """Return since when two hosts have had the different files that they have now.
+    """Return since when two hosts have had their present, different files.
 
-    Return None if that began after *latest*. These hosts have then replaced other hosts, whose files differed before.
+    Return None if that was after *latest*: these hosts have then replaced other hosts, whose files had differed before.
     """
     files = {tick["host"]: tick["fingerprint"] for tick in ticks if tick["fingerprint"]}
     if len(set(files.values())) < 2:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 VERBOSE: Final = ("-v", "--verbose")
 LONGEST: Final = 1000
-TRACEBACK_LINES: Final = 200  # the first and last lines, for endless recursions
+TRACEBACK_LINES: Final = 200  # how many first and last lines to keep of a longer traceback (endless recursion)
 
 
 @dataclass
@@ -50,7 +50,8 @@ circumstances: Final = Circumstances()
 def guarded(command: Callable[[], object]) -> None:
     """Run *command*.
 
-    A CronjobsError is printed to stderr, and sets the exit code. Any other error is a bug, and exits 70.
+    A CronjobsError is printed to stderr, and determines the exit code. Any other error is a bug, and the exit code is
+    70.
     """
     try:
         command()
@@ -70,7 +71,7 @@ def guarded(command: Callable[[], object]) -> None:
 def _odd_value() -> DatabaseError | None:
     """Return a DatabaseError if another program wrote an invalid value into SQLite.
 
-    Return None if the error is a bug of ours.
+    Return None if the error is our own bug.
     """
     address = circumstances.database
     if address is None or not address.is_sqlite:

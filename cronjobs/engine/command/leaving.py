@@ -1,8 +1,8 @@
 """Ends a command's process: flushes output and runs exit callbacks, but not for long.
 
 It uses ``os._exit``, because the interpreter's normal exit waits for threads and processes that a handler left behind.
-Under load that took longer than a finished tick had left. The timer then killed the tick (142), although all its work
-was done.
+Under load, that wait took longer than the time that a finished tick had left. The timer then killed the tick (142),
+although all its work was done.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     import subprocess
 
 LEAVING_S: Final = 5.0  # the time for exit callbacks, unless a tick must end sooner
-BEFORE_TIMER_S: Final = 0.3  # end this long before the timer would, so that the exit code is right
+BEFORE_TIMER_S: Final = 0.3  # exit this long before the timer would kill the process, so that the exit code is right
 _NAME: Final = "cronjobs-leaving"
 
 
 def leave(code: int, *, stuck: bool) -> NoReturn:
-    """End the process with *code*, whatever threads and processes are still running, and even if stdout is broken.
+    """Exit with *code*, whatever threads and processes are still running, and even if stdout is broken.
 
     *stuck* means that a handler is still running, so there is no time for exit callbacks.
     """
@@ -51,7 +51,7 @@ def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: i
 
     flush()
     deadline.arm().watchdog.dismiss()
-    with suppress(OSError):  # then the long jobs simply go on by themselves
+    with suppress(OSError):  # then the long jobs keep running on their own
         wait_for_long_jobs.stay_for(processes, config, code, count_dead=count_dead)
 
 
@@ -62,8 +62,8 @@ def flush() -> None:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            # The reader has gone, or the disk is full. Results are recorded, and the interpreter must not fail because
-            # of this.
+            # The reader has gone, or the disk is full. The results are already recorded, so the interpreter must not
+            # fail because of this.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
@@ -85,7 +85,7 @@ def end_anyway(code: int) -> None:
 def forget_children() -> None:
     """Forget child processes, because multiprocessing's exit callback would wait for those that nobody has joined.
 
-    They have been reported and may go on. Daemon processes are ended by multiprocessing itself.
+    They have been reported and may keep running. multiprocessing itself ends daemon processes.
     """
     process = sys.modules.get("multiprocessing.process")
     children = getattr(process, "_children", None)

@@ -1,6 +1,6 @@
 """Prints lines to stdout and stderr, and JSON. Uses colours only on a terminal.
 
-Texts in the database may have been written by anyone. So secrets are masked, nothing on stderr can act on a terminal,
+Texts in the database may have been written by anyone. So secrets are masked, nothing on stderr can control a terminal,
 and JSON is ASCII.
 """
 
@@ -20,12 +20,12 @@ SGR: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 
 
 
 def echo(text: str) -> None:
-    """Print to stdout. If stdout is closed or full, the command goes on."""
+    """Print to stdout. The command continues even if stdout is closed or full."""
     _print(sys.stdout, text)
 
 
 def complain(text: str, *, is_safe: bool = False) -> None:
-    """Print to stderr. The text may be mailed, so nothing in it may act on its reader's terminal.
+    """Print to stderr. The text may be mailed, so escape whatever could control its reader's terminal.
 
     *is_safe* is for lines of ``table``: its cells are already safe, and may have colours.
     """
@@ -51,7 +51,10 @@ def echo_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Return *value* as JSON, with instants in ISO 8601 in UTC. The JSON is ASCII, so no text can act on a terminal."""
+    """Return *value* as JSON, with instants in ISO 8601 in UTC.
+
+    The JSON is ASCII, so no text in it can control a terminal.
+    """
     return json.dumps(masking.hide_in(value), default=_encode, indent=2)
 
 

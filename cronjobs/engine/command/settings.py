@@ -1,4 +1,7 @@
-"""Reads the settings from the command line and the environment. Does not open the database; many callers need none."""
+"""Reads the settings from the command line and the environment.
+
+Does not open the database, which many callers do not need.
+"""
 
 from __future__ import annotations
 

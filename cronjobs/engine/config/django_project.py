@@ -27,7 +27,7 @@ APP: Final = "cronjobs.contrib.django"
 MODULE: Final = "DJANGO_SETTINGS_MODULE"
 SETUP: Final = "django.setup"
 EXTRA: Final = "cronjobs.contrib.django"
-CLEAN: Final = f"{EXTRA}.clean:CleanConnections"  # a string, because it can only be imported with Django
+CLEAN: Final = f"{EXTRA}.clean:CleanConnections"  # a string, because importing the class requires Django
 ALIAS: Final = "default"
 
 # The OPTIONS in DATABASES that Django's backend handles itself. All others are passed to libpq.
@@ -77,8 +77,8 @@ def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
 def with_its_database(settings: Settings, file: str, environ: Mapping[str, str], *, need: bool) -> Settings:
     """Return *settings* with the database URL from Django's settings.
 
-    Raises ConfigError if the URL cannot be used and *need* says that a database is needed. Django's settings are code,
-    so root's tick does not import them if other users can write them.
+    Raises ConfigError if the URL cannot be used and *need* is True. Django's settings are code, so root's tick does not
+    import them if other users can write to them.
     """
     if settings_of_django() is None:
         env = dict(settings.env)
@@ -95,7 +95,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
 
 
 def database_url() -> str:
-    """Return the jobs database's URL from Django's settings. Imports them. Raises FieldError, which quotes no value."""
+    """Import Django's settings and return the jobs database's URL. Raises FieldError, whose message quotes no value."""
     try:
         conf = importlib.import_module("django.conf")
     except ImportError:
@@ -108,7 +108,9 @@ def database_url() -> str:
         databases = importlib.import_module("django.db").connections
         name = alias(conf.settings)
         if name not in databases.settings:
-            raise FieldError(f'Django\'s DATABASES have no "{one_line(name, 60)}", which CRONJOBS names')
+            raise FieldError(
+                f'Django\'s DATABASES has no entry "{one_line(name, 60)}", which the CRONJOBS setting names'
+            )
         connection = databases[name]
     except FieldError:
         raise

@@ -14,7 +14,7 @@ READ: Final = {
     "CRONJOBS_SCHEDULES": "off: this process runs jobs but fires no schedules. on or empty: it does both.",
     "CRONJOBS_HOST": "This host's name in leases, logs and status; set a stable one in containers.",
     "CRONJOBS_TRUST_FILES": (
-        "Users (deploy,ci) whose files root's tick may run, including its cronjobs.yaml. 1: all users."
+        "Users (deploy,ci) whose files, including cronjobs.yaml, root's tick may run. 1 means all users."
     ),
     "XDG_STATE_HOME": "Parent of the state folder. Default: ~/.local/state.",
     "NO_COLOR": "Any value: no colours on a terminal.",
@@ -26,7 +26,7 @@ GIVEN: Final = {
     "CRONJOBS_ATTEMPT": "The attempt's number, starting at 1.",
     "CRONJOBS_SCHEDULE": "The schedule that created the job, if there is one.",
     "CRONJOBS_SCHEDULED_FOR": (
-        "The job's occurrence, ISO 8601 in the schedule's time zone; use its date as today's date."
+        "The job's occurrence, ISO 8601 in the schedule's time zone; use its date instead of today's."
     ),
     "CRONJOBS_STANDS_FOR": "The number of occurrences that the job stands for.",
     "CRONJOBS_IDEMPOTENCY_KEY": "The job's idempotency key, the same in every attempt.",

@@ -1,8 +1,8 @@
 """Readers for single values. A reader turns a node of the YAML tree into a checked value, or raises a FieldError.
 
-A reader is called with the Reading, a node and its dotted path. The error says what to write instead. Every field knows
-what it expects, so no word is guessed to be a number or a boolean. Only payloads expect nothing in particular. There, a
-value that YAML versions read differently is refused.
+A reader is called with the Reading, a node and its dotted path. The error's message says what to write instead. Every
+field knows which type it expects, so no word is guessed to be a number or a boolean. Only payload values have no
+expected type. A payload value that YAML versions read differently is refused.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ type_name: Final = matching(
 )
 title: Final = matching(
     r"(?=\S)[^\x00-\x1f\x7f]{1,100}(?<=\S)",
-    "a name of 1–100 characters without spaces around it",
+    "a name of 1–100 characters without leading or trailing spaces",
     words="text, 1–100 characters",
     schema=schema_parts.text(r"\S(.{0,98}\S)?"),
 )
@@ -211,7 +211,7 @@ def path_beside_file(reading: Reading, node: Node, path: str) -> Path:
     """A path, resolved against the file's folder, because cron's working directory is not the user's."""
     text = reading.text(node)
     if text.startswith("~"):
-        raise FieldError(f"{shown(node)} begins with ~, and cron may not set HOME: write the full path")
+        raise FieldError(f"{shown(node)} begins with ~, but HOME might not be set under cron: write the full path")
     return reading.folder / text
 
 
@@ -219,7 +219,9 @@ def path_beside_file(reading: Reading, node: Node, path: str) -> Path:
 def folder(reading: Reading, node: Node, path: str) -> Path:
     found: Path = path_beside_file(reading, node, path)
     if not found.is_dir():
-        raise FieldError(f"{shown(node)} is not a folder beside {Path(reading.file).name}")
+        raise FieldError(
+            f"{shown(node)} is not a folder (a relative path starts at the folder of {Path(reading.file).name})"
+        )
     return found
 
 
@@ -242,7 +244,7 @@ def zone(reading: Reading, node: Node, path: str) -> str:
         meant = zone_meant(text) if reading.may_guess and as_written(node, text) and not offset else None
         hint = f"did you mean {meant}?" if meant else "write UTC or Europe/Berlin"
         if offset:
-            # In these names the sign is reversed: Etc/GMT-1 is one hour ahead of UTC.
+            # In the Etc/GMT names the sign is reversed: Etc/GMT-1 is one hour ahead of UTC.
             fixed = f"Etc/GMT{'-' if offset[1] == '+' else '+'}{int(offset[2])}"
             always = f", or {fixed} for this offset all year" if zone_exists(fixed) and not offset[3] else ""
             hint = f"a fixed offset has no summer time: write a place, such as Europe/Berlin{always}"
@@ -270,7 +272,7 @@ def cron(reading: Reading, node: Node, path: str) -> str:
 def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
     """A list, returned as a tuple.
 
-    A bad item makes the whole list bad; with *keep_good*, only that item is left out.
+    If an item is bad, so is the whole list. With *keep_good*, only the bad item is left out.
     """
     written = schema_parts.list_of(item.schema)
 

@@ -26,7 +26,8 @@ def prepare_imports(settings: Settings) -> None:
     if os.geteuid() == 0:
         _watched.by(settings, os.environ)
     for name, value in settings.env:
-        os.environ[name] = value  # overrides cron's PATH; an env_file's variables are here only if they were not set
+        # the file's PATH overrides cron's; a variable from an env_file is here only if the environment lacks it
+        os.environ[name] = value
     for folder in (*reversed(settings.python_path), settings.folder):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
@@ -85,7 +86,8 @@ def _files(spec: ModuleSpec) -> Iterator[Path]:
     for place in places:
         if place is None:
             continue
-        # Do not use resolve(): until we have checked a link, an untrusted user could make it point into those packages.
+        # Do not use resolve(): until we have checked a link, an untrusted user could point it into an installed
+        # package.
         file = Path(os.path.abspath(place))  # noqa: PTH100
         if not any(file.is_relative_to(folder) for folder in _INSTALLED):
             yield file

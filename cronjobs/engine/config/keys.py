@@ -1,8 +1,8 @@
 """All keys of cronjobs.yaml, in tables. Each key has a reader, an example and one sentence that describes it.
 
 Keys are defined only in these tables, in those of ``keys_of_jobs`` and in the ``keys`` modules of extras. The tables
-are used to read the file and to suggest the right key for an unknown one. ``cronjobs schema``, ``cronjobs config show``
-and docs/reference/configuration.md are made from them.
+are used to read the file and to suggest the right key for an unknown one. The output of ``cronjobs schema`` and
+``cronjobs config show``, and docs/reference/configuration.md, are made from them.
 """
 
 from __future__ import annotations
@@ -75,18 +75,21 @@ RUN: Final[Keys] = {
     "budget": ConfigKey(
         fields.span("5s", "1h"),
         "50s",
-        "How long a tick may take; less than run.every, so that it ends before the next one starts.",
+        "How long a tick may take. Keep it below run.every, so that each tick ends before the next one starts.",
     ),
     "lease": ConfigKey(
         fields.span("2s", "1d"),
         "2m",
-        "How long a job stays claimed after its runner dies. A live runner renews the lease four times in this time.",
+        (
+            "How long a job stays claimed after its runner dies. A live runner renews the lease after every quarter of "
+            "that time."
+        ),
         "the longer of 60s and budget + 5s",
     ),
     "shutdown_grace": ConfigKey(
         fields.span("0s", "10m"),
         "20s",
-        "How long running jobs have to end after SIGTERM before they return to the queue.",
+        "How much time running jobs get to finish after SIGTERM before they return to the queue.",
     ),
     "every": ConfigKey(fields.span("1m", "1d"), "5m", "How often cron starts a tick; must match the crontab."),
     "linger": ConfigKey(
@@ -98,13 +101,13 @@ RUN: Final[Keys] = {
     "ping": ConfigKey(
         fields.web_address,
         "https://hc-ping.com/1234abcd",
-        "The URL of a dead man's switch that ticks ping.",
+        "The URL of a dead man's switch. Each tick pings it at its start and its end.",
         "none",
     ),
     "trust_files": ConfigKey(
         _trust,
         "[deploy]",
-        "The users whose files root's tick runs, besides root's own; true: everybody's.",
+        "The users, besides root, whose files root's tick may run; true means all users.",
         "false",
     ),
     "long_jobs": ConfigKey(
@@ -112,7 +115,9 @@ RUN: Final[Keys] = {
         "2",
         "How many long jobs a host runs at once. With 0 there are no long jobs, so the budget limits every job.",
     ),
-    "max_losses": ConfigKey(fields.integer(1, 1000), "3", "How often a job may lose its runner before it is dead."),
+    "max_losses": ConfigKey(
+        fields.integer(1, 1000), "3", "How many times a job may lose its runner before the job is dead."
+    ),
 }
 
 
@@ -133,9 +138,9 @@ RETENTION: Final[Keys] = {
     "dead": ConfigKey(
         _KEPT,
         "180d",
-        "How long dead and cancelled jobs are kept; removing a dead job that nobody dealt with is a finding.",
+        "How long dead and cancelled jobs are kept; pruning a dead job that nobody has dealt with causes a finding.",
     ),
-    "keys": ConfigKey(_KEPT, "730d", "How long an idempotency_key is remembered after its job is pruned."),
+    "keys": ConfigKey(_KEPT, "730d", "How long an idempotency_key is remembered after its job has ended."),
     "occurrences": ConfigKey(_KEPT, "30d", "How long occurrences, ticks and resolved findings are kept."),
     "effects": ConfigKey(_KEPT, "730d", "How long records of side effects are kept."),
 }
@@ -150,7 +155,7 @@ METRICS: Final[Keys] = {
 
 
 class Defaults(NamedTuple):
-    """The values of ``defaults:``. Commands and schedules inherit the entries of ``commands`` and ``schedules``.
+    """The values of ``defaults:``. Commands inherit the entries of ``commands``, and schedules those of ``schedules``.
 
     ``bad`` lists the keys that could not be read. Entries that depend on a bad key are disabled.
     """
@@ -175,7 +180,7 @@ DEFAULTS: Final[Keys] = {
     "retry": ConfigKey(
         retry,
         "{max_attempts: 5, cap: 1h}",
-        "How failures are retried unless @job or job_types sets it.",
+        "How jobs are retried after a failure, unless @job or job_types says otherwise.",
         AS_BELOW,
     ),
     "commands": ConfigKey(
@@ -217,12 +222,14 @@ def _timezone(reading: Reading, node: Node, path: str) -> str:
     try:
         zone: str = fields.zone(reading, node, path)
     except FieldError as error:
-        raise FieldError(f"{error} (Until then a cron: without a timezone of its own is disabled.)") from None
+        raise FieldError(
+            f"{error} (Until this is fixed, schedules with cron: and no timezone of their own are disabled.)"
+        ) from None
     return zone
 
 
 def _named(words: str, each: Reader) -> Reader:
-    """Return a section of named entries. It is read once the sections that it depends on are known."""
+    """Return the Reader of a section of named entries. The section is read after those that it depends on."""
     return Reader(fields.later, words, {"propertyNames": {"pattern": f"^(?:{fields.NAME.pattern})$"}}, each=each)
 
 
@@ -237,13 +244,19 @@ FILE: Final[Keys] = {
     "environment": ConfigKey(
         fields.title,
         "production",
-        "Also stored in the database, so that a copy restored elsewhere runs nothing there.",
+        (
+            "The environment that the jobs belong to. It is stored in the database, so that a copy restored in another "
+            "environment runs nothing."
+        ),
         "none",
     ),
     "env_file": ConfigKey(
         Reader(fields.later, "path", fields.path_beside_file.schema),
         ".env",
-        "A file of KEY=value lines; ${NAME} is looked up there after the environment, and handlers get the variables.",
+        (
+            "A file of KEY=value lines. ${NAME} is looked up in the environment first, then in this file; handlers "
+            "also get the file's variables."
+        ),
         "none",
     ),
     "database": ConfigKey(
@@ -279,7 +292,9 @@ FILE: Final[Keys] = {
     "timezone": ConfigKey(
         _timezone, "Europe/Berlin", "The default time zone of schedules, and the one that commands print in."
     ),
-    "log": ConfigKey(fields.log_file, "cronjobs.log", "The log file, one line per event; none: no file.", "none"),
+    "log": ConfigKey(
+        fields.log_file, "cronjobs.log", ("The log file, with one line per event; none means no file."), "none"
+    ),
     "around": ConfigKey(
         fields.list_of(fields.hook, keep_good=True),
         "[billing.tracing:span]",
@@ -296,7 +311,10 @@ FILE: Final[Keys] = {
     "run": ConfigKey(_run, "{workers: 8}", "How ticks work.", AS_BELOW),
     "defaults": ConfigKey(_defaults, "{retry: {max_attempts: 5}}", "Defaults for every entry.", AS_BELOW),
     "retention": ConfigKey(
-        _retention, "{succeeded: 30d}", "How long rows are kept before ticks delete them in their spare time.", AS_BELOW
+        _retention,
+        "{succeeded: 30d}",
+        "How long rows are kept. Ticks delete older rows when they have time to spare.",
+        AS_BELOW,
     ),
     "limits": ConfigKey(
         limits,
@@ -319,7 +337,7 @@ FILE: Final[Keys] = {
     "job_types": ConfigKey(
         _named("mapping: job type → its settings", job_type),
         "{backup: {command: [pg_dump, app]}}",
-        "Commands as job types, and overrides of the options of @job.",
+        "Job types that run commands, and overrides for the options of @job.",
         "none",
     ),
     "schedules": ConfigKey(

@@ -20,7 +20,7 @@ _ATTEMPTS: Final = fields.integer(1, 10_000)
 
 RETRY: Final[Keys] = {
     "max_attempts": ConfigKey(
-        _ATTEMPTS, "5", "After how many failures a job is dead; lost runners and interruptions do not count."
+        _ATTEMPTS, "5", "The number of failures after which a job is dead; lost runners and interruptions do not count."
     ),
     "base": ConfigKey(fields.span("10ms", "30d"), "30s", "The delay after the first failure."),
     "factor": ConfigKey(fields.number(1, 100), "3", "The factor by which each delay grows; 1 keeps it constant."),
@@ -30,7 +30,7 @@ RETRY: Final[Keys] = {
         fields.list_of(fields.span("0s", "30d")),
         "[1m, 5m, 30m]",
         "A list of delays, instead of base, factor and cap; the last one repeats.",
-        "none: base, factor and cap count",
+        "none: base, factor and cap apply",
     ),
     "retry_on": ConfigKey(
         fields.some_of(fields.kind, "nothing would be retried; to retry all, delete the key"),
@@ -78,7 +78,7 @@ JOB_TYPE: Final[Keys] = {
     "timeout": ConfigKey(
         _TIMEOUT,
         "20m",
-        "How long an attempt may take; more than run.budget - 5 s makes a long job, which outlives its tick.",
+        "How long an attempt may take. Above run.budget - 5 s, the job is a long job, which outlives its tick.",
         "from @job, else the shorter of 30s and a third of run.budget",
     ),
     "retry": ConfigKey(
@@ -102,7 +102,10 @@ JOB_TYPE: Final[Keys] = {
     "isolation": ConfigKey(
         fields.choice("thread", "process"),
         "process",
-        "Where a handler runs. A process of its own can be killed, and a crash of it harms no other job.",
+        (
+            "Whether a handler runs in a thread or in a process of its own. Such a process can be killed, and its "
+            "crash harms no other job."
+        ),
         "from @job, else thread",
     ),
     "max_memory": ConfigKey(
@@ -114,8 +117,7 @@ JOB_TYPE: Final[Keys] = {
     "on_shutdown": ConfigKey(
         fields.choice("release", "drop"),
         "drop",
-        "What a tick does at shutdown with jobs that it claimed but did not begin: release them, or cancel "
-        "them (drop).",
+        "What a tick does at shutdown with jobs it claimed but did not start: release them, or cancel them (drop).",
         "from @job, else release",
     ),
     "on_lost": ConfigKey(
@@ -127,8 +129,8 @@ JOB_TYPE: Final[Keys] = {
     "durable": ConfigKey(
         fields.choice("group", "each"),
         "each",
-        "Whether outcomes are committed in groups or one by one; with each, a crash repeats at most one job "
-        "per worker.",
+        "Whether outcomes are committed in groups, or one at a time (each) so that a crash repeats at most one job per "
+        "worker.",
         "from @job, else group",
     ),
     "executor": ConfigKey(
@@ -138,7 +140,7 @@ JOB_TYPE: Final[Keys] = {
         "from @job, else this host",
     ),
     "success_exit_codes": ConfigKey(
-        fields.some_of(_EXIT_CODE, "no exit code means success; for 0 alone, delete the key"),
+        fields.some_of(_EXIT_CODE, "no exit code would mean success; for 0 alone, delete the key"),
         "[0, 24]",
         "The exit codes of the command that mean success.",
         "[0]",
@@ -146,7 +148,7 @@ JOB_TYPE: Final[Keys] = {
     "retry_exit_codes": ConfigKey(
         fields.list_of(_EXIT_CODE),
         "[65]",
-        "Exit codes that are retried; use it for 65 and 78, which would otherwise be final.",
+        "Exit codes that are retried; needed only for 65 and 78, which are otherwise final.",
         "[]",
     ),
     "hide": ConfigKey(
@@ -165,7 +167,7 @@ JOB_TYPE: Final[Keys] = {
     "leftovers": ConfigKey(
         fields.choice("end", "leave"),
         "leave",
-        "What happens to processes that the command leaves running: end them, or keep them as cron does.",
+        "What happens to processes that the command leaves running: end them, or leave them alone as cron does.",
         "end",
     ),
 }
@@ -229,11 +231,11 @@ def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
     if bad:
         raise ReportedError
     if not values:
-        raise FieldError("a limit needs most: (for all keys together), each: (for each key), or both")
+        raise FieldError('set "most" (for all keys together), "each" (for each key), or both')
     return values
 
 
-@taken_as("mapping: beginning of a concurrency_key → limit", {}, each=limit)
+@taken_as("mapping: concurrency_key prefix → limit", {}, each=limit)
 def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
     """Limits by concurrency_key prefix.
 
@@ -243,13 +245,12 @@ def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
         return ()
     if not isinstance(node, Mapping):
         raise FieldError(
-            'write a mapping such as {"smtp:": 4}: the beginning of a concurrency_key, and how many '
-            "jobs may run at once"
+            'write a mapping such as {"smtp:": 4}: a concurrency_key prefix, and how many jobs may run at once'
         )
 
     def entry(key: Scalar, value: Node, here: str) -> Limit:
         if not _PREFIX.fullmatch(key.text):
-            raise FieldError(f"{shown(key)} is not the beginning of a concurrency_key: write 1–200 characters")
+            raise FieldError(f"{shown(key)} is not a concurrency_key prefix: write 1–200 characters")
         return Limit(key.text, **reading.read(limit, value, here))
 
     found = reading.entries(node, path, entry).values
@@ -262,16 +263,18 @@ SCHEDULE: Final[Keys] = {
     "cron": ConfigKey(
         fields.cron,
         '"15 2 * * *"',
-        "When it is due: minute, hour, day, month, weekday, or @daily and the like.",
+        "When the schedule is due: minute, hour, day, month, weekday, or @daily and the like.",
         "this or every",
     ),
     "every": ConfigKey(
         fields.span("1s", "366d", whole_seconds=True),
         "10m",
-        "When it is due: every multiple of this span since 1970-01-01T00:00Z; below 1m only with run.linger.",
+        "When the schedule is due: every multiple of this span since 1970-01-01T00:00Z; below 1m only with run.linger.",
         "this or cron",
     ),
-    "timezone": ConfigKey(fields.zone, "America/New_York", "The time zone of cron:.", "the file's timezone"),
+    "timezone": ConfigKey(
+        fields.zone, "America/New_York", ("The time zone in which cron: is evaluated."), "the file's timezone"
+    ),
     "job": ConfigKey(fields.type_name, "billing.send_invoice", "The job type that runs.", "this or command"),
     "command": ConfigKey(
         fields.command,
@@ -283,7 +286,9 @@ SCHEDULE: Final[Keys] = {
     "queue": ConfigKey(fields.name, "reports", "The queue that its jobs wait in."),
     "priority": ConfigKey(fields.integer(0, 9), "2", "Which waiting jobs start first, from 0 (first) to 9 (last)."),
     "timeout": ConfigKey(_TIMEOUT, "40s", "How long an attempt of its jobs may take.", "the job type's"),
-    "max_attempts": ConfigKey(_ATTEMPTS, "3", "After how many failures one of its jobs is dead.", "the job type's"),
+    "max_attempts": ConfigKey(
+        _ATTEMPTS, "3", ("The number of failures after which one of its jobs is dead."), "the job type's"
+    ),
     "catch_up": ConfigKey(
         fields.choice("none", "latest", "all"),
         "all",
@@ -295,7 +300,7 @@ SCHEDULE: Final[Keys] = {
     "catch_up_limit": ConfigKey(
         fields.integer(1, 10_000),
         "20",
-        "How many occurrences catch_up: all runs at most; if more are dropped, that is a finding.",
+        "The most occurrences that are run with catch_up: all. A finding reports any that are dropped.",
     ),
     "overlap": ConfigKey(
         fields.choice("skip", "wait", "allow"),
@@ -318,7 +323,7 @@ SCHEDULE: Final[Keys] = {
     "grace": ConfigKey(
         fields.span("1s", "366d"),
         "30m",
-        "How long after an occurrence its run must have succeeded; otherwise there is a critical finding.",
+        "How soon after an occurrence its run must have succeeded; otherwise there is a critical finding.",
         "never critical; a finding after an hour if nothing runs or is retried",
     ),
     "warn_after_failures": ConfigKey(
@@ -339,7 +344,7 @@ SCHEDULE: Final[Keys] = {
     "renamed_from": ConfigKey(
         fields.name,
         "old-report",
-        "The schedule's previous name; it keeps its history, and no occurrence runs twice.",
+        "The schedule's previous name. The schedule keeps its history, and no occurrence runs twice.",
         "none",
     ),
 }

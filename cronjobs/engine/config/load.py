@@ -2,8 +2,8 @@
 
 The tables of ``keys`` define what a file may contain. A bad entry is listed in ``Settings.problems`` and disables only
 itself. ConfigError is raised, and nothing runs, if the file cannot be parsed or names no database. It is also raised if
-continuing could do harm, because it is not known which database, project or environment this is, or which schedules
-and job types there are.
+continuing could do harm, because the database, the project, the environment, the schedules or the job types are not
+known.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from cronjobs.errors import ConfigError
 from cronjobs.masking import keys_holding, long_enough, named_secrets
 from cronjobs.reserved import EXEC_PREFIX
 
-# A mistake in these is fatal, because it could lead to the wrong database, to someone else's jobs, or to retiring every
-# schedule.
+# A mistake in one of these keys is fatal, because it could lead to the wrong database, to someone else's jobs, or to
+# retiring every schedule.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
-# A command that only reads the database continues despite mistakes in any other key.
+# For a command that only reads the database, only mistakes in these keys are fatal.
 FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
 
 
@@ -54,13 +54,13 @@ def load(
 ) -> Settings:
     """Read the configuration *file*. If it is None, read $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
-    The database is *database_url*, else $CRONJOBS_DATABASE_URL, else the one in the file. A relative SQLite path is
-    relative to the file's folder, whichever of them names it. If *need_database* is False, an unset ``${…}`` in the URL
-    is accepted, and ``database`` is "".
+    The database is *database_url*, else $CRONJOBS_DATABASE_URL, else the one in the file. A relative SQLite path starts
+    from the file's folder, wherever the URL comes from. If *need_database* is False, an unset ``${…}`` in the URL is
+    accepted, and ``database`` is "".
 
-    *only_database* is for commands that only read the database. They continue whatever else is wrong in the file. The
-    file need not even be readable if the URL comes from elsewhere, or from a line that can be read alone. Raises
-    ConfigError.
+    *only_database* is for commands that only read the database. They continue despite mistakes that cannot lead to the
+    wrong database. The file need not even be readable if the URL comes from elsewhere, or from a line that can be read
+    on its own. Raises ConfigError.
     """
     given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     folder = given.absolute().parent
@@ -185,7 +185,7 @@ def _entries(
     if node is None or (isinstance(node, Scalar) and node.is_null):
         return Fields({}, set())
     if not isinstance(node, YamlMapping):
-        reading.report(node, section, "write it as a mapping: a name, and below it its settings")
+        reading.report(node, section, "write it as a mapping: each name, with its settings below it")
         bad.add(section)
         return Fields({}, set())
 
@@ -255,15 +255,18 @@ def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) 
             if getattr(entry, name):
                 found[name] = "exit codes are for an entry with a command: a handler raises GiveUp or RetryLater"
         if entry.stdin is not None:
-            found["stdin"] = "this is for an entry with a command: a handler reads its payload"
+            found["stdin"] = "only an entry with a command can have this: a handler reads its payload"
         if entry.run_in is not None:
-            found["folder"] = "this is for an entry with a command: a handler runs where the tick does"
+            found["folder"] = "only an entry with a command can have this: a handler runs in the tick's folder"
         if entry.leftovers != "end":
-            found["leftovers"] = "this is for an entry with a command: a handler ends its own processes"
+            found["leftovers"] = "only an entry with a command can have this: a handler must end its own processes"
         if entry.max_memory is not None and entry.isolation == "thread":
             found["max_memory"] = "a thread cannot have a memory limit of its own; write isolation: process"
     elif both := sorted({*(entry.success_exit_codes or (0,))} & {*entry.retry_exit_codes}):
-        found.setdefault("retry_exit_codes", f"{both[0]} means success: write it in one of the two lists only")
+        found.setdefault(
+            "retry_exit_codes",
+            f"exit code {both[0]} means success: delete it here, or write success_exit_codes without it",
+        )
     return found
 
 
@@ -279,11 +282,13 @@ def _schedule(
     defaults: Defaults,
     read_command: Callable[[Reading, Scalar, Node, str], JobTypeSettings],
 ) -> tuple[ScheduleSettings, JobTypeSettings | None]:
-    """Read a schedule. Return it with the job type of its inline command, which has the schedule's name, or with None.
+    """Read a schedule.
 
-    *timezone_of_file* is None if the file's time zone is bad; then a schedule needs a time zone of its own. *taken* are
-    the names under job_types. *lingers* is True if ticks keep running for their minute. *read_command* reads an entry
-    of job_types.
+    Return it with the job type of its inline command, named after the schedule, or with None if it has no such command.
+
+    *timezone_of_file* is None if the file's time zone is bad; then a schedule needs a time zone of its own. *taken*
+    holds the names under job_types. *lingers* is True if ticks keep running for their minute. *read_command* reads an
+    entry of job_types.
     """
     node = with_defaults(node, defaults.schedules)
     values, bad = reading.fields(node, path, SCHEDULE)
@@ -319,7 +324,7 @@ def _schedule(
         )
         good = False
     timezone = values.pop("timezone", timezone_of_file)
-    if timezone is None and "cron" in written:  # already reported at the file's own timezone
+    if timezone is None and "cron" in written:  # the file's bad timezone has already been reported
         good = False
     if not good:
         raise ReportedError

@@ -20,7 +20,8 @@ from cronjobs.masking import long_enough, mask
 from cronjobs.text import nearest as nearest
 from cronjobs.text import one_line
 
-_ENOUGH_PROBLEMS: Final = 50  # suggestions take time to compute, and nobody reads more than this
+# after this many problems, nothing is suggested: suggestions take time to compute, and nobody reads that many
+_ENOUGH_PROBLEMS: Final = 50
 _MAX_PROBLEMS: Final = 200
 
 
@@ -43,7 +44,7 @@ class ReportedError(FieldError):
 class Fields(NamedTuple):
     """The content of a mapping: the values that were read, and the keys that are bad.
 
-    A key is also bad if an unknown key was probably meant to be that key.
+    A key also counts as bad if an unknown key is probably a misspelling of it.
     """
 
     values: dict[str, Any]
@@ -52,7 +53,7 @@ class Fields(NamedTuple):
 
 @dataclass
 class Reading:
-    """Collects the problems, positions and outside values of the file that is being read."""
+    """Collects the problems, positions and outside values of the file being read."""
 
     file: str  # as the user typed it
     folder: Path
@@ -70,7 +71,7 @@ class Reading:
         self.problems.append(place)
 
     def read(self, reader: Read, node: Node, path: str) -> Any:
-        """Read *node* with *reader*. If it is bad, add the problem and raise ReportedError."""
+        """Read *node* with *reader*. If the node is bad, add the problem and raise ReportedError."""
         self.positions[path] = (node.line, node.column)
         if is_unreadable(node):
             raise ReportedError
@@ -83,7 +84,7 @@ class Reading:
             raise ReportedError from None
 
     def fields(self, node: Node, path: str, keys: Keys) -> Fields:
-        """Read a mapping by the table *keys*, and report its problems. An empty node reads as {}."""
+        """Read a mapping as the table *keys* defines it, and report its problems. An empty node reads as {}."""
         if isinstance(node, Scalar) and node.is_null:
             return Fields({}, set())
         if is_unreadable(node):
@@ -127,7 +128,7 @@ class Reading:
     def _unknown(self, key: Scalar, path: str, known: list[str]) -> list[str]:
         """Report an unknown key.
 
-        Return the key that was probably meant. After many problems, return every known key.
+        Return the key that was probably meant. After many problems, do not guess: return every known key.
         """
         guessed = self.may_guess
         meant = nearest(key.text, known) if guessed else None
@@ -166,7 +167,7 @@ class Reading:
     def masked_problems(self) -> list[Problem]:
         """Return the problems in line order.
 
-        As a safeguard, values from outside are masked, although none are quoted.
+        As a safeguard, values from outside are masked, although no message should quote one.
         """
         hidden = self.secrets | long_enough(self._came_in)
         found = [replace(problem, message=mask(problem.message, hidden)) for problem in self.problems]
@@ -225,7 +226,7 @@ class ReaderOfExtra:
 
 
 class ConfigKey(NamedTuple):
-    """One key of the file. ``example`` is a value as written in YAML, ``sentence`` says what the key decides.
+    """One key of the file. ``example`` is a value as written in YAML. ``sentence`` says what the key controls.
 
     ``unset`` says in words what applies if the key is not written. If ``unset`` is empty, ``Reader.defaults`` has the
     default.

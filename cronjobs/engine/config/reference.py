@@ -16,7 +16,7 @@ NAME: Final = "NAME"  # a placeholder in paths for the name of an entry
 
 
 class Row(NamedTuple):
-    """One key of a section. ``default`` says what applies if the key is not written: a value as written, or words."""
+    """One key of a section. ``default`` says what applies if the file omits the key: a value in YAML, or words."""
 
     name: str
     key: ConfigKey
@@ -24,7 +24,10 @@ class Row(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The keys of a mapping, and its paths. The path "" is the file, "schedules.NAME" any entry of schedules."""
+    """The keys of a mapping, and its paths.
+
+    The path "" means the file itself, and "schedules.NAME" any entry of schedules.
+    """
 
     paths: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -55,7 +58,10 @@ def _rows(reader: Reader | ReaderOfExtra) -> Iterator[Row]:
 
 
 def default_of(reader: Reader | ReaderOfExtra, name: str) -> Any:
-    """Return the default of the key *name* in the type that Settings use. Only for keys whose ``unset`` is empty."""
+    """Return the default of the key *name*, with the type that it has in Settings.
+
+    Only for keys whose ``unset`` is empty.
+    """
     return getattr(reader.defaults, name)
 
 

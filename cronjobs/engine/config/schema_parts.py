@@ -1,7 +1,8 @@
 """The pieces of JSON Schema that the configuration's readers declare, so that editors can check a file as it is typed.
 
-They accept everything that the readers accept, including ``${NAME}``, and refuse what a pattern can refuse. The readers
-treat every scalar as text. So wherever text is allowed, the schema also allows a value that looks like a number.
+The schemas accept everything that the readers accept, including ``${NAME}``. They refuse as much as patterns can. The
+readers treat every scalar as text. So wherever text is allowed, the schema also allows a value that looks like a
+number.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 Schema = Mapping[str, Any]
 
-_VARIABLE: Final = r"\$\{"  # the value of ${NAME} or ${file:…} is not known to an editor
+_VARIABLE: Final = r"\$\{"  # an editor does not know the value of ${NAME} or ${file:…}
 _SCALAR: Final = ["string", "number", "boolean"]
 TEXT: Final[Schema] = {"type": _SCALAR}
 
@@ -21,7 +22,7 @@ def _or_variable(pattern: str) -> str:
 
 
 def text(pattern: str) -> Schema:
-    """Text that matches *pattern* as a whole. The pattern must mean the same in Python and JavaScript."""
+    """Text that matches *pattern* as a whole. The pattern must mean the same thing in Python and JavaScript."""
     return {"type": _SCALAR, "pattern": _or_variable(pattern)}
 
 
@@ -91,8 +92,8 @@ def or_null(schema: Schema) -> Schema:
 def exactly_one(*names: str) -> Schema:
     """Exactly one of the keys *names* must be written.
 
-    This does not use "oneOf": if two keys were written, an editor would only say "matches multiple schemas", without
-    saying where.
+    This does not use "oneOf": if two keys were written, an editor would only report "matches multiple schemas", without
+    a position.
     """
     alone = [
         {"if": {"required": [name]}, "then": {"properties": dict.fromkeys(names[at:], False)}}

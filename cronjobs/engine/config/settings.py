@@ -37,9 +37,9 @@ class RunSettings:
     every: timedelta = timedelta(minutes=1)
     long_jobs: int = 4
     max_losses: int = 10
-    # how often a tick that stays for its minute looks for work; None means that it does not stay
+    # how often a lingering tick looks for work; None means that ticks do not linger
     linger: timedelta | None = None
-    ping: str | None = None  # the URL that ticks ping, of a dead man's switch such as healthchecks.io
+    ping: str | None = None  # the URL of a dead man's switch that ticks ping, such as healthchecks.io
     trust_files: Trust = ()  # the users whose files root runs, besides root's own
 
     @property
@@ -121,7 +121,7 @@ class AlertChannel:
 class AlertThreshold:
     """A threshold for a finding. ``of`` says what is counted.
 
-    More than ``more_than`` of these, in the time ``within`` before now, are a finding.
+    There is a finding if the count within the last ``within`` exceeds ``more_than``.
     """
 
     name: str
@@ -166,7 +166,10 @@ def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> st
 
 @dataclass(frozen=True)
 class RetryChanges:
-    """The fields that a ``retry:`` mapping sets. The other fields keep their value from the next source of settings."""
+    """The fields that a ``retry:`` mapping sets.
+
+    All other fields keep the values of the policy that the changes are applied to.
+    """
 
     changes: tuple[tuple[str, Any], ...] = ()
 
@@ -190,7 +193,7 @@ class JobTypeSettings(JobOptions):
     env: tuple[tuple[str, str], ...] = ()  # for commands, in addition to cron's variables and the file's env
     inherit_env: tuple[str, ...] | None = None  # which of these variables a command inherits; None means all
     success_exit_codes: tuple[int, ...] = ()  # for commands; () means only 0
-    retry_exit_codes: tuple[int, ...] = ()  # for commands: retried, although 65 and 78 would otherwise be permanent
+    retry_exit_codes: tuple[int, ...] = ()  # for commands: retry these, even 65 and 78, which are permanent otherwise
     hide: tuple[str, ...] = ()  # payload keys whose values are never shown
     stdin: str | None = None  # for commands; None means the payload as JSON, "" means no input (/dev/null)
     run_in: Path | None = None  # a command's working directory; None means the file's folder
@@ -216,7 +219,8 @@ class ScheduleSettings:
     catch_up_limit: int = 100
     overlap: Overlap = "skip"
     spread: timedelta | None = None  # run_at is delayed by a fixed part of this time, computed from the schedule's name
-    retry_until: RetryUntil | None = None  # "next_occurrence": give up instead of retrying after the next occurrence
+    # "next_occurrence": give up if the retry would come after the next occurrence
+    retry_until: RetryUntil | None = None
     grace: timedelta | None = None  # how late the last occurrence may be before its lateness is a finding
     warn_after_failures: int | None = None  # failures in a row (each try counts) that become a finding; None means 3
     ping: str | None = None  # the URL of a dead man's switch for the schedule's runs; not part of the stored definition
@@ -265,7 +269,7 @@ class Settings:
     elsewhere: frozenset[str] = frozenset()  # schedules for other environments, which are not in ``schedules``
     disabled_schedules: frozenset[str] = frozenset()
     disabled_job_types: frozenset[str] = frozenset()
-    disabled_queues: frozenset[str] = frozenset()  # these keep the cap that is stored for them, if there is one
+    disabled_queues: frozenset[str] = frozenset()  # the stored cap of such a queue, if there is one, is kept
     by_django: bool = False  # the database comes from Django's settings
     without_project: bool = False  # for exec's records in the state folder, which no tick reads
     trusted: bool = False  # the caller vouches for the files, e.g. a test that has already run them

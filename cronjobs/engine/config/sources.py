@@ -20,12 +20,14 @@ from cronjobs.engine.host.files import open_regular
 from cronjobs.errors import Problem
 from cronjobs.text import is_utf8
 
-DJANGOS: Final = "django"  # as the database: the database in Django's settings
+DJANGOS: Final = "django"  # "database: django" means the database in Django's settings
 KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environment", "timezone"})
 
 
 def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | None, list[Problem]]:
-    """Return the tree of *file* and its problems. If parts of the file can still be checked, both are returned.
+    """Return the tree of *file* and its problems.
+
+    If a file with problems can still be checked in part, both are returned.
 
     Adds the content of the file to *contents*.
     """
@@ -62,7 +64,7 @@ def _content(file: Path) -> bytes:
     with open(descriptor, "rb") as opened:
         first = b""
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            with suppress(BlockingIOError):  # there is a writer that has not written yet
+            with suppress(BlockingIOError):  # there is a writer, but it has not written anything yet
                 first = os.read(descriptor, 1)
                 if not first:
                     raise OSError(errno.EINVAL, "it is a pipe that nobody writes to")
@@ -73,7 +75,8 @@ def _content(file: Path) -> bytes:
 def salvaged(content: bytes | None) -> YamlMapping:
     """Return the settings that identify the database, from a file that is not valid YAML.
 
-    These are the keys in KEPT that occur at the beginning of exactly one line.
+    Only lines that begin with a key in KEPT are read. If one of these keys is repeated, or if these lines are not valid
+    YAML either, nothing is returned.
     """
     nothing = YamlMapping(1, 1)
     text = decode(content or b"")
@@ -154,7 +157,7 @@ def database_of(reading: Reading, node: Node | None, override: tuple[str, str | 
         if node is None:
             if need:
                 raise FieldError(
-                    "there is no database: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
+                    "no database is set: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
                 )
             return ""
         return checked_url(reading.text(node), reading.folder)
@@ -176,14 +179,16 @@ _NOT_IN_URLS: Final = re.compile(r"[?\ud800-\udfff]|%[0-9A-Fa-f]{2}")
 
 
 def checked_url(url: str, folder: Path) -> str:
-    """Return *url* with the path of a SQLite file made absolute. FieldError never quotes the URL and its password.
+    """Return *url* with the path of a SQLite file made absolute.
+
+    Raises FieldError, whose message never quotes the URL, because a URL may contain a password.
 
     The word ``django`` is returned unchanged.
     """
     if url == DJANGOS:
         return url
     if not is_utf8(url):
-        raise FieldError("the URL is not UTF-8 text: name a file whose path is")
+        raise FieldError("the URL is not UTF-8 text: choose a file whose path is valid UTF-8")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9]*)(\+\w+)?://", url)
     if not url.strip():
         raise FieldError("the URL is empty: write sqlite:///cronjobs.db, or set the variable it comes from")
@@ -205,7 +210,7 @@ def checked_url(url: str, folder: Path) -> str:
         )
     if not name.startswith("/") and _NOT_IN_URLS.search(str(folder)):
         raise FieldError(
-            'the folder\'s path has a "?", a "%" with two digits, or bytes that are not UTF-8, which a URL interprets '
-            "differently: the file would be in another place. Choose another folder"
+            'the folder\'s path has a "?", a "%" with two digits, or bytes that are not UTF-8, which mean something '
+            "else in a URL: the file would be in another place. Choose another folder"
         )
     return f"{scheme[0]}/{folder / name}{question}{options}"

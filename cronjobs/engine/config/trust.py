@@ -28,7 +28,8 @@ from cronjobs.engine.config.settings import CommandChannel, Settings, Trust
 from cronjobs.errors import CronjobsError
 from cronjobs.text import one_line
 
-VARIABLE: Final = "CRONJOBS_TRUST_FILES"  # for the YAML file itself: whoever can write it could write trust_files
+# for the YAML file itself, because whoever can write to it could also set trust_files
+VARIABLE: Final = "CRONJOBS_TRUST_FILES"
 MOST_LINKS: Final = 40  # on one path; see path_resolution(7)
 NAMED: Final = 3  # how many paths a message lists; "and 4 more" stands for the rest
 PYCACHE: Final = "__pycache__"
@@ -53,7 +54,10 @@ class UntrustedFiles(CronjobsError):
 
 @dataclass(frozen=True)
 class Facts:
-    """The owner and mode of a file, folder or link, by lstat. ``members`` are the other members of its group."""
+    """The owner and mode of a file, folder or link, as lstat reports them.
+
+    ``members`` are the other members of its group.
+    """
 
     mode: int
     owner: int
@@ -64,10 +68,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class TrustFinding:
-    """A path that ``users`` can write. If ``users`` is empty, everybody can.
+    """A path that ``users`` can write to. If ``users`` is empty, everybody can.
 
-    ``owner`` is the path's owner, or "" if the owner is trusted. If ``refused``, root does not run the path.
-    ``trusting`` says what to write if the access is intended.
+    ``owner`` is the path's owner, or "" if the owner is trusted. If ``refused`` is True, ``require`` raises
+    UntrustedFiles. ``trusting`` says what to write if the access is intended.
     """
 
     path: Path
@@ -89,7 +93,7 @@ def judge(
     is_code: bool = True,
     is_added_to: bool = False,
 ) -> TrustFinding | None:
-    """Return who can write *path* besides root, the user *me* and the *trusted*, or None if nobody can.
+    """Return who can write to *path* besides root, the user *me* and the *trusted*, or None if nobody can.
 
     In a sticky folder such as /tmp, only a file's owner can replace the file. *is_added_to* means that a new file in
     the folder would be run too, so the sticky bit does not help. If *is_code* is False, *path* is data: root may use
@@ -123,7 +127,7 @@ def refusals(findings: Iterable[TrustFinding]) -> list[str]:
     kinds: dict[tuple[str, str], list[TrustFinding]] = {}
     findings = list(findings)
     for found in findings:
-        # What has to be written for the configuration file also covers the other files.
+        # The setting that makes root trust these users for the configuration file also covers their other files.
         itself = (other.trusting for other in findings if other.is_file_itself and found.users == other.users)
         kinds.setdefault((found.what, next(itself, found.trusting)), []).append(found)
     return [_refusal(what, trusting, kind) for (what, trusting), kind in kinds.items()]
@@ -137,8 +141,11 @@ def _refusal(what: str, trusting: str, kind: list[TrustFinding]) -> str:
         what, where = what.replace("belongs", "belong", 1), "each of them"
     cure = " and ".join(f"{each} {where}" for each in kind[0].cures)
     if owner and cure.startswith("chown"):
-        cure = f"run it as {owner}, or check its contents and {cure}"
-    said = f"{', '.join(paths[:NAMED])}{more} {what}, and this runs as root: {cure}; if that is intended, {trusting}"
+        cure = f"run this command as {owner}, or check what the file contains and {cure}"
+    said = (
+        f"{', '.join(paths[:NAMED])}{more} {what}, but this command runs as root: {cure}; if that is intended, "
+        f"{trusting}"
+    )
     return one_line(said, 4000)
 
 
@@ -194,7 +201,7 @@ def _judged(
     is_code: bool = True,
     added_to: Collection[Path] = (),
 ) -> Iterator[TrustFinding]:
-    """Check each path on the way to each of *files*."""
+    """Yield a finding for each path on the way to one of *files* that an untrusted user can write to."""
     by_variable, by_file = _names(environ.get(VARIABLE, "")), settings.run.trust_files
     if settings.trusted or by_variable is True:
         return
@@ -219,7 +226,7 @@ def _names(said: str) -> Trust:
 def _trusting(itself: bool, names: list[str]) -> str:
     """Return what to write to trust users with these *names*, or everybody if there are none."""
     if itself:
-        return f"set {VARIABLE}={','.join(names) or 1} in the crontab, or in your shell if you type this"
+        return f"set {VARIABLE}={','.join(names) or 1} in the crontab, or in your shell if you run the command by hand"
     return f"write run: {{trust_files: {'[' + ', '.join(names) + ']' if names else 'true'}}}"
 
 

@@ -54,7 +54,7 @@ class Variables:
             self.names.add(reference["name"])
             value = self.environ.get(reference["name"])
         if not value and reference["default"] is not None:
-            return reference["default"]  # as in the shell, an empty value gets the default too
+            return reference["default"]  # as in the shell, the default also replaces an empty value
         if value is None:
             raise UnsetVariableError(
                 f"${{{reference['name']}}} is not set: cron does not read your shell's variables; "
@@ -96,7 +96,8 @@ def read_env_file(text: str) -> tuple[dict[str, str], list[tuple[int, str]]]:
     """Return the variables of a ``KEY=value`` file, and a (line, message) pair for each line that is not valid.
 
     A leading ``export``, blank lines and ``#`` comments are accepted. In single quotes, every character is kept. In
-    double quotes, \\n, \\t, \\r, \\", \\\\ and \\$ are escapes. Both may span lines. ``$NAME`` is not replaced.
+    double quotes, \\n, \\t, \\r, \\", \\\\ and \\$ are escapes. Both kinds of quotes may span lines. ``$NAME`` is not
+    replaced.
     """
     variables: dict[str, str] = {}
     problems: list[tuple[int, str]] = []

@@ -13,7 +13,7 @@ _PLAIN: Final = re.compile(r"(?!(?:null|none|true|false|yes|no|on|off|y|n)$)[A-Z
 
 
 def can_hold(text: str) -> bool:
-    """Whether the file can contain *text*. It must have no NUL, no lone surrogate and not the reader's own mark."""
+    """Whether the file can contain *text*. It must not contain a NUL, a lone surrogate or the reader's own mark."""
     return not any(character in ("\0", UNREADABLE) or "\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -1,7 +1,7 @@
 """Parses YAML text into a tree of values with their lines and columns. YAML's ambiguous features are refused.
 
-Only the structure is decided here. Every scalar stays text, and its field reads it as the type that it expects. So
-``on:``, ``010``, ``1:30`` and ``yes`` never silently turn into something else.
+Only the structure is decided here. Every scalar stays text. The reader of its field then converts it to the expected
+type. So ``on:``, ``010``, ``1:30`` and ``yes`` never silently turn into something else.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Sequence:
 class Mapping:
     """A mapping as written. ``entries`` are in the order of the file.
 
-    ``duplicates`` are repeated keys, each with the line on which the key came first.
+    ``duplicates`` are repeated keys, each with the line on which the key first appears.
     """
 
     line: int
@@ -79,7 +79,10 @@ Node = Scalar | Sequence | Mapping
 
 
 def with_defaults(node: Node, defaults: Mapping | None) -> Node:
-    """Return *node* with those entries of *defaults* that *node* lacks. A node that is no mapping stays as it is."""
+    """Return *node* with those entries of *defaults* that *node* lacks.
+
+    A node that is not a mapping is returned unchanged.
+    """
     if defaults is None or not isinstance(node, Mapping):
         return node
     return replace(node, entries=defaults.entries | node.entries)
@@ -100,7 +103,8 @@ def decode(data: bytes) -> str | Flaw:
         # The decoder's offsets do not count the byte order mark, so it is removed here too.
         before = data.removeprefix(b"\xef\xbb\xbf")[: error.start].decode("utf-8", errors="replace")
         return Flaw(*_place(before), "this is not UTF-8: save the file as UTF-8")
-    # Most files are printable as Python sees it, so they skip the regular expression, which takes 5 ms to compile.
+    # Most files contain only characters that Python calls printable, so they skip the regular expression, which takes 5
+    # ms to compile.
     in_one_line = text.replace("\n", "").replace("\t", "").replace("\r", "")
     if not in_one_line.isprintable() and (odd := _CONTROL.search(text)):
         return Flaw(*_place(text[: odd.start()]), f"the character U+{ord(odd[0]):04X} is not allowed: delete it")
@@ -110,14 +114,15 @@ def decode(data: bytes) -> str | Flaw:
 def parse(text: str) -> tuple[Node | None, list[Flaw]]:
     """Return the tree of *text* and all flaws.
 
-    If there are flaws, the tree is only good for finding more problems to report. It is None if none could be built.
+    If there are flaws, the tree is only good for finding more problems to report. The tree is None if none could be
+    built.
 
-    YAML cannot read past an unquoted cron expression. So each such expression is marked as unreadable and the text is
-    parsed again. A user who forgot ten pairs of quotes is told about all ten at once.
+    A YAML parser cannot read past an unquoted cron expression. So each such expression is marked as unreadable and the
+    text is parsed again. So a user who forgot ten pairs of quotes sees all ten mistakes at once.
     """
     repairs: list[Flaw] = []
     while True:
-        # Events rather than yaml.compose(), which recurses in C: 200 kB of "[" would crash the process.
+        # Use events instead of yaml.compose(), which recurses in C: 200 kB of "[" would crash the process.
         tree = _Tree(yaml.parse(text, Loader=_Loader))
         try:
             return tree.read(), repairs + tree.flaws
@@ -135,7 +140,8 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
 
 # Everything that YAML 1.2 does not call printable. It is refused before parsing.
 _CONTROL: Final = yaml.reader.Reader.NON_PRINTABLE
-_NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")  # an escape can produce what the text must not contain
+# an escape can produce a character that the text itself must not contain
+_NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
 
@@ -200,7 +206,7 @@ class _Tree:
 
     def _scalar(self, event: Any, is_key: bool) -> Scalar:
         if _NO_CHARACTER.search(event.value):
-            self._flaw(event, "an escape in this value is not a valid character: delete it")
+            self._flaw(event, "an escape sequence in this value does not stand for a valid character: delete it")
         line, column = _start(event)
         plain = not event.style and event.tag not in ("!", "tag:yaml.org,2002:str")
         if is_key and plain and event.value == "<<":
@@ -269,7 +275,7 @@ def _sentence(problem: str, context: str, character: str, line: str, error: yaml
     if "flow" in context and "${" in line:
         return 'inside {…} and […] a variable must be quoted: "${NAME}"'
     if "mapping values are not allowed" in problem:
-        return 'a second ": " in this line, or a wrong indentation: quote the value, or line the keys up'
+        return 'a second ": " in this line, or wrong indentation: quote the value, or line the keys up'
     if "nesting depth" in problem:  # libyaml's own limit, which may be reached before the first event is returned
         return _DEEP
     where = getattr(error, "context_mark", None)

@@ -40,8 +40,8 @@ class CronExpression:
     ``weekdays`` count from 0 (Sunday) to 6. ``fixed_time`` says that neither the minute nor the hour field starts with
     ``*``, so the expression names times of day. This decides how clock changes affect the expression, see cron(8).
     ``both_days_must_match`` says that one of the two day fields starts with ``*`` (cron.c: DOM_STAR, DOW_STAR).
-    ``day_fields`` has the third to fifth field in a form that croniter and cron read the same way: numbers and commas,
-    or ``*`` and ``*/n``.
+    ``day_fields`` holds the third to fifth fields in a form that croniter and cron read the same way: numbers and
+    commas, or ``*`` and ``*/n``.
     """
 
     source: str
@@ -163,7 +163,7 @@ class _Kind:
         if step > self.size:
             # Debian's cron accepts "*/90" and runs it once an hour, which nobody intends.
             raise CronError(
-                f"step {_short(word)} is longer than {self.whole}: cron restarts the step in each, so write a "
+                f"step {_short(word)} is longer than {self.whole}: cron starts counting again every time, so write a "
                 "smaller step, or use every: instead of cron:",
                 column,
             )
@@ -189,7 +189,7 @@ class _Kind:
     def _refuse(self, item: str, column: int) -> NoReturn:
         """Raise an error that explains what kind of mistake *item* looks like."""
         if not item:
-            raise CronError("an item of the list is empty: remove the extra comma", column)
+            raise CronError("a list item is empty: remove the extra comma", column)
         if word := re.search(r"[A-Za-z]{4,}", item):
             for name in self.names:
                 if word.group().lower().startswith(name):
@@ -210,8 +210,8 @@ _KINDS: Final = (
     _Kind("hour", 0, 23, 24, "the 24 hours of a day"),
     _Kind("day", 1, 31, 31, "the 31 days of a month"),
     _Kind("month", 1, 12, 12, "the 12 months of a year", _MONTHS),
-    # 0–7 rather than 0–6, even with a step (entry.c, LAST_DOW). So "1-7/2" includes Sunday, and "*/2" includes
-    # Saturday.
+    # Weekdays run from 0 to 7, not to 6, even with a step (entry.c, LAST_DOW). So "1-7/2" includes Sunday, and "*/2"
+    # includes Saturday.
     _Kind("weekday", 0, 7, 7, "the 7 days of a week", _WEEKDAYS),
 )
 
@@ -239,7 +239,9 @@ _FOREIGN: Final = (
 
 def _refuse_strange_characters(text: str) -> None:
     if len(text) > MAX_LENGTH:
-        raise CronError(f"a cron expression has at most {MAX_LENGTH} characters, this one {len(text)}", MAX_LENGTH + 1)
+        raise CronError(
+            (f"a cron expression has at most {MAX_LENGTH} characters, but this one has {len(text)}"), MAX_LENGTH + 1
+        )
     for column, character in enumerate(text, start=1):
         if " " <= character <= "~" or character == "\t":
             continue
@@ -269,7 +271,7 @@ def _fields_of_name(words: list[tuple[str, int]]) -> list[tuple[str, int]]:
 def _refuse_wrong_number_of_fields(text: str, words: list[tuple[str, int]]) -> None:
     if len(words) < 5:
         raise CronError(
-            f'a cron expression has 5 fields, this one {len(words)}: write "minute hour day month weekday"',
+            f'a cron expression has 5 fields, but this one has {len(words)}: write "minute hour day month weekday"',
             max(1, len(text.rstrip(" \t"))),
         )
     if len(words) > 5:
@@ -279,13 +281,13 @@ def _refuse_wrong_number_of_fields(text: str, words: list[tuple[str, int]]) -> N
 def _too_many_fields(fields: list[str]) -> str:
     """Return the message for an expression with too many fields.
 
-    It shows the expression without seconds and years, or without the command of a crontab line.
+    The message shows the expression without seconds and years, or without the command of a crontab line.
     """
     count = f"a cron expression has 5 fields, this one {len(fields)}"
     first = " ".join(fields[:5])
     if not all(_FIELD_LIKE.fullmatch(field) for field in fields[5:]):
         known = f'write "{first}", and ' if _is_valid(first) else ""
-        return f"{count}: {known}the rest of a crontab line, which is what runs, in command:"
+        return f"{count}: {known}put the rest of the crontab line, which is what runs, in command:"
     year = len(fields) == 7 or (len(fields) == 6 and re.fullmatch(r"(19|20)\d\d.*", fields[-1], re.ASCII))
     seconds = len(fields) - bool(year) == 6
     what = " and ".join(["seconds"] * seconds + ["years"] * bool(year))

@@ -1,15 +1,16 @@
 """The instants at which a schedule is due, in UTC. A schedule has a cron expression in a time zone, or an interval.
 
-croniter only computes which calendar days match. It is wrong about clock changes: version 7.0 fires fixed times twice
-in the repeated hour, and wildcard minutes after a gap at wrong times. It is also slow: at 26–70 µs per step, counting a
-year of minutes would take 15 s. Its days are right. They are cached by month, and turned into instants here, one UTC
-day at a time. The fires of a UTC day depend on that day only. So ranges can be walked, counted, and read from the end.
+We use croniter only to find which calendar days match, because it is wrong about clock changes: version 7.0 fires fixed
+times twice in the repeated hour, and fires wildcard minutes at wrong times after a gap. It is also slow: at 26–70 µs
+per step, counting a year of minutes would take 15 s. Its days are right. They are cached by month, and turned into
+instants here, one UTC day at a time. The fires of a UTC day depend on that day only. So ranges can be walked, counted,
+and read from the end.
 
 Clock changes follow Debian's cron(8): "If the time has moved forwards, those jobs which would have run in the time that
 was skipped will be run soon after the change. Conversely, if the time has moved backwards […], those jobs that fall
 into the repeated time will not be re-run. Only jobs that run at a particular time (not specified as @hourly, nor with
-'*' in the hour or minute specifier) are affected." Debian's cron does this for changes of up to 3 hours. Here it is
-done for changes of any size, so if a zone skips a whole day, a job due on that day runs once, after the skip.
+'*' in the hour or minute specifier) are affected." Debian's cron does this for changes of up to 3 hours. cronjobs does
+this for changes of any size, so if a zone skips a whole day, a job due on that day runs once, after the skip.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ _DAY_S: Final = 86_400
 # More than a day away from the ends of datetime's range, because the days before and after each day must exist too.
 _FIRST_DAY: Final = date(1, 1, 3)
 _LAST_DAY: Final = date(9999, 12, 29)
-# A host has zone files with these names, but they differ between hosts: its own zone, or zones with leap seconds.
+# Zone files with these names differ between hosts: they hold the host's own zone, or zones with leap seconds.
 _HOST_ZONES: Final = ("localtime", "posixrules", "posix/", "right/", "Factory")
 
-Span = tuple[int, datetime | None, datetime | None]  # the number of occurrences in a range, the first and the last
+Span = tuple[int, datetime | None, datetime | None]  # how many occurrences a range has, its first one and its last one
 
 
 def fire_times(cron: str | CronExpression, timezone: str, after: datetime) -> Iterator[datetime]:
     """Yield the instants after *after* at which *cron* is due in *timezone*, in UTC, oldest first, up to the year 9999.
 
-    Clock changes follow Debian's cron(8). An expression whose minute and hour fields do not start with ``*`` has fixed
-    times. If a fixed time falls into the gap, it runs once, at the first valid instant after the gap. If the time falls
-    into the repeated hour, it runs only the first time. Other expressions run at every real instant. Raises CronError
-    for an invalid expression or zone, and UsageError if *after* is not timezone-aware.
+    Clock changes are handled as in Debian's cron(8). An expression whose minute and hour fields do not start with ``*``
+    has fixed times. A fixed time that the clock change skips fires once, at the first valid instant after the gap. A
+    fixed time in the repeated hour fires only the first time. Other expressions fire at every matching instant. Raises
+    CronError for an invalid expression or zone, and UsageError if *after* is not timezone-aware.
     """
     return CronTiming(parse(cron) if isinstance(cron, str) else cron, timezone).after(after)
 
@@ -56,7 +57,7 @@ def timing(cron: str | None, every: timedelta | None, timezone: str) -> Timing:
         return CronTiming(parse(cron), timezone)
     if every is not None and cron is None:
         return EveryTiming(every)
-    raise CronError("a schedule has either cron: or every:, write one of them")
+    raise CronError("a schedule has either cron: or every:; write exactly one of them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,13 @@ class CronTiming:
 
 @dataclass(frozen=True, slots=True)
 class EveryTiming:
-    """The multiples of *interval*, which must be in whole seconds, since 1970-01-01T00:00Z. Raises CronError."""
+    """The multiples of *interval* since 1970-01-01T00:00Z. Raises CronError if it is not a number of whole seconds."""
 
     interval: timedelta
 
     def __post_init__(self) -> None:
         if self.interval < timedelta(seconds=1) or self.interval % timedelta(seconds=1):
-            raise CronError("every: is a number of whole seconds, write it as 90s or 10m")
+            raise CronError("every: must be a whole number of seconds; write it as 90s or 10m")
 
     def after(self, instant: datetime) -> Iterator[datetime]:
         """Yield the occurrences after *instant*, in UTC, oldest first."""
@@ -159,7 +160,7 @@ def next_after(timing: Timing, instant: datetime) -> datetime | None:
 def count_between(timing: Timing, after: datetime, until: datetime) -> Span:
     """Return the number of occurrences in (*after*, *until*], the first and the last.
 
-    This is fast even for years of minutes.
+    This is fast even for years of a schedule that is due every minute.
     """
     return timing.span(after, until)
 
@@ -202,7 +203,7 @@ def remarks(timing: Timing, fire: datetime) -> str | None:
 def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[tuple[datetime, str]]:
     """Yield the clock changes in (*after*, *until*] that affect a schedule: the instant, and the effect in one line.
 
-    Unlike ``remarks``, this includes times in a gap that do not run at all, so that there is no occurrence to describe.
+    Unlike ``remarks``, this includes times in a gap that do not run at all, and so have no occurrence to describe.
     """
     if isinstance(timing, EveryTiming):
         return
@@ -225,7 +226,7 @@ def _gap_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
     one = len(skipped) == 1
     then = _clock(day, shift.gap.stop, beside=skipped[0])
     if not timing.expression.fixed_time:
-        runs = "no run, as * in the minute or hour means real time"
+        runs = "no run, because a schedule with * in the minute or hour follows real time"
     elif shift.gap.stop in walls:
         runs = f"the regular run at {then} stands for {'it' if one else 'them'} too"
     else:
@@ -276,14 +277,14 @@ def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]
         before, after = (
             wall - shift.before,
             wall - shift.after,
-        )  # when a clock with the old offset shows it, and when one with the new offset does
+        )  # when a clock with the old offset shows *wall*, and when a clock with the new offset shows it
         in_first_pass, in_second_pass = before < shift.at, after >= shift.at
         if in_first_pass:
             fires.add(before)
         if in_second_pass and not (in_first_pass and cron.fixed_time):
             fires.add(after)
         if not in_first_pass and not in_second_pass and cron.fixed_time:
-            fires.add(shift.at)  # in the gap; all of these, and a regular run at that time, are one run
+            fires.add(shift.at)  # in the gap: all such times, and a regular run at that instant, become one run
     return tuple(sorted(second for second in fires if 0 <= second < _DAY_S))
 
 
@@ -348,7 +349,7 @@ def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
 
     walk = croniter(
         f"0 0 {day_fields}",
-        datetime(year, month, 1) - timedelta(minutes=1),  # noqa: DTZ001  naive, because croniter only gets days
+        datetime(year, month, 1) - timedelta(minutes=1),  # noqa: DTZ001  naive, because croniter only has to find days
         ret_type=datetime,
         implement_cron_bug=True,  # Debian's rule: both day fields must match if either starts with "*"
         max_years_between_matches=50,  # across 2100, 40 years pass between one Monday 29 February and the next

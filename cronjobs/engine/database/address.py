@@ -73,7 +73,7 @@ def parse_url(text: str, schema: str | None = None) -> Address:
     match url.drivername.partition("+")[0]:
         case "postgres" | "postgresql":
             in_url = url.query.get("schema")
-            ssl = url.query.get("ssl")  # what asyncpg calls sslmode; the values are the same
+            ssl = url.query.get("ssl")  # asyncpg's name for sslmode; the values are the same
             url = url.set(drivername="postgresql+psycopg").difference_update_query([*_NOT_LIBPQ, "ssl"])
             if isinstance(ssl, str) and "sslmode" not in url.query:
                 url = url.update_query_dict({"sslmode": {"true": "require", "false": "disable"}.get(ssl.lower(), ssl)})

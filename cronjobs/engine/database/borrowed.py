@@ -40,7 +40,7 @@ class KeptConnection:
 
 
 def by_sqlalchemy(raw: Any, what: str) -> Connection:
-    """Return an SQLAlchemy Connection that uses *raw*, which must be open and still belongs to its owner.
+    """Return an SQLAlchemy Connection that uses *raw*. *raw* must be open, and still belongs to its owner.
 
     *what* is the caller's name, for error messages.
     """

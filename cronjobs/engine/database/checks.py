@@ -10,13 +10,13 @@ from cronjobs.engine.database.column_types import SQLITE_FIRST_INSTANT, SQLITE_L
 
 # Ten bytes of jsonb can hold a number with 131,072 digits, or with 16,383 decimal places. Compression can pack a
 # thousand such bytes into one. The path is "strict", because lax mode would visit the items of an array twice. If a
-# number has n decimals, and n is above sixteen, the quotient has n decimals, too, and three times the quotient is 1 -
-# 10^-n (compare 0.33 * 3). A number nearer to 0 than 1e-400 has more than 400 decimals.
+# number has n decimal places, and n is above 16, the quotient has n as well, and three times the quotient is 1 - 10^-n
+# (compare 0.33 * 3). A number closer to 0 than 1e-400 has more than 400 decimal places.
 ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)"
 
 
 def instants(*columns: str) -> list[CheckConstraint]:
-    """Return CHECKs that instants are microseconds, for SQLite.
+    """Return CHECKs that require instants to be microseconds, for SQLite.
 
     On PostgreSQL the column type ensures valid instants.
     """
@@ -36,7 +36,10 @@ def has_odd_number(column: str) -> str:
 
 
 def lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstraint]:
-    """Return CHECKs that limit lengths in bytes, which both databases count alike. *condition* wraps the limits."""
+    """Return CHECKs that limit lengths in bytes, which both databases count the same way.
+
+    The limits replace "..." in *condition*.
+    """
     return [
         CheckConstraint(
             condition.replace("...", " AND ".join(_within(count, column, most) for column, most in longest.items())),

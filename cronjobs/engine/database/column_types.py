@@ -110,7 +110,7 @@ def _server_now_postgresql(element: server_now, compiler: SQLCompiler, **kw: Any
 
 @compiles(server_now, "sqlite")
 def _server_now_sqlite(element: server_now, compiler: SQLCompiler, **kw: Any) -> str:
-    # unixepoch('subsec') needs SQLite 3.42. julianday() is a float, which is off by up to milliseconds.
+    # unixepoch('subsec') needs SQLite 3.42. julianday() returns a float, which can be off by milliseconds.
     return (
         "(CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000)"
     )

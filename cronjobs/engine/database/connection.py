@@ -79,7 +79,10 @@ class Database(OutOfReach):
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
 
     def forked(self) -> None:
-        """Close the sockets in a forked copy. The server then notices when we exit, and gets no data from the copy."""
+        """Close the sockets in a forked copy.
+
+        The server then notices when the original process exits, and gets no data from the copy.
+        """
         for session in list(self._sessions):
             with suppress(Exception):  # the session is already broken
                 replace_by_nothing(session.fileno())
@@ -118,8 +121,8 @@ class Database(OutOfReach):
 
         On PostgreSQL, the reply to COMMIT can get lost. Then the server is asked whether the transaction was committed.
         So an error means that nothing was written, and the block may be repeated. If the server cannot be asked,
-        CommitUnknown is raised. *next_in_line* is for the loop, which goes before other threads, and which finds out
-        from its own rows whether such a COMMIT succeeded.
+        CommitUnknown is raised. *next_in_line* is for the loop: it goes before other threads, and the server is not
+        asked, because the loop's own rows show whether its COMMIT succeeded.
         """
         with self._translating_errors():
             if not self.is_sqlite:
@@ -135,7 +138,7 @@ class Database(OutOfReach):
 
     @contextmanager
     def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
-        """Yield a connection with a write transaction for user code that has *remaining_s* left, and a check.
+        """Yield a connection with a write transaction, and a check, for user code that has *remaining_s* left.
 
         Call the check before our own last statements in the transaction.
 
@@ -144,8 +147,8 @@ class Database(OutOfReach):
         """
         with self._translating_errors():
             if not self.is_sqlite:
-                # The user's statements may take as long as the job. After that, the server ends the statements, because
-                # the runner may be frozen.
+                # The user's statements may take as long as the job has left. After that, the server cancels them,
+                # because a frozen runner cannot.
                 limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
                 opening = begin(TIMEOUTS | limits_ms, MARK)
                 engine = self.engine.execution_options(cronjobs_begin=opening, schema_translate_map={})
@@ -193,7 +196,7 @@ class Database(OutOfReach):
             if session.pop(_UNCONFIRMED, False):
                 raise CommitUnconfirmed(str(self.address))
         except DBAPIError as error:
-            # Without a number, nothing was written, or COMMIT was never sent.
+            # Without a transaction number, nothing was written, or COMMIT was never sent.
             if isinstance(error.orig, sqlite3.Error):
                 raise  # an error of the SQLite database that is being copied
             if number is None or not isinstance(tell(self.address, error), DatabaseUnreachable):
@@ -279,8 +282,8 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     if address.is_sqlite:
         require_sqlite(str(address))
         _create_private(Path(str(address.url.database)), address)
-        # autocommit, because we send BEGIN ourselves (_open_sqlite); the pool lets one thread at a time use a
-        # connection
+        # isolation_level: we send BEGIN ourselves (_open_sqlite). check_same_thread: the pool lets only one thread at a
+        # time use a connection.
         options["connect_args"] = {"isolation_level": None, "check_same_thread": False, "factory": StayingConnection}
         engine = create_engine(address.url, **options)
         event.listen(engine, "connect", _prepare_sqlite)
@@ -317,7 +320,10 @@ def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: 
 
 
 def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
-    """Remember that a COMMIT stopped waiting for a synchronous standby. The server only warns, in its own language."""
+    """Remember that a COMMIT stopped waiting for a synchronous standby.
+
+    The server reports this only as a warning, in its own language.
+    """
     if notice.source_function == "SyncRepWaitForLSN":
         session[_UNCONFIRMED] = True
 

@@ -40,7 +40,10 @@ def _asked(connection: Connection) -> str:
 
 @lru_cache(maxsize=16)
 def _codec(encoding: str) -> str | None:
-    """Return Python's name for an encoding that is smaller than Unicode. Return None for UTF8 and unknown encodings."""
+    """Return Python's name for an encoding that covers only part of Unicode.
+
+    Return None for UTF8 and unknown encodings.
+    """
     if encoding == UTF8:
         return None
     name = re.sub(r"^WIN(?=\d)", "cp", encoding).replace("KOI8", "KOI8-").lower()

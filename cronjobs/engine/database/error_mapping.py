@@ -78,7 +78,7 @@ def _sqlite_code(error: BaseException | None) -> int:
 def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, waited_s: float) -> DatabaseError:
     """Return the exception for an error of the SQLite *file*.
 
-    *waited_s* is how long we waited for the file's lock, which the message names if the lock is the problem.
+    *waited_s* is how long we waited for the file's lock. The message gives this time if the lock is the problem.
     """
     if is_locked(error):
         return DatabaseBusy(url, waited_s)

@@ -42,8 +42,8 @@ Index(
 # Jobs whose last claim ended before the row was read. There are hardly ever any.
 UNREAD_SQL: Final = f"error_type = 'NotRead' AND {WAITING}"
 Index("cronjobs_jobs_unread_idx", jobs.c.id, postgresql_where=text(UNREAD_SQL), sqlite_where=text(UNREAD_SQL))
-# Due jobs by job type, for claims. Jobs whose type a tick cannot run slow nothing down, however many there are. Jobs
-# with a timeout of their own are kept separate, because their type does not show whether they fit.
+# Due jobs by job type, for claims. However many jobs there are whose type a tick cannot run, they slow nothing down.
+# Jobs with a timeout of their own are kept separate, because their type does not show whether they fit into the tick.
 WAITING_PLAIN_SQL: Final = f"{WAITING} AND timeout_s IS NULL"
 WAITING_TIMED_SQL: Final = f"{WAITING} AND timeout_s IS NOT NULL"
 for _name, _where in (("type", WAITING_PLAIN_SQL), ("type_timed", WAITING_TIMED_SQL)):
@@ -64,7 +64,7 @@ Index(
     postgresql_where=text(WAITING_TIMED_SQL),
     sqlite_where=text(WAITING_TIMED_SQL),
 )
-# Jobs that wait because the current code does not accept their payload.
+# Jobs that are waiting because the current code does not accept their payload.
 Index(
     "cronjobs_jobs_misfit_idx",
     jobs.c.job_type,
@@ -108,8 +108,8 @@ Index(
     postgresql_where=text(UNSETTLED_DEAD_SQL),
     sqlite_where=text(UNSETTLED_DEAD_SQL),
 )
-# Runs of exec, by name and start. The order of ids will not do: some runs are delivered late, and readers want the last
-# begun first.
+# Runs of exec, by name and start. Ordering by id would be wrong: some runs are delivered late, and readers want the
+# most recently started run first.
 Index(
     "cronjobs_jobs_exec_idx",
     jobs.c.job_type,
@@ -135,7 +135,7 @@ Index(
 Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
 Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
-# Which job types the ticks knew recently, and on which host. Idle ticks, which are nearly all, are left out.
+# Which job types the ticks knew recently, and on which host. Idle ticks, the great majority, are left out.
 for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_started", (ticks.c.started_at,))):
     Index(
         f"cronjobs_ticks_{_name}_idx",

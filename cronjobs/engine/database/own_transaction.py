@@ -3,7 +3,7 @@
 A COMMIT that we can intercept is refused, and changes nothing: SQLAlchemy's ``commit()``, the statement in any
 spelling, and on SQLite anything passed to the driver. Two kinds of COMMIT cannot be intercepted: psycopg's own
 ``commit()``, and "…; COMMIT" in one string. They are detected at the end of the transaction. Part of the work may then
-be committed without the success, so the job must not run again by itself.
+be committed without the job's success, so the job must not be retried automatically.
 """
 
 from __future__ import annotations
@@ -38,16 +38,19 @@ REFUSED: Final = (
 
 
 class Unbroken:
-    """A block on *connection*, whose transaction has begun. It detects if the transaction is ended inside the block.
+    """A block on *connection*, whose transaction has begun.
 
-    Call ``check`` before our last statements. Both ``check`` and leaving the block raise TransactionBroken.
+    It detects whether the transaction is ended inside the block.
+
+    Call ``check`` before our last statements. If the transaction was ended, both ``check`` and leaving the block raise
+    TransactionBroken.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._raw: Any = connection.connection.dbapi_connection
         self._is_sqlite = connection.dialect.name == "sqlite"
-        self._turned_away = False  # a call of SQLAlchemy's commit() or rollback() was refused
+        self._turned_away = False  # a call to SQLAlchemy's commit() or rollback() was refused
         self._refusals: Final = (
             ("commit", partial(self._refuse_call, "commit()")),
             ("rollback", partial(self._refuse_call, "rollback()")),
@@ -83,7 +86,7 @@ class Unbroken:
 
     def _was_ended(self, error: BaseException | None) -> bool:
         if self._is_sqlite:
-            # On a full disk SQLite rolls back by itself. The block then raised the error about the full disk.
+            # On a full disk, SQLite itself rolls back, and the block has already raised the error about the disk.
             with suppress(sqlite3.Error):
                 return not self._raw.in_transaction and not _is_the_databases(error)
             return False

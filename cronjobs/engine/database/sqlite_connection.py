@@ -21,7 +21,7 @@ class StayingConnection(sqlite3.Connection):
     ``refuse`` is called with each statement, and raises if the statement may not run now. If ``refuse`` is None, all
     statements may run. SQLite's authorizer cannot be used for this: it is called while SQLite holds the database's
     mutex, and then needs the GIL. While another thread uses the connection (``sqlite_time_limit``), a thread with the
-    GIL can be waiting for that mutex.
+    GIL can be waiting for that mutex: a deadlock.
     """
 
     refuse: Callable[[str], None] | None = None

@@ -1,7 +1,7 @@
 """Limits the time of user code's write transactions on SQLite, because each holds the only write lock.
 
 A separate thread enforces the limit, because user code may sleep or wait for a socket while all others wait for the
-lock. At the limit the thread rolls the transaction back, and the next writer goes on.
+lock. At the limit the thread rolls the transaction back, and the next writer can proceed.
 """
 
 from __future__ import annotations

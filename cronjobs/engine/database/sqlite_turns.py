@@ -102,7 +102,7 @@ class Turns:
             self._changed.notify_all()
 
     def _let_go(self, *, over: bool = False) -> None:
-        """Let other processes go on, unless the turn is in use or a waiting thread may still use it."""
+        """Let other processes take the turn, unless it is in use or a waiting thread may still use it."""
         if self._is_ours and not self._in_use:
             if over or not (self._loops or (self._others and not self._spent)):
                 self._files.give_back()
@@ -113,8 +113,8 @@ class Turns:
 class _Files(OutOfReach):
     """Two empty files beside the database. Only the process that has locked ``-next`` may try to lock ``-turn``.
 
-    With a single lock, a process that wrote again at once got the lock back before the next poll of the process that
-    was waiting, throughout a test of 5 s.
+    With a single lock, a process that kept writing always got the lock back before the waiting process polled again,
+    throughout a 5 s test.
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:

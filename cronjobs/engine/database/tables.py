@@ -101,7 +101,7 @@ jobs = Table(
     Column("dismissed_at", Instant),  # when a person dismissed this dead job
     Column("progress", Json),  # what the running attempt has reported; written by renewals
     Column("live_output", Text),  # the end of the running attempt's output
-    # the idempotency_key of a job that was cancelled before it began; other jobs may use the key now
+    # the idempotency_key of a job that was cancelled before it started; other jobs may now use the key
     Column("released_key", Text),
     Column("misfit_since", Instant),  # when an attempt first found that the payload does not fit the handler
     PrimaryKeyConstraint("id"),
@@ -193,7 +193,8 @@ schedules = Table(
     Column("definition", Json, nullable=False),
     Column("fingerprint", Text, nullable=False),  # of the file that contains the definition
     Column("status", Text, nullable=False, server_default=text("'active'")),
-    Column("seen_until", Instant, nullable=False),  # watermark: all is settled up to here, except what ``owed`` covers
+    # watermark: everything up to here is settled, except what ``owed`` covers
+    Column("seen_until", Instant, nullable=False),
     Column("next_at", Instant),  # a hint, so that an idle tick need not parse cron; NULL: never due again
     Column("owed", Json),  # pieces that are still owed under earlier definitions, oldest first
     PrimaryKeyConstraint("id"),
@@ -212,9 +213,11 @@ occurrences = Table(
     Column("count", Integer, nullable=False, server_default=text("1")),
     Column("outcome", Text, nullable=False),
     Column("reason", Text),
-    Column("job_id", BigInteger),  # the job made, given way to, or coalesced into; no FK, as these rows outlive jobs
+    # the job made for it, the job it gave way to, or the job it was coalesced into; no FK, since these rows outlive
+    # jobs
+    Column("job_id", BigInteger),
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
-    Column("tick", BigInteger),  # the tick that settled it, or NULL for a person; ticks are pruned, so no FK
+    Column("tick", BigInteger),  # the tick that settled it, or NULL if a person did; ticks are pruned, so no FK
     PrimaryKeyConstraint("schedule_id", "last_for"),
     CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
     CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
@@ -276,8 +279,8 @@ effects = Table(
     Column("recorded_at", Instant),
     Column("result", Json),
     PrimaryKeyConstraint("key"),
-    # "skipped" and "stopped" are effects that were begun, whose result is unknown, and about which on_unknown decided;
-    # see engine/store/effects.py.
+    # A "skipped" or "stopped" effect was begun and its result is unknown, so on_unknown decided what to do; see
+    # engine/store/effects.py.
     CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
     CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
     *instants("begun_at", "recorded_at"),
@@ -405,7 +408,7 @@ alerts = Table(
     Column("first_at", Instant),  # when the first message was sent
     Column("sent_at", Instant),  # when the last message was sent
     Column("sent", Integer, nullable=False, server_default=text("0")),
-    Column("failed_at", Instant),  # since when messages cannot be delivered
+    Column("failed_at", Instant),  # since when delivery has been failing
     Column("failures", Integer, nullable=False, server_default=text("0")),
     Column("error", Text),
     Column("locked_by", Text),  # the tick that is sending the message
@@ -415,7 +418,7 @@ alerts = Table(
 )
 
 tokens = Table(
-    "cronjobs_tokens",  # for attempts that wait or run on a cluster; see engine/store/tokens.py
+    "cronjobs_tokens",  # for attempts that are waiting or running on a cluster; see engine/store/tokens.py
     metadata,
     Column("job_id", BigInteger, nullable=False, autoincrement=False),
     Column("attempt", Integer, nullable=False),
@@ -434,7 +437,8 @@ tokens = Table(
 quarters = Table(
     "cronjobs_quarters",  # what happened to the occurrences of closed hours; see engine/store/quarters.py
     metadata,
-    Column("schedule_id", BigInteger, nullable=False),  # 0: all hours up to ``hour`` are closed; this row is the lock
+    # 0: this row is the lock, and all hours up to its ``hour`` are closed
+    Column("schedule_id", BigInteger, nullable=False),
     Column("hour", Instant, nullable=False),
     Column("quarters", Text, nullable=False),  # one letter per quarter; see engine/rules/quarters.py
     PrimaryKeyConstraint("schedule_id", "hour"),

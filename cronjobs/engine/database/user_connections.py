@@ -1,6 +1,6 @@
 """Wraps the user's own connection so that it has the part of SQLAlchemy's interface that ``run`` needs.
 
-So the statements for SQLAlchemy connections work with every driver.
+Statements written for SQLAlchemy connections then work with every driver.
 """
 
 from __future__ import annotations
@@ -170,7 +170,10 @@ def plain_connection(target: Any, schema: str | None = None) -> PlainConnection 
 
 
 def has_open_transaction(raw: Any) -> bool | None:
-    """Whether a transaction is open on a driver's connection. None if the driver does not say, or if it is broken."""
+    """Whether a transaction is open on a driver's connection.
+
+    None if the driver does not say, or if the connection is broken.
+    """
     try:
         if (found := getattr(raw, "in_transaction", None)) is not None:  # sqlite3
             return bool(found)
@@ -225,7 +228,8 @@ def _text(row: Sequence[Any]) -> Sequence[Any]:
 @lru_cache(maxsize=64)
 def _rendered(statement: Executable, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
     compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
-    # Python's sqlite3 looks at the first word to decide whether to open a transaction, and skips no leading blanks.
+    # Python's sqlite3 looks at the first word to decide whether to open a transaction, and does not skip leading
+    # blanks.
     return str(compiled).strip(), tuple(compiled.positiontup or ())
 
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 # extra time for an interpreter to start, if a job has its own process only because runners died
 TO_START: Final = timedelta(seconds=5)
-PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)  # for process.py to end a process: TERM, KILL, report
-ISOLATED_FROM_LOSSES: Final = 2  # after so many runners died holding a job, it gets a process of its own
+# time that process.py needs to end a process: TERM, KILL, report
+PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)
+ISOLATED_FROM_LOSSES: Final = 2  # after this many runners have died holding a job, the job gets its own process
 # Only a deploy can fix a handler that returns a generator, so wait long enough for a deploy.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
 READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write a number that a timedelta cannot hold
@@ -39,7 +40,8 @@ class WorkerContext:
     """The context that all attempts of a process share. ``on_output`` shows their output live to a person.
 
     The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ`` has the variables that
-    commands and child processes get. It is copied before the first handler runs, since handlers may change os.environ.
+    commands and child processes get. The copy is made before the first handler runs, since handlers may change
+    os.environ.
     """
 
     settings: Settings
@@ -53,13 +55,13 @@ class WorkerContext:
 class Phase(Enum):
     """The phases of an attempt in this process. Only ``InFlight.move`` changes a phase, on the loop's thread."""
 
-    HELD = "held"  # leased, and a worker runs it or will
-    HANDING_OVER = "handing over"  # leased, until a process of its own answers that it has adopted the job
-    OVERDUE = "overdue"  # leased, and recorded as timed out or interrupted, while its thread still runs
+    HELD = "held"  # leased, and a worker is running it or will run it
+    HANDING_OVER = "handing over"  # leased, until the job's own process answers that it has adopted the job
+    OVERDUE = "overdue"  # leased, and recorded as timed out or interrupted, but its thread is still running
     ENDED = "ended"  # leased, and its end still has to be written
-    RUNS_ON = "runs on"  # its handler recorded its success in a transaction and still runs; it holds no lease any more
-    RETURNED = "returned"  # its handler recorded its success and has returned, which still has to be reported
-    LOST = "lost"  # its lease is gone, but its thread still runs
+    RUNS_ON = "runs on"  # its handler recorded the success in a transaction and is still running; the lease is gone
+    RETURNED = "returned"  # its handler recorded the success and has returned; the end still has to be reported
+    LOST = "lost"  # its lease is gone, but its thread is still running
     GONE = "gone"
 
 
@@ -83,8 +85,8 @@ _WITHOUT_LEASE: Final = (Phase.RUNS_ON, Phase.LOST)
 class Attempt:
     """A claimed job on its way through this process. Instants are seconds of the monotonic clock.
 
-    ``in_child_process`` says whether the handler gets its own process. If it is None, the handler gets one if its type
-    says so, or after too many losses.
+    ``in_child_process`` says whether the handler gets its own process. If it is None, the handler gets its own process
+    if its type says so, or after too many lost runners.
     """
 
     job: Job
@@ -106,7 +108,7 @@ class Attempt:
 
     # Fields of its worker.
     worker: str = ""
-    on_its_way: bool = False  # a worker or a process has it and will report its end
+    on_its_way: bool = False  # a worker or a process has the attempt and will report its end
     handed_over: bool = False  # a separate process was asked to adopt the job, and may have done so
     started: float | None = None
     begun: bool = False  # the job's own code may have run, so from now on failures are charged
@@ -146,15 +148,15 @@ class Attempt:
 
     @property
     def waits_on_a_cluster(self) -> bool:
-        """Whether the job waits on a cluster, where no worker has begun it. That may take minutes."""
+        """Whether the job is waiting on a cluster and no worker has started it. That may take minutes."""
         return self.started is None and self.job_type.executor is not None
 
     @property
     def to_start(self) -> timedelta:
         """The extra time to start, which does not count against the timeout. An interpreter may need seconds to start.
 
-        If the user declared the process, this is 0, because the timeout includes the process's start. It is above 0
-        only if the process is our own precaution.
+        If the user declared the process, this is 0, because the timeout includes the process's start. The extra time is
+        above 0 only if the process is our own precaution.
         """
         declared = self.is_command or self.job_type.isolation == "process"
         ours = self.job_type.for_crashes or not declared
@@ -164,13 +166,13 @@ class Attempt:
     def safe_until(self) -> float:
         """Return the monotonic instant by which the attempt's code must stop if the lease is not renewed.
 
-        Each renewal moves that instant.
+        Each renewal of the lease moves that instant.
         """
         return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
 
     @property
     def overdue_at(self) -> float:
-        """The instant by which the attempt's code should have ended by itself."""
+        """The instant by which the attempt's code should have finished on its own."""
         if self.started is None:
             return math.inf
         slack = PROCESS_SLACK + self.to_start if self.has_process else timedelta(0)
@@ -190,7 +192,10 @@ class Attempt:
 
 
 def mismatch(fault: str) -> Failed:
-    """The outcome if the payload does not fit the handler, by name or by type. Newer code may accept the payload."""
+    """The outcome if the payload does not fit the handler because of a name or a type.
+
+    Newer code may accept the payload.
+    """
     return Failed(one_line(fault, ERROR_LIMIT), MISFIT)
 
 
@@ -198,7 +203,7 @@ def timeout_of(job: Job, job_type: JobType) -> timedelta:
     """Return the row's own timeout, or the type's if the row has none."""
     if job.timeout_s is None:
         return job_type.timeout
-    return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))  # turns NaN into the limit, too
+    return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))  # also turns NaN into the limit
 
 
 class Ended(NamedTuple):
@@ -229,7 +234,7 @@ class InFlight:
     given_up: set[Lease] = field(default_factory=set)
 
     def take(self, attempt: Attempt, sent: float) -> None:
-        """Hold a newly claimed attempt. The statement sent at *sent* wrote its lease."""
+        """Hold a newly claimed attempt. *sent* is when the statement that wrote its lease was sent."""
         if attempt.job_type.durable == "each":
             attempt.let_go = threading.Event()
         attempt.leased_at = sent
@@ -260,18 +265,24 @@ class InFlight:
         self.move(attempt, phase)
 
     def note_overdue(self, attempt: Attempt, outcome: str, now: float) -> None:
-        """Note that the attempt's thread runs on although it should not. *outcome* goes into its history row, once."""
+        """Note that the attempt's thread is still running although it should have stopped.
+
+        *outcome* goes into its history row, once.
+        """
         attempt.recorded, attempt.recorded_at, attempt.is_row_due = outcome, now, True
         self.move(attempt, Phase.OVERDUE)
 
     def lose(self, attempt: Attempt) -> None:
-        """Drop an attempt whose lease is lost, and its unwritten end. Its thread may still run."""
+        """Drop an attempt whose lease is lost, and its unwritten end. Its thread may still be running."""
         self.given_up.add(attempt.lease)
         runs = attempt.started is not None and attempt.phase in _AT_WORK
         self.move(attempt, Phase.LOST if runs else Phase.GONE)
 
     def end_itself(self, attempt: Attempt) -> None:
-        """Note that the handler ended the job in its own transaction. If the handler still runs, it keeps its slot."""
+        """Note that the handler ended the job in its own transaction.
+
+        If the handler is still running, it keeps its slot.
+        """
         attempt.leased_at = attempt.overdue_at
         self.move(attempt, Phase.RETURNED if attempt.phase is Phase.ENDED else Phase.RUNS_ON)
 
@@ -288,7 +299,7 @@ class InFlight:
             self.held[job_id].leased_at = sent
 
     def first_leased(self, *, working: bool = False) -> float:
-        """Return the instant at which the lease that ends first was last extended, or infinity if there is no lease.
+        """Return when the lease that expires first was last extended, or infinity if there is no lease.
 
         If *working* is True, only leases of attempts that have not ended count.
         """
@@ -313,7 +324,7 @@ class InFlight:
         return [each for each in self.held.values() if each.is_row_due]
 
     def recorded(self, job_ids: Collection[int]) -> None:
-        """Note that the history rows of these overdue attempts are written."""
+        """Note that the history rows of these overdue attempts have been written."""
         for job_id in job_ids & self.held.keys():
             self.held[job_id].is_row_due = False
 
@@ -328,7 +339,7 @@ class InFlight:
         return found
 
     def reported(self, reports: Iterable[Report]) -> None:
-        """Note that these reports are committed to the rows."""
+        """Note that these reports have been committed to the rows."""
         for report in reports:
             attempt = self.held.get(report.lease.job_id)
             if attempt is not None:

@@ -64,7 +64,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
     """
     try:
         faults = job_types.import_handlers(request.settings)
-    except UntrustedFiles as error:  # the files changed after the runner looked, or this is a worker of a cluster
+    except UntrustedFiles as error:  # the files changed after the runner checked them, or this is a cluster worker
         return Released(one_line(str(error), 1000), after=MISMATCH_DELAY)
     registration = registered().get(request.job.job_type)
     if registration is None:
@@ -76,7 +76,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
             f"the source of {request.job.job_type} here differs from the claiming runner's, perhaps because of a deploy"
         )
         return Released(said, after=MISMATCH_DELAY)
-    url = request.settings.database  # "" on a cluster's worker that has no database
+    url = request.settings.database  # "" on a cluster worker that has no database
     database = Database(parse_url(url, request.settings.schema), connections=1) if url else None
     now = SYSTEM.monotonic()
     left = timedelta(seconds=max(0.0, min(request.timeout_s, request.ends_at - now)))
@@ -86,7 +86,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
     )
     numbers = count(1)
     attempt.reporting.listener = lambda progress: write_progress(progress_file, next(numbers), progress)
-    if stop.reason is not None:  # the stop came during the imports, and the runner knows why
+    if stop.reason is not None:  # asked to stop during the imports; the runner knows why
         return Interrupted()
     try:
         around = WorkerContext(request.settings, database)

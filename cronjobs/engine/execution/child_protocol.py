@@ -1,9 +1,9 @@
-"""How a job is sent to a process of its own, and how its outcome is sent back: JSON both ways, never pickled code.
+"""How a job is sent to its own process, and how its outcome is sent back: JSON both ways, never pickled code.
 
 The request is the child's standard input. The answer is an unnamed file that both processes have open. In the file's
 first bytes the runner writes why the child must stop, and after them the child writes its outcome. Unlike with a pipe,
-nobody waits for a reader, and what was written before a kill -9 is still there. A second such file holds the handler's
-latest progress.
+a writer never waits for a reader, and what was written before a kill -9 is still there. A second such file holds the
+handler's latest progress.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SETTINGS_SENT: Final = ("folder", "database", "schema", "imports", "python_path
 
 @dataclass(frozen=True)
 class Request:
-    """The request to a child that runs *job*'s handler: where the code is, and when its time is up.
+    """The request to a child that runs *job*'s handler: where the code is, and when the handler's time is up.
 
     ``settings`` has what the child needs from the configuration file. The child does not read the file again, because a
-    deploy may be replacing it. ``settings.run.shutdown_grace`` is how long the child may go on after a shutdown begins.
-    ``ends_at`` is an instant of the monotonic clock, which all processes of a host share. Even if the child starts
-    early, it gets no more than ``timeout_s``.
+    deploy may be replacing it. ``settings.run.shutdown_grace`` is how long the child may keep running after a shutdown
+    begins. ``ends_at`` is an instant of the monotonic clock, which all processes of a host share. Even if the child
+    starts early, it gets no more than ``timeout_s``.
     """
 
     job: Job
@@ -94,7 +94,7 @@ PROGRESS_ROOM: Final = 4096  # bytes; enough even if JSON escapes every characte
 
 
 def write_progress(descriptor: int, number: int, how_far: HowFar) -> None:
-    """Write the handler's *number*-th progress report over the one before."""
+    """Overwrite the previous progress report with the handler's *number*-th."""
     text = json.dumps([number, *how_far]).encode()
     os.pwrite(descriptor, b"%08x%b\n" % (crc32(text), text), 0)
 
@@ -119,7 +119,7 @@ def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
 
 
 def write_reason(descriptor: int, reason: str) -> None:
-    """Write why the child must stop. Call it before the SIGTERM that makes the child read it."""
+    """Write why the child must stop. Call this before sending SIGTERM, on which the child reads the reason."""
     os.pwrite(descriptor, reason.encode().ljust(REASON_ROOM, b"\0"), 0)
 
 

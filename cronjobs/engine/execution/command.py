@@ -1,4 +1,4 @@
-"""A command that runs in a process of its own: its input, and how it may be stopped."""
+"""A command that runs in its own process: its input, and how it may be stopped."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from cronjobs.text import CappedText
 class Command:
     """A program to run, and how it may be stopped.
 
-    ``env`` is the whole environment. ``stdin`` is the text on standard input; if it is empty, that is /dev/null.
-    ``keep_open`` has descriptors that the command inherits. ``max_memory`` limits the bytes of each of its processes;
-    None means no limit.
+    ``env`` is the whole environment. ``stdin`` is the text for standard input; if it is empty, standard input is
+    /dev/null. ``keep_open`` has descriptors that the command inherits. ``max_memory`` is the most bytes of memory that
+    each of the command's processes may allocate; None means no limit.
 
     ``grace`` is the time from SIGTERM to SIGKILL. ``shutdown_grace`` is that time when the runner shuts down; None
     means ``grace``. With ``term_alone``, SIGTERM goes only to the command itself, and processes that it started get
-    SIGTERM after it has ended. With ``leave_running``, processes that the command leaves go on if it ends by itself.
+    SIGTERM after it has ended. With ``leave_running``, processes that the command leaves behind keep running if the
+    command ends on its own.
 
     ``lease`` returns the monotonic instant until which the lease is ours. If this process is frozen at that instant,
     the launcher kills the command. If ``lease`` is None, no lease limits the command. ``on_output`` is called with new
-    output, for a person who watches; an exception from it ends the command. ``output`` collects output, for progress
-    reports.
+    output, for a person who is watching; an exception from it ends the command. ``output`` collects output, for
+    progress reports.
     """
 
     argv: tuple[str, ...]

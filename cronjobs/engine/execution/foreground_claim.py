@@ -1,4 +1,4 @@
-"""Claim the one job of a foreground run: a new job, or a job that waits."""
+"""Claim the one job of a foreground run: a new job, or one that is already waiting."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class UnknownType(CannotRun):
 
 
 def _policies(known: JobTypes, run: RunSettings) -> ClaimPolicies:
-    """The policies for jobs begun by hand. A crash in such a run must not count against the job type."""
+    """The policies for jobs started by hand. A crash in such a run must not count against the job type."""
     return ClaimPolicies.of(
         {
             name: replace(policy_of(job_type, run, runner=NO_LIMIT), in_thread=False)
@@ -55,14 +55,14 @@ def begin_new(
     """Insert *new* with one try and claim it in the same transaction, so that no tick can claim it first.
 
     A schedule's job is recorded as triggered by *actor*. *alone* says that the schedule lets no two of its jobs run at
-    once. In that case this raises CannotRun while another job of the schedule is unfinished.
+    once. With *alone*, this raises CannotRun while another job of the schedule is unfinished.
     """
     with database.write() as connection:
         if alone and new.schedule is not None:
             hold_turn(connection)
             for one in unfinished_jobs(connection, new.schedule, None):
                 state = "waiting" if one.waiting else "running"
-                todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for its end"
+                todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for it to end"
                 raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
         scheduled_for = None if new.schedule is None else database_now(connection)
         [job_id] = insert_jobs(connection, [replace(new, scheduled_for=scheduled_for, max_attempts=1)])
@@ -81,7 +81,7 @@ def begin_new(
             _require_turn(connection, job_id)
         policies = _policies(known, run)
         job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=run.lease, policies=policies)
-        assert isinstance(job, Job)  # nobody else can have it, and it has no concurrency_key
+        assert isinstance(job, Job)  # no other runner can have this job, and it has no concurrency_key
         # If this process is killed, the next tick finds this row, which charges the one try. So the job is dead and
         # does not run again.
         row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
@@ -121,7 +121,7 @@ def _require_turn(connection: Connection, job_id: int) -> None:
         return
     hold_turn(connection)
     if (beside := running_beside(connection, job_id)) is not None:
-        raise CannotRun(f"job {beside} of schedule {row.schedule} is still running (overlap:): wait for its end")
+        raise CannotRun(f"job {beside} of schedule {row.schedule} is still running (overlap:): wait for it to end")
 
 
 def _require_runnable(connection: Connection, job_id: int, known: JobTypes) -> None:
@@ -133,7 +133,7 @@ def _require_runnable(connection: Connection, job_id: int, known: JobTypes) -> N
             host = str(row.locked_by).partition(":")[0]
             raise CannotRun(f"job {job_id} is running already: attempt {row.attempts}, on {host}")
         case Status.SUCCEEDED:
-            raise CannotRun(f'job {job_id} has succeeded: "cronjobs run {row.job_type}" runs a new one')
+            raise CannotRun(f'job {job_id} has succeeded: "cronjobs run {row.job_type}" runs a new job')
         case Status.DEAD | Status.CANCELLED as status:
             raise CannotRun(
                 f'job {job_id} is {status}: "cronjobs jobs retry {job_id}" queues it again; after '

@@ -1,4 +1,4 @@
-"""Run an attempt: a handler in this thread or in a process of its own, or a command. Secrets in its output are masked.
+"""Run an attempt: a handler, in this thread or in its own process, or a command. Secrets in its output are masked.
 
 ``run_attempt`` is the entry point.
 """
@@ -85,7 +85,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
         if ctx is None:
             return _succeeded(result)
         return not_committed(ctx) or _succeeded(result_of(ctx, result))
-    except BaseException as error:  # sys.exit() in a handler fails the attempt, and the worker goes on
+    except BaseException as error:  # sys.exit() in a handler fails the attempt, but the worker carries on
         return outcome_of(error, attempt, clock)
 
 
@@ -184,7 +184,7 @@ def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callabl
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
-    """Return the time from SIGTERM to SIGKILL at shutdown. It leaves the runner enough time to record the end."""
+    """Return the time from SIGTERM to SIGKILL at shutdown. This leaves the runner enough time to record the end."""
     return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
 
@@ -208,7 +208,7 @@ def _succeeded(result: Any) -> Outcome:
 
 
 def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surroundings | None = None) -> Any:
-    import asyncio  # only for async handlers, since this import takes as long as Python's own start
+    import asyncio  # only for async handlers, since this import takes as long as starting Python itself
 
     waiting = partial(_await, result, attempt, around.settings.run.shutdown_grace)
     try:
@@ -219,10 +219,10 @@ def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surrou
 
 
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
-    """Await a handler. Cancel it through its event loop at its timeout and when it has to stop.
+    """Await a handler. Cancel the handler through its event loop at its timeout, and when it has to stop.
 
-    At shutdown the handler's context says so at once, so the handler gets half the grace period to end by itself.
-    Once the handler has ended, nothing is cancelled, because the hooks around it must clean up.
+    At shutdown, the handler's context reports the stop at once, so the handler gets half the grace period to finish on
+    its own. Once the handler has ended, nothing is cancelled, because the hooks around it must clean up.
     """
     import asyncio
 

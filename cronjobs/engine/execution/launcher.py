@@ -2,24 +2,24 @@
 
     runner ──socket── launcher ── command ── what it starts, and what that starts …
 
-The launcher is a process of its own because nothing else works when the runner is killed -9: a SIGKILLed process cannot
+The launcher is a separate process because nothing else works when the runner gets a kill -9: a SIGKILLed process cannot
 kill others, PR_SET_PDEATHSIG reaches the direct child only, and a ``preexec_fn`` may deadlock beside threads
-(subprocess's docs). The launcher is as simple as it can be and decides nothing: the runner says when to send signals,
-the launcher knows to which processes.
+(subprocess's docs). The launcher is as simple as possible and makes no decisions: the runner says when to send signals,
+and the launcher knows which processes to send them to.
 
 - **No process escapes.** The launcher is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): a process that the command
   started, in whichever session, becomes the launcher's child when its own parent dies. So "no children" (ECHILD) means
-  that nothing is left. With ``leave_running``, and only then, the launcher lets go of the processes that are left when
-  the command has ended by itself.
+  that nothing is left. With ``leave_running``, and only then, the launcher lets the remaining processes run on when the
+  command has ended on its own.
 - **Death with the runner.** When the runner dies, its end of the socket closes and everything is killed. If a forked
-  copy of the runner keeps that end open, ``getppid`` shows that the runner is dead. Neither way depends on the thread
+  copy of the runner keeps that end open, ``getppid`` shows that the runner is dead. Neither check depends on the thread
   that started this process, as PR_SET_PDEATHSIG would. If this process is killed, PDEATHSIG kills at least the command.
 - **A frozen runner** (SIGSTOP) sends no orders. Then a kernel timer kills everything at timeout + grace, or before the
   lease ends, since another runner may take the job after that. The runner reports each renewal of the lease.
 - **Disk.** The command's output is our standard output: one unlinked file, whose middle is freed as it grows.
 
 Orders: C sends SIGTERM to the command, T to all processes; K sends SIGKILL until all are gone; R and eight bytes give
-the milliseconds that the lease now lasts. Reports are lines of tab-separated fields: ``failed WHERE ERRNO`` (nothing
+the milliseconds that are left of the lease. Reports are lines of tab-separated fields: ``failed WHERE ERRNO`` (nothing
 was started); ``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says whether the command was
 signalled before it ended; ``left NAME…`` (processes that could not be killed). Then the stream ends.
 
@@ -40,9 +40,9 @@ import time
 
 TICK_MS = 100  # how often to look at the output's size and at our parent
 KILL_TICK_MS = 10
-KILL_ROUNDS = 300  # 3 s; processes left after that belong to another user, or hang in the kernel
+KILL_ROUNDS = 300  # 3 s; processes left after that belong to another user, or are stuck in the kernel
 KEEP_AT_EACH_END = 1024 * 1024  # bytes that stay on disk at each end of the output; more than is ever read
-MAX_NAMES = 8  # in a report; so few fit into the socket's buffer, so no report waits for a frozen runner
+MAX_NAMES = 8  # in a report; this few fit into the socket's buffer, so no report blocks on a frozen runner
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
@@ -92,7 +92,7 @@ class Launcher:
         rounds = 0
         while self.anyone_left():
             if self.ended and leave_running and not self.stopped:
-                return  # the processes left become children of init, or of a subreaper above us
+                return  # the remaining processes become children of init, or of a subreaper above us
             if self.killing:
                 self.signal_all(signal.SIGKILL, tell=rounds == 0)
                 rounds += 1
@@ -109,7 +109,7 @@ class Launcher:
                 self.killing = True
 
     def read_orders(self) -> bool:
-        """Carry out the runner's orders; return whether the runner is still there."""
+        """Carry out the runner's orders; return whether the runner is still alive."""
         try:
             data = os.read(self.channel, 64)
         except OSError:
@@ -144,7 +144,7 @@ class Launcher:
         """Fork and exec the command; report and return whether that worked."""
         outcome, failure = os.pipe()  # both ends close on exec, so end of file means that exec succeeded
         launcher = os.getpid()
-        self.command = os.fork()  # this process has one thread, so the copy holds no foreign lock
+        self.command = os.fork()  # this process has one thread, so the forked copy holds no other thread's lock
         if self.command == 0:
             become(argv, env, folder, max_memory, launcher, failure)
         os.close(failure)
@@ -170,7 +170,7 @@ class Launcher:
                 self.report("exited", str(os.waitstatus_to_exitcode(status)), str(int(self.stopped)))
 
     def signal_all(self, number: int, tell: bool) -> None:
-        """Signal every descendant once. Processes that fork meanwhile are reached by the next round."""
+        """Signal every descendant once. Processes forked in the meantime are caught in the next round."""
         self.stopped = True
         everyone = descendants(os.getpid()) if self.subreaper else []
         if tell:
@@ -296,7 +296,7 @@ def descendants(root: int) -> list[Process]:
                 stat = file.read()
         except (ValueError, OSError):  # not a process, or it is gone
             continue
-        # proc(5): "pid (name) state ppid pgrp …", where the name may hold anything, parentheses and newlines too
+        # proc(5): "pid (name) state ppid pgrp …", where the name may contain anything, even parentheses and newlines
         head, _, rest = stat.rpartition(b")")
         name = ascii(head.partition(b"(")[2].decode(errors="replace"))[1:-1]
         state, parent, group = rest.split(None, 3)[:3]

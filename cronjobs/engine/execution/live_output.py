@@ -17,7 +17,8 @@ from cronjobs.text import CappedText
 class Live(io.TextIOBase):
     """A stream that shows at once what is written, and also records it while there is a ``sink``.
 
-    Otherwise it behaves like the stream behind it. So ``input()`` and pdb find a terminal if that stream is one.
+    Otherwise it behaves like the stream behind it. So ``input()`` and pdb see a terminal if the stream behind it is
+    one.
     """
 
     def __init__(self, outside: Any) -> None:
@@ -92,7 +93,7 @@ class Streams:
 
 @contextmanager
 def live_streams() -> Iterator[Streams]:
-    """Replace stdout and stderr by live streams. Log records go to stderr, too.
+    """Replace stdout and stderr with live streams. Log records also go to stderr.
 
     Call this before importing handler modules, which may keep references to the streams.
     """

@@ -1,7 +1,7 @@
 """Keep what a handler prints or logs in the output of its own attempt, away from the tick's streams.
 
 Threads that a handler starts, and tasks that it submits to a thread pool, belong to the handler's attempt. Anything
-they print after the attempt has ended is dropped: the attempt's output is already written by then.
+they print after the attempt has ended is dropped: the attempt's output has already been written by then.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def divert_logging() -> None:
 
 
 def log_to(handler: logging.Handler) -> None:
-    """Also send log records, from level INFO on, to *handler*."""
+    """Also send log records of level INFO and above to *handler*."""
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.INFO)

@@ -1,9 +1,9 @@
-"""Run one attempt, of a command or a handler, in a process of its own: start, watch and stop that process.
+"""Run one attempt of a command or a handler in its own process: start, watch and stop that process.
 
 A command is an argument list, never a shell. The payload goes to standard input and nowhere else, so none of its values
-can become an option or a command. A handler runs in ``child``. Between us and that process stands ``launcher``. It is
-responsible for every process started there, and makes them all die with this process. All decisions are made here; the
-docstrings of ``run_command`` and ``run_handler`` have the rules.
+can become an option or a command. A handler runs in ``child``. Between us and that process stands ``launcher``. The
+launcher is responsible for every process that it starts, directly or not, and makes them all die with this process. All
+decisions are made here; the docstrings of ``run_command`` and ``run_handler`` have the rules.
 
 Output goes to a file, never a pipe: any process that inherits a pipe keeps ``communicate()`` waiting, and a busy runner
 would hold up the command. The file has no name, so nothing remains of it, whichever process dies.
@@ -51,7 +51,7 @@ from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded,
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
 POLL_S: Final = 0.05  # a stop is noticed at most this late; a command's end is noticed at once
-# time for leftovers that are about to end by themselves: bash's ``> >(tee log)`` outlives its shell
+# time for leftovers that are about to end on their own: bash's ``> >(tee log)`` outlives its shell
 LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
 LAUNCHER_GRACE_S: Final = 5.0  # the launcher itself gives up after 3
@@ -59,11 +59,14 @@ CHILD: Final = "cronjobs.engine.execution.child"
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 # an environment variable whose value is unique to one command, and which all of the command's processes inherit
 MARK: Final = "CRONJOBS_PROCESS"
-END_ROUNDS, END_PAUSE_S = 300, 0.01  # processes left after 3 s are another user's, or hang in the kernel
+END_ROUNDS, END_PAUSE_S = 300, 0.01  # processes left after 3 s are another user's, or are stuck in the kernel
 
 
 class NoRoom(Exception):
-    """The host had no process, descriptor or disk left. The command has not started, so its job is not charged."""
+    """The host had no process, descriptor or disk space left.
+
+    The command has not started, so its job is not charged.
+    """
 
 
 NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
@@ -72,7 +75,9 @@ NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFI
 def command_environment(
     base: Mapping[str, str], job: Job, *, deadline: datetime | None = None, timezone: tzinfo = UTC
 ) -> dict[str, str]:
-    """Return *base* with the job's facts as ``CRONJOBS_…`` variables. A fact that the job lacks is unset.
+    """Return *base* with the job's facts as ``CRONJOBS_…`` variables.
+
+    A variable for which the job has no value is unset.
 
     Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in *timezone*, the schedule's, so its date is the right day.
     """
@@ -86,7 +91,7 @@ def command_environment(
         "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
         "CRONJOBS_DEADLINE": deadline.isoformat() if deadline else None,
     }
-    # Do not inherit the facts that the job lacks, because another job's command may have started the runner.
+    # Do not inherit variables for which the job has no value: another job's command may have started the runner.
     env = {name: value for name, value in base.items() if name not in facts}
     return env | {name: clean(value) for name, value in facts.items() if value is not None}
 
@@ -95,12 +100,12 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     """Run *command* to its end. Return its outcome, and its output cleaned and capped, or None if it printed nothing.
 
     At its timeout, and once *stop* has a reason, the command and all that it started get SIGTERM, and SIGKILL after the
-    grace period. If the lease is lost they get SIGKILL at once, because another runner may be starting the job. The
-    command's result counts only if it ended before SIGTERM. An exit 0 after that may only mean that the command stopped
-    as asked, and to take it for success would lose work.
+    grace period. If the lease is lost, all of them get SIGKILL at once, because another runner may be starting the job.
+    The command's result counts only if it ended before SIGTERM. An exit 0 after that may only mean that the command
+    stopped as asked, and to take it for success would lose work.
 
-    Processes that the command leaves running are ended, too, and named in the output. The command does not fail because
-    of them. With ``leave_running`` they go on, unless the command was stopped.
+    Processes that the command leaves running are also ended, and named in the output. Leftover processes do not make
+    the command fail. With ``leave_running`` they keep running, unless the command was stopped.
 
     A command that could not be started is a failed attempt and is retried, since a file may be missing only while a
     deploy replaces it. If the host had no room for a process, the job is released, and nothing is charged.
@@ -126,16 +131,16 @@ def run_handler(
     clock: Clock,
     report: Callable[[HowFar, float], None] = lambda _how_far, _at: None,
 ) -> tuple[Outcome, str | None]:
-    """Run a Python handler in an interpreter of its own, by the rules for commands. Return its outcome and output.
+    """Run a Python handler in its own interpreter, by the rules for commands. Return its outcome and output.
 
-    *command* has everything but the interpreter; its ``stdin`` is a ``Request``. *report* is called with the handler's
-    progress and the monotonic instant at which we read it.
+    *command* holds everything but the interpreter; its ``stdin`` is a ``Request``. *report* is called with the
+    handler's progress and the monotonic instant at which we read it.
 
     The handler's result or exception is passed on unchanged. Its result counts even after SIGTERM: unlike an exit 0, a
     result cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets SIGTERM.
-    If we ended the process of a handler's ``subprocess.run``, the handler might not notice, and return as if all were
-    done. A process that ends without an outcome has crashed, which is a failure named after its signal. If the process
-    could not be started at all, the job is released, and nothing is charged.
+    If we ended the process of a handler's ``subprocess.run``, the handler might not notice, and might return as if all
+    the work were done. A process that ends without an outcome has crashed, which is a failure named after its signal.
+    If the process could not be started at all, the job is released, and nothing is charged.
     """
     try:
         opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
@@ -312,7 +317,7 @@ def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
 def end_marked(mark: bytes) -> None:
     """Kill the processes that have *mark* in their environment, until none is left.
 
-    This is for use after the launcher was killed.
+    For use after the launcher was killed.
     """
     for _ in range(END_ROUNDS if hasattr(os, "pidfd_open") else 0):
         numbers = [int(each.name) for each in os.scandir("/proc") if each.name.isdecimal()]
@@ -324,7 +329,7 @@ def end_marked(mark: bytes) -> None:
 
 def _kill_if_marked(pid: int, mark: bytes) -> bool:
     try:
-        process = os.pidfd_open(pid)  # opened before we look, since another process may get this pid
+        process = os.pidfd_open(pid)  # opened before we read the environment, since another process may get this pid
     except OSError:
         return False
     try:
@@ -400,7 +405,7 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._launcher.kill()
         if self.ending.status is None and self.ending.pid is not None and self._launcher.returncode != 0:
-            try:  # the launcher was killed; PDEATHSIG killed its command, but the group may live
+            try:  # the launcher was killed; PDEATHSIG killed its command, but the command's group may be alive
                 os.killpg(self.ending.pid, signal.SIGKILL)
             except OSError:
                 pass
@@ -414,7 +419,7 @@ class _Child:
             pass
 
     def listen(self, timeout_s: float) -> None:
-        """Wait at most *timeout_s* for a report of the launcher, and read what has come."""
+        """Wait at most *timeout_s* for a report from the launcher, and read what has arrived."""
         if not self._has_news(timeout_s):
             # The stream does not end while a forked copy of this process (multiprocessing) keeps the other end open.
             # The launcher may have reported and ended since we looked, so read what it wrote before counting it as
@@ -468,7 +473,10 @@ class _Child:
         return text
 
     def new_output(self) -> _News | None:
-        """Return what was printed since the last call, or None if nothing was. Of a long text, return only the end."""
+        """Return what was printed since the last call, or None if nothing was.
+
+        If the text is long, return only its end.
+        """
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
         if size == self._shown:

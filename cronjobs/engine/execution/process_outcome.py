@@ -33,7 +33,7 @@ class ProcessEnding:
 
     pid: int | None = None
     failure: tuple[str, int] | None = None  # "folder" or "command", errno
-    status: int | None = None  # the exit status, or a signal's number as a negative
+    status: int | None = None  # the exit status, or a signal's number, negated
     stopped: bool = False  # the command was signalled before it ended
     signalled: tuple[str, ...] = ()
     left: tuple[str, ...] = ()  # processes that could not be killed
@@ -45,7 +45,10 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
     if ending.status is not None and not ending.stopped:
         return outcome_of_exit(command.exit_codes, ending.status, last_line)
     if reason is None and not ending.stopped:
-        said = "the command was lost: its launcher ended without reporting, killed by hand or because memory ran out"
+        said = (
+            "the command was lost: its launcher died without reporting; it was killed by hand, or because memory ran "
+            "out"
+        )
         return Failed(sentence(said, last_line), "LauncherDied")
     # The command was stopped, but not by us: the launcher's own timer fired before ours, so this process was frozen or
     # starved.

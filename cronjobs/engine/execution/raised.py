@@ -1,15 +1,13 @@
 """The outcome of what a handler raised. An exception is user code, so nothing that it reports about itself is trusted.
 
-A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The first entry of this list that applies to one
-of them decides:
+A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The first entry in this list that applies to any
+of these exceptions decides:
 
 1. a requested stop: ``Cancelled`` or asyncio's CancelledError, even as the cause of what was raised, after the job was
-   cancelled, shutdown began, the lease was lost or the time was over;
-2. ``EffectUnknown``, ``TransactionBroken``: dead at once, since a person has to look first;
-3. ``GiveUp``: dead at once;
-4. any other error, and a ``Cancelled`` without a request to stop: a charged failure;
-5. ``RetryLater``: a charged failure, retried after the longest of their delays;
-6. ``Snooze``: uncharged, until the latest of their instants.
+cancelled, shutdown began, the lease was lost or the time was up; 2. ``EffectUnknown``, ``TransactionBroken``: dead at
+once, since a person has to look into it first; 3. ``GiveUp``: dead at once; 4. any other error, and a ``Cancelled``
+without a request to stop: a charged failure; 5. ``RetryLater``: a charged failure, retried after the longest of their
+delays; 6. ``Snooze``: uncharged, until the latest of their instants.
 
 A delay from further down the list still counts: if a group holds a failure and a RetryLater, the job waits at least as
 long as the RetryLater asks.
@@ -58,7 +56,7 @@ _OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, co
 
 
 def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
-    """Turn what a handler raised into an outcome. Never raises. The policy retries an unknown error."""
+    """Turn what a handler raised into an outcome. Never raises. An unknown error is retried according to the policy."""
     try:
         return _outcome(error, attempt, clock)
     except BaseException:  # reading the error runs its own code: __str__, properties, a metaclass
@@ -68,7 +66,7 @@ def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 def rehearse(attempt: Attempt, clock: Clock) -> Outcome:
     """Judge a made-up error, so that the code for this is loaded before a real error needs it.
 
-    A handler that has taken all memory still holds that memory when its own error is judged, so nothing could be loaded
+    A handler that has taken all memory still holds that memory when its own error is judged, so no code could be loaded
     then.
     """
     try:
@@ -101,7 +99,10 @@ def _outcome(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 
 
 def _failed(error: BaseException, failures: Sequence[BaseException], at_least: timedelta | None) -> Failed:
-    """An ordinary failure. A group with one error counts as that error; several get the group's name and message."""
+    """An ordinary failure.
+
+    A group with one error counts as that error; several errors count as one, with the group's name and message.
+    """
     main = failures[0] if len(failures) == 1 else error
     words, kinds = said(main), [kinds_of(part) for part in (*failures, main, error)]
     if len(failures) > 1:
@@ -160,7 +161,7 @@ def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> b
 
 @dataclass(frozen=True)
 class _Wish:
-    """The wish of a RetryLater (``charged``) or a Snooze to run again.
+    """When a RetryLater (``charged``) or a Snooze asks to run again.
 
     If a RetryLater's ``wait`` is None, the policy decides. ``words`` is its message. ``refused`` says why a Snooze is
     unusable, or is "".

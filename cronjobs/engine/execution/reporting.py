@@ -1,4 +1,7 @@
-"""The reports of a running attempt. Its worker writes them, and the loop reads them when it renews the lease."""
+"""The reports of a running attempt.
+
+The attempt's worker writes them, and the loop reads them when it renews the lease.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ _SPACE: Final = " \t\r\n"
 
 
 class Reporting:
-    """One attempt's progress and output so far. ``output`` collects its output, or is None if nothing does so yet.
+    """One attempt's progress and output so far. ``output`` collects its output, or is None if nothing collects it yet.
 
-    ``listener`` is called at once with each progress report, in the thread that reports, for a person who watches.
+    ``listener`` is called at once with each progress report, in the thread that reports, for a person who is watching.
     """
 
     # These are defaults of the class, because a drain makes thousands of objects, and few of them report anything.
     output: CappedText | None = None
     listener: Callable[[HowFar], None] | None = None
-    shown: HowFar | None = None  # what the tick last showed to a person who watches
+    shown: HowFar | None = None  # what the tick last showed to a person who is watching
     _said: tuple[HowFar, float, float, float] | None = None  # replaced as a whole, so no lock is needed
     _unended = ""  # the unfinished last line of a command's output
     _taken = 0  # bytes of the output that the loop has read
@@ -82,7 +85,7 @@ class Reporting:
         return Report(lease, reported, None if old_output else self._tail)
 
     def written(self, report: Report) -> None:
-        """Note that *report* is committed to the attempt's row."""
+        """Note that *report* has been committed to the attempt's row."""
         self._written = report.reported
 
     def _read_output(self, output: CappedText, secrets: frozenset[str]) -> None:

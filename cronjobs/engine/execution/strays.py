@@ -1,7 +1,7 @@
 """Processes that handlers in threads leave behind. They are reported, not killed, unlike with ``isolation: process``.
 
-We cannot know which thread started a process, nor whether the process is meant to go on. So a tick lists such processes
-in the log when it ends, and a person decides about them.
+We cannot know which thread started a process, nor whether the process is meant to keep running. So a tick lists such
+processes in the log when it ends, and a person decides about them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OUR_PROCESSES: Final[set[int]] = set()  # pids of processes that extras started;
 def keep_orphans(on: bool = True) -> None:
     """Become the parent of processes that handlers daemonise, so that a tick can list them at its end.
 
-    This sets PR_SET_CHILD_SUBREAPER. A process that lives on after its tick calls this with *on* False to unset it.
+    This sets PR_SET_CHILD_SUBREAPER. A process that outlives its tick calls this with *on* False to undo that.
     """
     if sys.platform.startswith("linux"):
         import ctypes

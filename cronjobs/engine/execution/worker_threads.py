@@ -1,8 +1,8 @@
 """The daemon threads that run attempts.
 
 Workers compute and the loop writes; only ``ctx.transaction()`` and effects write from a worker's thread. We do not use
-a ThreadPoolExecutor, because it joins its threads at exit: a handler that never returns would keep the tick alive for
-ever.
+a ThreadPoolExecutor, because it joins its threads at exit: a handler that never returns would keep the tick alive
+forever.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Workers:
         thread = threading.Thread(target=self._work, args=(name,), name=f"cronjobs-worker-{name}", daemon=True)
         try:
             thread.start()
-        except (RuntimeError, MemoryError) as error:  # a limit on processes or memory; the existing threads go on
+        # a limit on processes or memory was reached; the existing threads carry on
+        except (RuntimeError, MemoryError) as error:
             self.count, self.fault = len(self._threads), one_line(str(error), 200)
         else:
             self._threads.append(thread)
@@ -93,7 +94,7 @@ class Workers:
                 unbegun.append(attempt)
 
     def dismiss(self) -> None:
-        """Let each thread end after its current attempt, for a process that lives on."""
+        """Let each thread end after its current attempt; for a process that keeps running."""
         for _ in self._threads:
             self._inbox.put(None)
 

@@ -29,7 +29,10 @@ def user_in_a_line() -> str:
 
 @cache
 def caller() -> str:
-    """Return user and program, as in "ada/manage.py", because SQLite has no users. PostgreSQL's default is similar."""
+    """Return user and program, such as "ada/manage.py", for SQLite, which has no users.
+
+    PostgreSQL's default is similar.
+    """
     return one_line(clean(f"{os_user()}/{_program()}"), 200)
 
 

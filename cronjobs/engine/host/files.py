@@ -12,7 +12,10 @@ LONGEST_TEXT: Final = 1 << 20
 
 
 def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
-    """Open *file* and return its descriptor. Never waits. Raises OSError, also for anything but a regular file."""
+    """Open *file* and return its descriptor.
+
+    Never waits. Raises OSError, including for anything that is not a regular file.
+    """
     try:
         descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
     except OSError as error:
@@ -39,7 +42,7 @@ def read_text(file: Path) -> str:
 
 
 def require_replaceable(file: Path) -> None:
-    """Raise OSError if *file* is, or links to, a device, pipe or socket. Else root could replace /dev/null."""
+    """Raise OSError if *file* is, or links to, a device, pipe or socket. Otherwise root could replace /dev/null."""
     try:
         kind = file.stat().st_mode
     except OSError:  # it does not exist, or writing it will fail with the same error
@@ -51,7 +54,7 @@ def require_replaceable(file: Path) -> None:
 def names_in(folder: Path) -> list[str]:
     """Return the sorted names in *folder*, or an empty list if it cannot be listed."""
     try:
-        return sorted(os.listdir(folder))  # noqa: PTH208 the names are what is asked for
+        return sorted(os.listdir(folder))  # noqa: PTH208 only the names are needed
     except OSError:
         return []
 
@@ -59,7 +62,7 @@ def names_in(folder: Path) -> list[str]:
 def make_folder(folder: Path, mode: int = 0o755) -> None:
     """Create *folder* and its missing parents, writable only by the owner.
 
-    Cron's umask may be 000, so the umask is not relied on.
+    Cron's umask may be 000, so do not rely on it.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):

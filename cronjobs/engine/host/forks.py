@@ -1,9 +1,9 @@
-"""Makes sure that a forked copy of this process does no harm, and ends.
+"""Makes sure that a forked copy of this process does no harm, and exits.
 
-If a handler calls ``os.fork``, a second process gets everything in this one: jobs that were claimed ahead, database
+If a handler calls ``os.fork``, a second process inherits everything in this one: jobs that were claimed ahead, database
 connections, lock files, cron's pipe. Only the handler's own code is meant to run in the copy. When that code returns,
-the copy ends. Every guard calls ``os.getpid``, because Python does not notice a fork in C code. Kernel objects that
-the copy shares are put out of its reach as soon as it is made, by ``os.register_at_fork``.
+the copy exits. Every guard calls ``os.getpid``, because Python does not notice a fork in C code.
+``os.register_at_fork`` puts kernel objects that the copy shares out of its reach as soon as the copy is made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
-_opening: Final = threading.Lock()  # prevents a fork between opening a descriptor and noting it
+_opening: Final = threading.Lock()  # prevents a fork between opening a descriptor and recording it
 _shared: Final[WeakSet[Any]] = WeakSet()  # objects whose forked() is called in the copy
 _inherited: Final[list[Any]] = []  # in the copy: kept for ever, because destructors would use what is shared
 _outlets: Final[dict[int, tuple[int, int]]] = {}  # the tick's own output streams, with the file behind each
@@ -43,7 +43,7 @@ class OutOfReach(ABC):
 
 
 def undisturbed() -> threading.Lock:
-    """Return a lock that prevents forks. Hold it while you open a descriptor and note it."""
+    """Return a lock that prevents forks. Hold the lock while you open a descriptor and record it."""
     return _opening
 
 
@@ -98,7 +98,7 @@ os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, a
 
 
 class EndingCopies:
-    """A block of user code. If a forked copy leaves the block, the copy ends as a program would, with an exit code."""
+    """A block of user code. If a forked copy leaves the block, the copy exits as a program would, with an exit code."""
 
     def __enter__(self) -> None:
         self._pid = os.getpid()

@@ -60,10 +60,10 @@ def _read(path: str) -> str:
 
 
 def is_gone(locked_by: str, here: Identity) -> bool | None:
-    """Whether the process that holds a lease has ended, with everything that our launcher runs for it.
+    """Whether the process that holds a lease has ended, along with everything that our launchers ran for it.
 
     True means that this is proven. False means that the process, or something that it started, is still alive. None
-    means that this host cannot know: the holder may have another host, boot or pid namespace, its name may be
+    means that this host cannot know: the holder may belong to another host, boot or pid namespace, its name may be
     unreadable, or /proc may hide other users' processes.
     """
     holder = Identity.parse(locked_by)
@@ -100,7 +100,7 @@ def _place(identity: Identity) -> tuple[str, str, str]:
 
 
 def _runs_unseen(pid: int) -> bool:
-    """Whether any part of a process is still running, although its main thread has ended."""
+    """Whether any part of a process is still running, even though its main thread has ended."""
     if _read(f"/proc/{pid}/stat") == UNKNOWN:
         try:
             os.kill(pid, 0)

@@ -1,7 +1,7 @@
 """Remembers which databases existed, so that no empty file takes the place of a SQLite file whose disk is not mounted.
 
 The notes are kept in the user's state folder, one for each database file and project folder. So a project in a new
-folder, for example after a reinstallation, can start without any preparation, even with the old path of the database.
+folder, for example after a reinstallation, can start without any preparation, even if its database has the old path.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def remember(folder: Path, address: Address) -> None:
 
 
 def forget(folder: Path, address: Address) -> None:
-    """Delete the note, because the file is to be created again."""
+    """Delete the note, because the file is about to be created again."""
     if address.is_sqlite:
         State().take(_note(folder, address))
 

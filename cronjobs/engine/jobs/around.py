@@ -76,7 +76,7 @@ def _leave(entered: list[tuple[str, Manager]], error: BaseException | None, repo
             else:
                 manager.__exit__(type(error), error, error.__traceback__)
         except BaseException as raised:
-            if raised is not error:  # many managers let an exception pass by raising it again
+            if raised is not error:  # many managers pass an exception on by raising it again
                 report(_said(name, "after the attempt", raised))
 
 
@@ -92,14 +92,14 @@ def _said(name: str, when: str, error: BaseException) -> str:
 
 
 def around_attempts(hook: H) -> H:
-    """Run the context manager that *hook* returns around every attempt of a handler; use it as a decorator.
+    """Decorator: run every attempt of a handler inside the context manager that *hook* returns.
 
     *hook* is called with the attempt's context, in each process that runs handlers. The context manager is entered in
-    the handler's thread before the handler runs, and left afterwards, even if the handler raised or timed out. An
+    the handler's thread before the handler runs, and exited afterwards, even if the handler raised or timed out. An
     exception that the manager raises is the attempt's error; if it raises on entry, the handler is not called. The
-    manager cannot turn a failure into a success. An asynchronous manager is entered in the event loop of an ``async``
-    handler, and not around other handlers; a manager of both kinds is entered around both. Raises UsageError if *hook*
-    is neither a function nor a class.
+    manager cannot turn a failure into a success. An asynchronous manager is entered only for an ``async`` handler, in
+    that handler's event loop. A manager that is both is entered for every handler, and in both ways for an ``async``
+    one. Raises UsageError if *hook* is neither a function nor a class.
     """
     name = getattr(hook, "__qualname__", None)
     if not callable(hook) or name is None:

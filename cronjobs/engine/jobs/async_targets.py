@@ -53,4 +53,4 @@ def refuse_async(target: Any, called: str, twin: str | None) -> None:
     if not is_async(target):
         return
     instead = f"{twin}(…)" if twin else f"connection.run_sync(lambda sync: {called}(sync, …))"
-    raise TypeError(f"{called}() takes no {type(target).__name__}: write await {instead}")
+    raise TypeError(f"{called}() does not accept {type(target).__name__}: write await {instead}")

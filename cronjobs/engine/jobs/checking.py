@@ -150,7 +150,7 @@ def delay_of(delay: Span) -> timedelta:
     except ValueError as error:
         raise UsageError(f"delay: {error}") from None
     if abs(wait) > LONGEST_DELAY:
-        raise UsageError(f"delay {wait} is above ten years")
+        raise UsageError(f"delay {wait} is longer than ten years")
     return wait
 
 
@@ -216,5 +216,5 @@ def name_fault(name: object) -> str | None:
     if not name or len(name) > NAME_LIMIT:
         return f"must have 1 to {NAME_LIMIT} characters"
     if not name.isprintable() or name != name.strip():
-        return "contains unprintable characters, or has spaces around it"
+        return "contains unprintable characters, or has leading or trailing spaces"
     return text_fault(name)

@@ -57,12 +57,12 @@ class Context:
     Attributes:
         job_id: the id of the job.
         job_type: the name that the handler is registered under.
-        attempt: how many times a runner has claimed this job, including this time. The number is the fence of every
-            write. Unlike ``tries``, it also goes up when a runner is lost.
-        tries: which of its ``max_attempts`` tries this is, counting from 1.
-        idempotency_key: the key that the enqueuer gave, else a key made from the id. It is the same in every attempt,
-            so pass it to external services.
-        scheduled_for: the occurrence in the schedule's time zone, so ``.date()`` is the day that the schedule means.
+        attempt: how many times a runner has claimed this job, including this time. The number is the fencing token of
+            every write. Unlike ``tries``, it also goes up when a runner is lost.
+        tries: which of the job's ``max_attempts`` tries this is, counting from 1.
+        idempotency_key: the key that the enqueuer gave, otherwise a key made from the job's id. It is the same in every
+            attempt, so pass it to external services.
+        scheduled_for: the occurrence in the schedule's time zone, so ``.date()`` is the day that the run is for.
             None if an app enqueued the job.
         stands_for: how many occurrences this job stands for. It is more than 1 after an outage, with
             ``catch_up: latest``.
@@ -70,7 +70,7 @@ class Context:
         started_at: when this attempt was claimed, timezone-aware, in UTC. None outside a runner.
         meta: the strings that the enqueuer attached, such as a trace id.
         log: a logger named ``cronjobs.job.<job_type>``. Its records go into the attempt's output.
-        result: the result of a job that is ended by a transaction. Otherwise the handler's return value is the result.
+        result: the job's result, if a transaction ends the job. Otherwise the handler's return value is the result.
     """
 
     job_id: int
@@ -181,11 +181,11 @@ class Context:
                     effect.result = mail.send(invoice, idempotency_key=effect.key, timeout=ctx.remaining_s)
 
         *key* (text, or a tuple such as ("invoice-email", 42)) identifies the effect across all jobs. ``on_unknown``
-        decides about an effect that was begun, but whose result was never recorded. "again" repeats it, with
+        decides what happens if the effect was begun, but its result was never recorded. "again" repeats it, with
         ``effect.unknown`` True. "skip" treats it as done, without a result. "stop" makes the job dead until someone
-        settles the effect. With ``single_call``, an exception that started with a refused connection, or with a host
-        name that does not resolve, proves that nothing was done, so the effect does not become unknown. Use it only for
-        a call that connects once and does not retry by itself. If another job is in the middle of the effect, entering
+        settles the effect. With ``single_call``, an exception whose root cause is a refused connection, or a host name
+        that does not resolve, proves that nothing was done, so the effect does not become unknown. Use it only for a
+        call that connects once and does not retry by itself. If another job is in the middle of the effect, entering
         the block raises EffectBusy, and this job is retried later.
         """
         return Effect(
@@ -224,12 +224,12 @@ class Context:
         return self._end("ctx.transaction()").transaction(lambda: self.result)
 
     def finish(self, connection: Target) -> None:
-        """End the job with success in your own transaction on the jobs database. Call it just before you commit.
+        """End the job successfully in your own transaction on the jobs database. Call it just before you commit.
 
         *connection* is anything that ``enqueue`` accepts. Your work and the success are committed together or not at
-        all. If the handler returns without committing, the attempt has failed. ``result`` becomes the job's result.
-        Raises LeaseLost if the lease is gone; let that exception roll your transaction back. On PostgreSQL use READ
-        COMMITTED, the default.
+        all. If the handler returns without committing, the attempt counts as failed. ``result`` becomes the job's
+        result. Raises LeaseLost if the lease is gone; let that exception roll your transaction back. On PostgreSQL use
+        READ COMMITTED, the default.
         """
         self._end("ctx.finish()").finish(connection, self.result)
 

@@ -2,7 +2,7 @@
 
 Beginning and result are recorded in separate transactions, so the ledger can tell three states apart: never begun;
 done; and begun with no known result. The last state is called *unknown*: the process died in between, or the body
-raised. In this state the effect's ``on_unknown`` decides. No transaction is open while the body runs.
+raised. In this state the effect's ``on_unknown`` decides what happens. No transaction is open while the body runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from cronjobs.text import one_line
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
 
-# How long to retry a failing database, even past the timeout, because an effect done but not recorded does harm.
+# How long to retry a failing database, even past the timeout, because an effect that was done but not recorded does
+# harm.
 LEAST_PATIENCE_S: Final = 5.0
 MOST_PATIENCE_S: Final = 60.0
 LEAST_WAIT_S: Final = 0.05  # how long one try waits for a turn on SQLite; with no wait it would never get a turn
@@ -69,7 +70,7 @@ class DoneEffect:
 
     result: Any = None
     unknown: bool = False
-    skip: bool = False  # the effect is being skipped now, so that must be written
+    skip: bool = False  # the decision to skip the effect is new, so it must be recorded
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> E
         return Begin(new=True)
     if found.state == "recorded":
         return DoneEffect(found.result)
-    if found.state == "skipped":  # an earlier attempt decided that
+    if found.state == "skipped":  # an earlier attempt decided to skip the effect
         return DoneEffect(unknown=True)
     if found.running and found.job_id is not None and not found.is_by(lease):
         return Wait(found.job_id)
@@ -124,7 +125,10 @@ class Ledger:
         self._open: set[str] = set()
 
     def open(self, key: str) -> None:
-        """Reserve *key* for one block of this attempt. The ledger could not tell apart two open blocks with one key."""
+        """Reserve *key* for one block of this attempt.
+
+        The ledger could not tell two open blocks with the same key apart.
+        """
         with self._lock:
             if key in self._open:
                 raise UsageError(f"the effect {key} is already open in this attempt: give each effect its own key")
@@ -177,8 +181,8 @@ class Ledger:
         """Record that the effect was done. Raises EffectNotRecorded or LeaseLost.
 
         The lease is not required: the effect did happen, and that should be recorded whoever holds the job now. But the
-        beginning must still be this attempt's. If a newer attempt has begun the effect again, nothing is recorded here.
-        Either way, LeaseLost stops the handler once the lease is gone.
+        recorded beginning must still be this attempt's. If a newer attempt has begun the effect again, nothing is
+        recorded here. Either way, LeaseLost stops the handler once the lease is gone.
         """
         written, note = result_json(result)
         if note:
@@ -246,8 +250,9 @@ class Effect:
 
     If ``done`` is True, the effect was recorded before, ``result`` is the recorded result, and leaving the block writes
     nothing. If ``unknown`` is True, the effect was begun before without a recorded result, so it may have happened. If
-    an exception leaves the block, the effect stays begun, and so becomes unknown. This is different in two
-    cases: the handler has called ``did_nothing()``, or the error shows that the block's ``single_call`` did nothing.
+    an exception leaves the block, the effect stays begun, and so becomes unknown. If the handler has called
+    ``did_nothing()``, or the error shows that the block's ``single_call`` did nothing, the effect counts as never
+    begun, unless it was unknown before.
     """
 
     def __init__(
@@ -308,7 +313,7 @@ class Effect:
         """Declare that this attempt did nothing, for example because a provider refused at once. Call it, then raise.
 
         If an exception then leaves the block, the effect counts as never begun. An effect that was unknown before stays
-        unknown, because this attempt says nothing about an earlier attempt.
+        unknown, because this attempt proves nothing about an earlier one.
         """
         self._did_nothing = True
 

@@ -146,12 +146,12 @@ def enqueue(
         idempotency_key: text, or a tuple such as ("invoice", order.id). A second call with the same key creates no
             second job and returns the first job's id, even after that job has run.
         concurrency_key: the key by which ``limits:`` in the file count running jobs.
-        max_attempts: how often the job may fail before it is dead. If None, the job type decides.
+        max_attempts: the number of failures after which the job is dead. If None, the job type decides.
         timeout: how long one attempt may take: seconds, "90s" or a timedelta. If None, the job type decides.
-        meta: a few short texts to find the job by, such as a trace id.
+        meta: a few short strings for finding the job, such as a trace id.
         enqueued_by: who enqueues the job, for the audit trail. The default is the database user and the application
             name; on SQLite, the user and the program.
-        on_conflict: "keep" leaves the job that has the key unchanged. "replace" changes that job as this call says,
+        on_conflict: "keep" leaves the job that has the key unchanged. "replace" updates that job to match this call,
             unless a runner has claimed the job or it is cancelled.
         schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
         wait: how long to wait for room if *target* is an Engine and the queue is full (default: 30 s).
@@ -240,10 +240,10 @@ def enqueue_many(
 
     A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
     Other *options* apply to all rows. If several rows have the same key, the first one counts. With
-    ``on_conflict="replace"``, the last one counts. New ids ascend in the order of the call. On PostgreSQL rows with a
-    key come first, in the order of their keys, ``call:9`` before ``call:10``, so two such calls cannot deadlock. If a
-    full queue drops jobs, it accepts the first rows that fit. If it does not drop jobs, it refuses the whole call, and
-    nothing is written.
+    ``on_conflict="replace"``, the last one counts. New ids ascend in the order of the call, except that on PostgreSQL
+    rows with a key come first, in the order of their keys (``call:9`` before ``call:10``), so that two such calls
+    cannot deadlock. If a full queue drops jobs, it accepts the first rows that fit. If it does not drop jobs, it
+    refuses the whole call, and nothing is written.
     """
     _require(target, "enqueue_many", job_type, schema)
     return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)
@@ -279,7 +279,7 @@ def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, A
     """Encode the payload if its handler is registered here. Non-mappings pass through; check_payload refuses them."""
     if payload is None:
         payload = {}
-    is_mapping = type(payload) is dict or isinstance(payload, Mapping)  # asking an abstract class is slow
+    is_mapping = type(payload) is dict or isinstance(payload, Mapping)  # isinstance() with an abstract class is slow
     return for_handler.encoded(job_type, payload) if is_mapping else payload
 
 
@@ -294,7 +294,9 @@ def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str
 
 def _row(template: dict[str, Any], row: Row, common: Options) -> dict[str, Any]:
     if isinstance(row, tuple) and (len(row) != 2 or not isinstance(row[1], Mapping)):
-        raise UsageError("one of the rows is a tuple but not a pair (payload, {…}) of a payload and the job's options")
+        raise UsageError(
+            "one of the rows is a tuple, but not a pair of a payload and the job's options: (payload, {…})"
+        )
     payload, own = row if isinstance(row, tuple) else (row, Options())
     if not own.keys() <= _OF_JOBS:
         raise no_such_argument("enqueue_many", own, _OF_JOBS)

@@ -42,9 +42,9 @@ class FoundJob:
     handler's return value, or None if the job has not succeeded. ``progress`` is the running attempt's latest report,
     with ``done``, ``of`` (None if the total is unknown) and ``note``. ``next_try`` is when a waiting job is due, or
     None if the job is not waiting. ``attempts`` is how many times a runner has claimed the job, and ``failures`` is how
-    many of these attempts count against ``max_attempts``. ``max_attempts`` is None if the enqueue left it to the job
-    type, which only runners know, and the job is not running now. A ``payload``, ``meta`` or ``result`` that cannot be
-    read is None. Once a job is pruned and only its key is kept, ``payload`` is {} and ``result`` is None.
+    many of these attempts count against ``max_attempts``. ``max_attempts`` is None if the enqueue did not set it and
+    the job is not running, because only runners know the job type's value. A ``payload``, ``meta`` or ``result`` that
+    cannot be read is None. Once a job is pruned and only its key is kept, ``payload`` is {} and ``result`` is None.
     """
 
     id: int
@@ -72,7 +72,7 @@ class FoundJob:
 
     @property
     def is_final(self) -> bool:
-        """Whether the job has succeeded, is dead or is cancelled. No tick changes such a job by itself."""
+        """Whether the job has succeeded, is dead or is cancelled. Ticks never change such a job on their own."""
         return self.status in FINAL
 
     @property
@@ -89,8 +89,8 @@ def find(
     Args:
         target: anything that ``enqueue`` accepts.
         id: the id that ``enqueue`` returned.
-        idempotency_key: the key that was given to ``enqueue``. If the key's job was cancelled before it began, the key
-            still finds that job until a new job uses the key.
+        idempotency_key: the key that was given to ``enqueue``. If the key's job was cancelled before its first
+            attempt, the key still finds that job until a new job uses the key.
         schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
 
     Returns:
@@ -129,7 +129,7 @@ def wait(
         schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
 
     Raises:
-        TimeoutError: the job has not ended in time. The message gives its status. The job goes on.
+        TimeoutError: the job has not ended in time. The message gives the job's status. The job itself continues.
         NoSuchJob: the job does not exist, or no longer exists.
         UsageError: an argument is invalid.
         DatabaseError: this database role may not read jobs, or the tables are missing.
@@ -200,7 +200,10 @@ class _Waiting:
         if left_s <= 0:
             assert job is not None
             due = f", due at {job.next_try.isoformat(timespec='seconds')}" if job.next_try else ""
-            raise TimeoutError(f"{self._name} is {job.status} after {duration_text(self._limit)}{due}: the job goes on")
+            raise TimeoutError(
+                f"{self._name} is still {job.status} after {duration_text(self._limit)}{due}; this timeout does not "
+                "stop the job"
+            )
         pause = min(self._pause_s, left_s)
         self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 1.5)
         return pause
@@ -216,7 +219,7 @@ def job_name(id_: int | None, key: Key | None) -> JobName:
     if key is not None:
         return JobName(None, key_text(key))
     if type(id_) is not int or not 1 <= id_ < 2**63:
-        raise UsageError(f"id {id_!r} is not the id of a job: a whole number of at least 1")
+        raise UsageError(f"id {id_!r} is not a job's id, which is a whole number of at least 1")
     return JobName(id_, None)
 
 

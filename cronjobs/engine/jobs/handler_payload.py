@@ -20,7 +20,7 @@ _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KE
 class HandlerPayload:
     """Checks payloads against the parameters of one handler.
 
-    ``needs_pydantic`` lists the parameters that only pydantic can check. With *typed* False, no value is checked.
+    ``needs_pydantic`` lists the parameters that only pydantic can check. If *typed* is False, no values are checked.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class HandlerPayload:
 
     def _check(self, name: str, annotation: Any, default: Any = ...) -> Check:
         try:
-            # ``count: int = None`` means Optional[int], as type checkers accepted for years.
+            # ``count: int = None`` means Optional[int]. Type checkers accepted this for years.
             annotation = annotation if default is not None else Optional[annotation]  # noqa: UP045
         except TypeError:  # not a type
             return UNCHECKED
@@ -69,7 +69,7 @@ class HandlerPayload:
         return f"the annotations of its handler need pydantic 2.7 or newer ({names}): pip install 'cronjobs[types]'"
 
     def takes_names(self, names: Set[str]) -> bool:
-        """Whether a payload with these *names* certainly fits by name. If False, ask the signature."""
+        """Whether a payload with these *names* certainly fits by name. If False, only the signature can tell."""
         return self._rest is None and names <= self._checks.keys() and self._required <= names
 
     def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
@@ -88,7 +88,7 @@ class HandlerPayload:
         return self._each(payload, lambda check, value, path, misfits: check.read(value, path, misfits))
 
     def encode(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
-        """Convert a payload to JSON. Its values are the handler's arguments, or JSON already."""
+        """Convert a payload to JSON. Each value is an argument as the handler takes it, or is already JSON."""
         return self._each(payload, _written)
 
     def _each(

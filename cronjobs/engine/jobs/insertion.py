@@ -1,4 +1,4 @@
-"""Inserts jobs. Handles keys that are already used, rows that another session has locked, and capped queues."""
+"""Inserts jobs. Handles keys that are already in use, rows that another session has locked, and capped queues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OnConflict = Literal["keep", "replace"]
 _ON_CONFLICT: Final = get_args(OnConflict)
 
 BATCH: Final = 1000  # rows per statement
-PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner locks the jobs it claims for milliseconds
+PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner locks the jobs that it claims, but only for milliseconds
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02  # between tries to lock a capped queue
 QUEUE_PATIENCE_S: Final = 10.0  # in total; another transaction keeps the lock until it ends
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # between tries to enqueue into a full queue
@@ -57,7 +57,8 @@ def check_on_conflict(on_conflict: OnConflict) -> None:
 def insert_alone(connection: Connection, row: dict[str, Any]) -> int | None:
     """Insert one job and return its id. This is all that most calls need.
 
-    Returns None if the job's key is used or its queue is capped. Then nothing was written; continue with ``Writing``.
+    Returns None if the job's key is already in use or its queue is capped. In that case nothing was written; continue
+    with ``Writing``.
     """
     with naming_missing_tables(connection):
         return insert_rows(connection, [row], into_capped=False)[0]
@@ -101,7 +102,7 @@ class Writing:
                     self._look(connection, list(self._left))
                 else:
                     self._insert(connection, self._left, into_capped=False)
-                self._tried = False  # a key may have become free by the next try
+                self._tried = False  # the next try inserts again, because a key may have become free by then
                 if not self._left:
                     return True
             # Only rows for capped (or mixed) queues remain.
@@ -126,7 +127,7 @@ class Writing:
         return [self._found[place] for place in self._places]
 
     def _insert(self, connection: Connection, places: Iterable[Place], *, into_capped: bool) -> None:
-        # SQLite has only one writer at a time, which never waits for a key, so there any order will do.
+        # SQLite has only one writer at a time, and it never waits for a key, so any order will do there.
         ordered = sorted(places, key=_in_order_of_keys) if is_postgresql(connection) else list(places)
         for batch in _batches(ordered):
             ids = insert_rows(connection, [self._left[place] for place in batch], into_capped=into_capped)
@@ -137,7 +138,7 @@ class Writing:
                 self._look(connection, batch)
 
     def _look(self, connection: Connection, places: Iterable[Place]) -> None:
-        """Look up which of *places* have a key that is already used."""
+        """Look up which of *places* have a key that is already in use."""
         keyed = [place for place in places if isinstance(place, str) and place in self._left]
         if not keyed:
             return
@@ -159,7 +160,7 @@ class Writing:
                     raise self._held
                 return
             for batch in _batches([place for place, row in self._left.items() if row["queue"] in room.caps]):
-                self._look(connection, batch)  # a job whose key was taken just now needs no room
+                self._look(connection, batch)  # a job whose key has just been taken needs no room
             asking = [(place, self._left[place]["queue"]) for place in self._needing_a_place()]
             let_in, dropped = admit(asking, room.caps, room.waiting)
             by_queue = Counter(self._left[place]["queue"] for place in dropped)
@@ -173,7 +174,8 @@ class Writing:
             gone = [place for place in new if place in self._left and place not in self._to_replace]
             if gone:
                 self._held = JobHeld(str(gone[0]), None)
-            self._replace_found(connection)  # before the lock is released (in autocommit, as this block ends)
+            # before the lock is released (in autocommit, the end of this block releases it)
+            self._replace_found(connection)
 
     def _needing_a_place(self) -> list[Place]:
         return [place for place in self._left if not self._stays(place)]
@@ -198,7 +200,8 @@ class Writing:
     def _settle(self, place: Place, put: Inserted) -> None:
         self._found[place] = put
         del self._left[place]
-        self._to_replace.pop(place, None)  # a runner may have claimed it since we found it
+        # still listed if the job was waiting when we found it, and a runner has claimed it since
+        self._to_replace.pop(place, None)
 
 
 class Patience:
@@ -215,7 +218,7 @@ class Patience:
     def pause_s(self, full: QueueFull) -> float:
         """Return the seconds until the next try.
 
-        Raises *full* if waiting cannot help. When the time is up, raises it with the time that the call has waited.
+        Raises *full* if waiting cannot help. When the time is up, raises *full* with the time that the call has waited.
         """
         if self._limit is None or full.on_full != "wait" or full.wanted > full.max_waiting:
             raise full
@@ -264,7 +267,9 @@ def _database(connection: Connection) -> object:
 
 @contextmanager
 def naming_missing_tables(connection: Connection) -> Iterator[None]:
-    """Raise SchemaMissing if the tables do not exist. PostgreSQL is asked first: an error would abort the transaction.
+    """Raise SchemaMissing if the tables do not exist.
+
+    On PostgreSQL, look before writing, because an error would abort the transaction.
 
     Raises SqliteTooOld if the app's SQLite is too old for our statements.
     """

@@ -82,7 +82,7 @@ class JobType:
 class Fault:
     """A part of the user's code or file that cannot be used.
 
-    ``where`` is a module or job type, ``what`` is one line.
+    ``where`` names a module or job type. ``what`` describes the fault in one line.
     """
 
     where: str
@@ -92,7 +92,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class JobTypes:
-    """The job types that this host can run, and what could not be loaded. Jobs of other types wait, uncharged."""
+    """The job types that this host can run, and what could not be loaded.
+
+    Jobs of other types wait, without using up tries.
+    """
 
     types: Mapping[str, JobType] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()

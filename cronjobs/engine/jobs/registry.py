@@ -70,14 +70,15 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 # An attribute of handlers that pass their payload on to another function, as a Django task does. Its value is a
-# function that takes a payload whose names fit the handler. It returns why the payload does not fit that other
+# function that takes a payload whose names fit the handler, and returns why the payload does not fit the other
 # function, or None.
 INNER_FAULT: Final = "cronjobs_inner_fault"
 
 
 def signature_of(function: Handler) -> inspect.Signature:
     """Return the signature of *function*. Raises whatever evaluating its annotations raises."""
-    if sys.version_info >= (3, 14):  # here annotations are evaluated now, and some exist only for type checkers
+    # since 3.14 annotations are evaluated only now, and some of their names exist only for type checkers
+    if sys.version_info >= (3, 14):
         from annotationlib import Format
 
         return inspect.signature(function, annotation_format=Format.FORWARDREF)
@@ -106,7 +107,7 @@ class Registration:
     def fault(self) -> str | None:
         """Return why the function cannot be a handler, or None.
 
-        If ``@job`` raised this, the whole module would fail.
+        ``@job`` does not raise this, because then importing the whole module would fail.
         """
         call = getattr(self.handler, "__call__", None)  # noqa: B004 the handler may be an object with a __call__ method
         for function in (self.handler, call):
@@ -194,7 +195,8 @@ class Registration:
                     payload |= value
                 case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.POSITIONAL_ONLY:
                     raise TypeError(
-                        f"{self.name}{self.signature}: a payload passes arguments by name, and {name} has no name"
+                        f"{self.name}{self.signature}: a payload passes arguments by name, and {name} cannot be passed "
+                        "by name"
                     )
                 case _:
                     payload[name] = value
@@ -207,7 +209,7 @@ _NOWHERE: Final[Any] = None  # the target of a call that passes none
 
 
 class Enqueueing(Generic[P]):
-    """Enqueues jobs of one type with its handler's own signature, without ``ctx``."""
+    """Enqueues jobs of one type. Its methods take the handler's own arguments, without ``ctx``."""
 
     def __init__(self, registration: Registration, options: EnqueueOptions) -> None:
         self._registration, self._options = registration, options
@@ -322,20 +324,20 @@ def job(
 ) -> Register:
     """Register the decorated function as the handler of job type *name*.
 
-    You can still call the function directly. To enqueue it, use its ``.enqueue``, ``.enqueue_async`` and ``.options``
-    (see JobFunction).
+    You can still call the function directly. To enqueue it, call its ``.enqueue`` or ``.enqueue_async``, with
+    ``.options`` before it if needed (see JobFunction).
 
     ``timeout``: "20s", seconds or a timedelta; the default is min(30s, budget / 3). A job with a timeout above
     ``run.budget`` less 5 s is a long job, which gets a process of its own. Without ``retry`` the configuration's
     defaults apply. ``isolation``: "thread" (the default) or "process". A process can always be stopped, and it can have
-    a limit, ``max_memory`` ("512MiB", or bytes). ``on_shutdown`` decides about a job that a stopping tick has claimed
-    but not started: "release" (the default) leaves the job for the next tick, "drop" cancels it. ``on_lost`` decides
-    about a job whose runner died: "retry" (the default), or "dead" for work that must not be repeated automatically.
-    ``durable`` decides when an outcome is committed: "group" (the default) commits it together with other outcomes,
-    "each" commits it before the worker starts another job. ``executor`` names the entry of the file's ``executors:``
-    whose cluster runs the handler; without it, the tick's host runs the handler. The file's ``job_types:`` override all
-    of these. With ``check_types=False`` the handler gets the payload's values as JSON, whatever its annotations say.
-    Raises UsageError for a name that another function has, or an invalid option.
+    a limit, ``max_memory`` ("512MiB", or bytes). ``on_shutdown`` decides what happens to a job that a stopping tick has
+    claimed but not started: "release" (the default) leaves the job for the next tick, "drop" cancels it. ``on_lost``
+    decides what happens to a job whose runner died: "retry" (the default), or "dead" for work that must not be repeated
+    automatically. ``durable`` decides when an outcome is committed: "group" (the default) commits it together with
+    other outcomes, "each" commits it before the worker starts another job. ``executor`` names the entry of the file's
+    ``executors:`` whose cluster runs the handler; without it, the tick's host runs the handler. The file's
+    ``job_types:`` override all of these. With ``check_types=False`` the handler gets the payload's values as JSON,
+    whatever its annotations say. Raises UsageError if another function already has the name, or an option is invalid.
     """
     given_name: Any = name
     if callable(given_name):

@@ -16,10 +16,12 @@ _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 
 
 def source_hash(settings: Settings) -> str:
-    """Return a hash of the user's code. It is equal on all hosts with the same code, and each deploy changes it.
+    """Return a hash of the user's code.
 
-    The user's code is the packages of the handlers, and the modules in the file's folder or on its import path.
-    Libraries are not included; of our own package only the version is.
+    It is the same on all hosts with the same code, and each deploy of different code changes it.
+
+    The user's code consists of the packages of the handlers, and the modules in the file's folder or on its import
+    path. Libraries are not included. Our own package counts only with its version.
     """
     packages = {handler.handler.__module__.partition(".")[0] for handler in registered().values()} - {"cronjobs"}
     packages |= {module.partition(".")[0] for module in settings.imports}

@@ -1,4 +1,4 @@
-"""An attempt that ends its own job: the job's success is the last statement of the transaction that did the work.
+"""An attempt that ends its own job: the last statement of the transaction that does the work records the job's success.
 
 Work and success are committed together or not at all, so the work happens exactly once. The statement contains the
 fence: if the attempt has lost its lease, the work is rolled back.
@@ -65,7 +65,8 @@ class OwnTransaction:
     def finish(self, target: Target, result: Any) -> None:
         """Write the success in the transaction that is open on *target*. Raises LeaseLost."""
         self.refuse_if_over("ctx.finish()")
-        from cronjobs.engine.database.user_connections import commits_by_itself  # this module imports both dialects
+        # imported only here, because user_connections imports both dialects
+        from cronjobs.engine.database.user_connections import commits_by_itself
 
         self.check()
         connection = connection_of(target, self.database.address.schema, "ctx.finish")
@@ -90,7 +91,7 @@ class OwnTransaction:
         """Raise UsageError if *what* is called inside or after the transaction that ends the job."""
         if self.is_open:
             raise UsageError(
-                f"{what} inside ctx.transaction(): it needs a transaction of its own. Do effects and steps "
+                f"{what} was called inside ctx.transaction(), but needs a transaction of its own. Do effects and steps "
                 "before the block, and inside it only what the database can roll back"
             )
         if self.committed or self.given:
@@ -101,7 +102,8 @@ class OwnTransaction:
     def not_committed(self) -> Failed | None:
         """Return the outcome of a handler that called ``finish`` and did not commit. None if ``finish`` was not called.
 
-        If the handler did commit, this outcome is never written: the job's row has ended, so the fence refuses it.
+        If the handler did commit, this outcome is never written: the job has already ended, so the fence rejects the
+        write.
         """
         if not self.given:
             return None

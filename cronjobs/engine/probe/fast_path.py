@@ -29,14 +29,15 @@ LONGEST_QUIET_S = 25 * 3600
 def settle_tick(arguments: Sequence[str]) -> int | None:
     """Start the tick's time limit. If there is nothing to do, record an idle tick and return the exit code.
 
-    Returns None if a full tick is needed. Never raises. With ``linger`` this process stays for its minute, and starts
-    full ticks as separate processes.
+    Returns None if a full tick is needed. Never raises. With ``linger`` this process stays alive for its minute, and
+    starts full ticks as separate processes.
     """
     begun = time.monotonic() - timer.start()
     try:
         return _settle(arguments, begun)
     except Exception:
-        # A changing file, an unreachable database or a bug of ours: the full tick meets the error too, and reports it.
+        # A file is changing, the database is unreachable, or we have a bug. The full tick gets the same error and
+        # reports it.
         return None
 
 
@@ -72,7 +73,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
 
 
 def _is_quiet(alarm: bytes | None) -> bool:
-    """Whether no alarm in the file's content *alarm* can be over yet. If a clock was set back, the answer is False."""
+    """Return False if an alarm in *alarm*, the file's content, may be over, or if a clock was set back."""
     if alarm is None or alarm in NO_ALARM:
         return True
     begin = f'{{"{QUIET_UNTIL}": '.encode()

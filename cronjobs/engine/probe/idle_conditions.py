@@ -64,7 +64,7 @@ _DUE_IN_BRANCH = f"""
 
 def _any_due(queues: str) -> str:
     """Return SQL that is true if a job is due in one of the *queues*, a condition on "b" (a branch or a job)."""
-    # CASE, because SQLite evaluates both sides of AND and OR in a column, and would read every waiting job.
+    # CASE, because SQLite evaluates both sides of AND and OR in a result column, and would read every waiting job.
     return (
         f"CASE WHEN {_MANY_QUEUES} THEN EXISTS (SELECT 1 FROM {JOBS} b WHERE b.{WAITING} "
         f"AND b.run_at <= {NOW} AND {queues}) ELSE EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL "

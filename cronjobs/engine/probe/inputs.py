@@ -1,7 +1,8 @@
 """The facts about a configuration that the fast path needs. A full tick without any fault stores them in a file.
 
-The file contains no value from the configuration, an env_file, a variable or the command line. The file only says where
-to find each value, and has a hash of all sources. If a source has changed or cannot be read, the full tick decides.
+The file contains no value from the configuration, an env_file, a variable or the command line. The file says only where
+to find each value, and contains a hash of all sources. If a source has changed or cannot be read, the full tick
+decides.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 
 try:
     from _blake2 import (
-        blake2b as blake2b,  # the one in hashlib, without OpenSSL, which takes as long to load as Python takes to start
+        blake2b as blake2b,  # as in hashlib, which would also load OpenSSL; that takes as long as starting Python
     )
 except ImportError:  # pragma: no cover - a Python without this module
     from hashlib import blake2b as blake2b
@@ -133,7 +134,7 @@ class Inputs:
         return self.ours[name] if name in self.ours else self.sources.text_of(self.theirs[name])
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file."""
+        """Return these inputs as the bytes to store in the file."""
         lists = [list(self.sources.files), list(self.sources.variables)]
         lists += [[f"{name}={value}" for name, value in self.ours.items()]]
         lists += [[f"{name}={_written(pieces)}" for name, pieces in self.theirs.items()]]

@@ -1,4 +1,6 @@
-"""A tick that stays for its minute. It queries the database every second, and starts a full tick when there is work.
+"""A tick that stays alive for its minute.
+
+It queries the database every second, and starts a full tick when there is work.
 
 The full tick is a separate process. So this process never loads slow modules or user code.
 """
@@ -23,7 +25,7 @@ FIRST_PAUSE_S = 2.0  # before a full tick retries the work that the last one lef
 LONGEST_PAUSE_S = 16.0
 GOES_ON = (0, 1)  # 1: a job died; after any other exit code, this tick ends
 SAME_SIGNAL_S = 1.0
-AFTER_CHILD_S = 0.8  # this process is killed later than a full tick that it started
+AFTER_CHILD_S = 0.8  # how much later this process is killed than a full tick that it started
 
 
 def stay_here(
@@ -40,7 +42,7 @@ def stay_here(
         budget_s=float(inputs["budget_s"]),
         every_s=float(inputs["every_s"]),
     )
-    timer.give(until)  # also applies if no process can be started and this process becomes the full tick
+    timer.give(until)  # this deadline also holds if no process can be started, and this one becomes the full tick
     timer.stand_at(until + timer.PAST_DEADLINE_S + AFTER_CHILD_S)
     return stay(
         look,
@@ -106,7 +108,7 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
             asked_at = time.monotonic()
             try:
                 os.kill(child, number)
-            except ProcessLookupError:  # the full tick has just ended
+            except ProcessLookupError:  # the full tick has just exited
                 pass
 
     before = {}
@@ -118,7 +120,7 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
     argv = [sys.executable, *safe, "-m", "cronjobs", *arguments]
     environ = {**os.environ, timer.UNTIL: f"{until:.3f}"}
     try:
-        # It gets its own process group, so that a signal to ours reaches it only once, from us.
+        # The full tick gets its own process group, so that a signal to our group reaches it only once, from us.
         child = os.posix_spawn(sys.executable, argv, environ, setpgroup=0)
         if asked:
             os.kill(child, asked[-1])

@@ -32,8 +32,8 @@ SETTINGS = {
     "intervalstyle": "postgres",
     "standard_conforming_strings": "on",
     "extra_float_digits": "1",
-    # The planner overestimates the recursive parts of a claim. So it would compile a claim, which takes longer than
-    # running a thousand claims.
+    # The planner overestimates the recursive parts of a claim. So it would compile a claim, and compiling takes longer
+    # than running a thousand claims.
     "jit": "off",
     # Without statistics (autovacuum is off, or has not run yet) the planner assumes that a third of all rows are
     # leased. So it would read ten million finished rows to find one leased row. All our statements on large tables have
@@ -52,6 +52,6 @@ def begin(timeouts_ms: Mapping[str, int], *more: str) -> str:
     """
     local = [f"SET LOCAL {name} = {ms}" for name, ms in timeouts_ms.items()]
     # READ COMMITTED, whatever the role's default is: each statement must see what was committed before it began. Counts
-    # under a lock rely on this. So does the last statement of a handler's transaction, because the job's row may have
+    # under a lock rely on this. So does the last statement of a handler's transaction, because the job's lease may have
     # been renewed meanwhile.
     return "; ".join(["BEGIN", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", *more, *local])

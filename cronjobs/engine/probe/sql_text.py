@@ -50,7 +50,7 @@ NOW = either(postgresql=POSTGRESQL_NOW, sqlite=":now_")
 
 
 def shifted(instant: str, seconds: str) -> str:
-    """Return SQL for *instant* plus *seconds*, which are SQL expressions. *seconds* may be negative."""
+    """Return SQL for *instant* plus *seconds*, both of which are SQL expressions. *seconds* may be negative."""
     return either(
         postgresql=f"({instant} + make_interval(secs => {seconds}))",
         sqlite=f"({instant} + CAST(({seconds}) * 1000000 AS INTEGER))",

@@ -12,7 +12,7 @@ except ImportError:  # pragma: no cover - a Python without it
     from hashlib import blake2b
 
 LONGEST = 1 << 20  # bytes; a longer file is not ours
-SPOOL = "exec-spool"  # the folder for runs of "cronjobs exec" that wait for the database
+SPOOL = "exec-spool"  # the folder for runs of "cronjobs exec" that are waiting for the database
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 

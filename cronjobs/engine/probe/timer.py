@@ -23,8 +23,8 @@ from cronjobs.engine.probe.here import process_age
 DEFAULT_BUDGET_S = 55.0
 DEFAULT_EVERY_S = 60.0
 PAST_DEADLINE_S = 1.0
-# If stderr is a full pipe that nobody reads, faulthandler waits for ever when it writes the stacks. But it begins no
-# second dump, so a second signal ends the process.
+# If stderr is a full pipe that nobody reads, faulthandler waits for ever when it writes the stacks. But it does not
+# begin a second dump, so a second signal ends the process.
 STRIKE_AGAIN_S = 0.2
 # A process that seems to have started longer ago than this did something else before it exec'ed us (``sleep 30; exec
 # cronjobs run-due``, a container's entrypoint). Its start is then not the start of the tick.
@@ -43,7 +43,8 @@ def start() -> float:
     except ValueError:
         _given = None
     open_standard_streams()
-    # Before the tick installs its own handler, and after it removes it, Ctrl-C ends the process without a traceback.
+    # Before the tick installs its own handler, and after it removes that handler, Ctrl-C ends the process without a
+    # traceback.
     signal(SIGINT, SIG_DFL)
     signal(SIGALRM, SIG_DFL)
     pthread_sigmask(SIG_UNBLOCK, {SIGALRM})
@@ -99,8 +100,8 @@ def deadline(*, started_wall: float, started: float, budget_s: float, every_s: f
     """Return when a tick must end, on the clock of *started* (monotonic seconds). This is its start plus its budget.
 
     If it started within 10 s after a multiple of *every_s*, as cron's ticks do, it must also end 2 s before the next
-    multiple. A tick that was started by hand in mid-minute has its full budget, because overlapping another tick is
-    harmless. *started_wall* is the start in seconds since 1970.
+    multiple. A tick started by hand mid-minute has its full budget, because overlapping another tick is harmless.
+    *started_wall* is the start in seconds since 1970.
     """
     into = started_wall % every_s
     if into <= 10:

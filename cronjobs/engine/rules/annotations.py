@@ -1,8 +1,9 @@
 """Turn a handler's annotations into checks of payload values. Pure.
 
-Annotations that JSON itself has (``int``, ``list[str]``, ``dict[str, float] | None``) are checked here, without an
-import. pydantic reads dates, dataclasses, models and the like (``payload_pydantic``, in the extra ``cronjobs[types]``).
-An annotation that we do not know, or cannot resolve, is not checked. Such an annotation is never an error.
+Annotations of types that JSON itself has (``int``, ``list[str]``, ``dict[str, float] | None``) are checked here,
+without an import. pydantic reads dates, dataclasses, models and the like (``payload_pydantic``, in the extra
+``cronjobs[types]``). An annotation that we do not know, or cannot resolve, is not checked. Such an annotation is never
+an error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Path = tuple[str | int, ...]
 # returns what the handler gets for a JSON value; never raises for a misfit
 Read = Callable[[Any, Path, "Misfits"], Any]
 
-MOST_NAMED: Final = 3  # misfits of one payload that the error names
+MOST_NAMED: Final = 3  # how many misfits of one payload the error names at most
 SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
 ANY_JSON: Final = SCALARS | {list, dict}
 
@@ -80,7 +81,7 @@ UNCHECKED: Final = Check("anything", lambda value, path, misfits: value, ANY_JSO
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *annotations* with strings resolved by *names*.
+    """Return *annotations*, with those written as strings resolved in the scope *names*.
 
     An annotation that cannot be resolved becomes ``Any``, without affecting the others.
     """
@@ -89,7 +90,7 @@ def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[s
         one = types.SimpleNamespace(__annotations__={name: annotation})
         try:
             found[name] = typing.get_type_hints(one, dict(names), {}, include_extras=True)[name]
-        except Exception:  # a name that only the type checker knows, or a string that is no type
+        except Exception:  # a name that only the type checker knows, or a string that is not a type
             found[name] = Any
     return found
 
@@ -156,7 +157,7 @@ _HOOK: Final = "__get_pydantic_core_schema__"  # on models, and on classes that 
 
 
 def _is_rich(cls: Any) -> bool:
-    """Whether pydantic reads *cls*, as it does the kinds of classes that docs/how-to/payloads.md names."""
+    """Whether *cls* is of a kind that pydantic reads. docs/how-to/payloads.md lists these kinds."""
     if cls in _SETS or cls in _WRITTEN_AS_TEXT:
         return True
     if not isinstance(cls, type):
@@ -261,7 +262,10 @@ def one_of(values: Sequence[Any]) -> str:
 
 
 def _union(members: Sequence[Check]) -> Check:
-    """Return the check for a union. Members are tried as written, but float last; the first that fits counts."""
+    """Return the check for a union.
+
+    Members are tried in the order written, but float last. The first one that fits is used.
+    """
     members = sorted(members, key=lambda member: member is _FLOAT)
     words = " or ".join(dict.fromkeys(member.words for member in members))
     others = [member for member in members if member is not _NULL]
@@ -276,7 +280,7 @@ def _union(members: Sequence[Check]) -> Check:
                 return got
         return misfits.add(path, f"is not {words}")
 
-    # Only scalars stay unchanged in any case: another member may turn a list into a tuple.
+    # Only scalars are certain to stay unchanged: another member may turn a list into a tuple.
     return Check(words, read, SCALARS & frozenset().union(*(member.plain for member in members)))
 
 

@@ -29,7 +29,7 @@ def admit(
 ) -> tuple[list[P], list[P]]:
     """Decide which of the jobs *asking* in one call are admitted and which are dropped.
 
-    *waiting* has the number of jobs that wait already, by queue.
+    *waiting* holds the number of jobs already waiting, by queue.
 
     A queue without a cap admits all jobs. A queue that drops jobs admits the first jobs that fit. Any other queue
     admits all of its jobs or raises QueueFull. After QueueFull, no job of the call may be written, for any queue.

@@ -1,4 +1,4 @@
-"""Why jobs died. Two deaths have one cause if their job type, error class and normalised error text are the same.
+"""Why jobs died. Two deaths have the same cause if their job type, error class and normalised error text are the same.
 
 Commands, alerts and cron's mail all group by this rule. Pure, and linear in the number of rows.
 """
@@ -18,7 +18,10 @@ KEY_DIGITS: Final = 12  # hexadecimal
 
 
 class CauseName(NamedTuple):
-    """The name of a cause, which its deaths share. ``message`` is the error's first line, masked and ``normalised``."""
+    """The name of a cause: what all its deaths have in common.
+
+    ``message`` is the error's first line, masked and ``normalised``.
+    """
 
     job_type: str
     error_type: str | None

@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from cronjobs.model import Failed, Outcome, Released, rough
 from cronjobs.text import ERROR_LIMIT, one_line
 
-DIFFERS_FOR: Final = timedelta(minutes=10)  # how long different code on workers counts as a deploy under way
-DIFFERS_AFRESH: Final = timedelta(hours=1)  # after so long without a difference, the next one belongs to another deploy
+DIFFERS_FOR: Final = timedelta(minutes=10)  # how long different code on workers counts as a deploy in progress
+# after this long without a difference, the next one belongs to another deploy
+DIFFERS_AFRESH: Final = timedelta(hours=1)
 DIFFERS_AGAIN: Final = timedelta(seconds=20)  # until the next try, during a deploy
 AWAY_AGAIN: Final = timedelta(seconds=10)  # until the next try if a scheduler or worker could not begin the attempt
 
@@ -22,7 +23,7 @@ class Versions(NamedTuple):
 
 
 def difference(claimed: Versions, here: Versions) -> str | None:
-    """Say how the worker's versions differ from the claiming host's, or return None if they agree."""
+    """Return how the worker's versions differ from the claiming host's, or None if they agree."""
     pairs = zip(("cronjobs", "Python"), claimed, here, strict=True)
     found = [f"{what} {there} (the claiming host has {wanted})" for what, wanted, there in pairs if there != wanted]
     return f"it has {' and '.join(found)}" if found else None
@@ -41,7 +42,7 @@ def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
 def of_difference(why: str, since_s: float) -> Outcome:
     """The outcome of an attempt that a worker refused because its code differs; the first refusal was *since_s* ago.
 
-    During a deploy such a refusal costs no try. After ten minutes it counts as a failure, so that somebody is told.
+    During a deploy such a refusal costs no try. After ten minutes it counts as a failure, so that somebody notices.
     """
     if since_s < DIFFERS_FOR.total_seconds():
         return Released(_short(why), after=DIFFERS_AGAIN)

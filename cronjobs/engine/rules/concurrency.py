@@ -125,8 +125,8 @@ def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
 def held_back(limits: Sequence[Limit], keys: Collection[str], workers: int) -> Full:
     """Return the keys and prefixes whose jobs probably waited for a limit lately.
 
-    A limit counts if it lets no more jobs run at once than there are *workers*, and if one of *keys* falls under it.
-    *keys* are the keys of jobs that succeeded lately.
+    A limit counts if it lets at most *workers* jobs run at once, and if one of *keys* falls under it. *keys* are the
+    keys of jobs that succeeded lately.
     """
     tight = [limit for limit in limits if limit.most is not None and limit.most <= workers]
     each = [limit for limit in limits if limit.each is not None and limit.each <= workers]

@@ -1,8 +1,8 @@
 """Job types that crash their runners: once two runners died with jobs of a type, its jobs run in child processes. Pure.
 
-A crash in a thread kills everything beside it, and a job that the dead runner merely held looks like the job that
-killed the runner. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear their
-type. So if someone kills ticks in the middle of a healthy backlog, the backlog's types are not isolated.
+A crash in a thread kills the whole process, and a job that the dead runner merely held looks like the job that killed
+the runner. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear their type.
+So if someone kills ticks in the middle of a healthy backlog, the backlog's types are not isolated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")  # prefixes of the
 
 @dataclass(frozen=True)
 class Crashing:
-    """A job type that runners died with. It is ``suspected`` after one death, and crashing after two.
+    """A job type whose jobs were held by runners that died.
+
+    It is ``suspected`` after one death, and crashing after two.
 
     The first clean end clears a suspected type. CLEAN_ENDS clean ends in a row clear a crashing type.
     """
@@ -38,7 +40,7 @@ class Crashing:
 
 
 def after_death(known: Crashing | None, job_type: str, runner: str, now: datetime) -> Crashing | None:
-    """Return the type's record after *runner* died with it, or None if the record does not change.
+    """Return the type's record after *runner* died holding a job of it, or None if the record does not change.
 
     A type is crashing only if both runners died in the same boot of the machine, because a machine that is switched off
     kills its runners whatever they run.
@@ -62,7 +64,7 @@ def _boot(runner: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class EndCounts:
-    """The last ends of a type's jobs.
+    """How the latest jobs of a type ended.
 
     ``clean`` is the number of clean ends in a row, counted from the last crash if there was one (``crashed``).
     """
@@ -96,7 +98,7 @@ def ends_needed(suspected: bool) -> int:
 def is_crash(outcome: Outcome) -> bool | None:
     """Whether a job with this *outcome* in a child process would have crashed a tick, or None if that is unknown.
 
-    A timeout proves nothing: code that keeps the GIL for ever ends a tick, code that merely sleeps does not.
+    A timeout proves nothing: code that holds the GIL for ever ends a tick, but code that merely sleeps does not.
     """
     match outcome:
         case Failed(error_type=error_type):

@@ -57,7 +57,9 @@ def decide_end(
     misfits: Refusals | None = None,
     why_not_again: str | None = None,
 ) -> Decided:
-    """Decide about one ended attempt. *now* is the database's time. *ended_ago* is how long ago the attempt ended.
+    """Decide what happens after one attempt.
+
+    *now* is the database's time. *ended_ago* is how long ago the attempt ended.
 
     If the job is dead although it had tries left, its error says why.
     """
@@ -112,8 +114,8 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
 def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: TimedOut | None) -> Outcome:
     """Return the outcome to record. *reason* is why the attempt was asked to stop, or None if it was not.
 
-    *process* says that the attempt ran in a process of its own. If the attempt was recorded as timed out while it still
-    ran, *late* is that outcome. A result counts in any case.
+    *process* says that the attempt ran in a process of its own. If the attempt was recorded as timed out while it was
+    still running, *late* is that outcome. A success always counts.
     """
     if reason == "cancelled" and isinstance(outcome, Failed | Interrupted | TimedOut):
         return CancelledByRequest()  # it was cancelled, so whatever it raised while stopping does not matter
@@ -146,7 +148,10 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
 
 def as_cancelled(decided: Decided, said: str) -> Decided:
-    """Return the end of a job that was cancelled meanwhile. The job is cancelled, whatever the attempt's outcome."""
+    """Return the end of a job that was cancelled in the meantime.
+
+    The job is cancelled, whatever the attempt's outcome.
+    """
     return decided._replace(
         finished=decided.finished._replace(outcome=CancelledByRequest(said)),
         transition=decided.transition._replace(status=Status.CANCELLED, run_at=None, delay=None),
@@ -179,13 +184,19 @@ def _is_moot(finish: Finish) -> bool:
 
 
 def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) -> Finish:
-    """Return the history row of an attempt that still runs. The next tick reads it after the lease has expired."""
+    """Return the history row of an attempt that is still running.
+
+    The next tick reads it after the lease has expired.
+    """
     unchanged = Transition(Status.RUNNING, job.failures, job.losses, job.interruptions)
     return _finish(Finished(job, outcome, duration, worker), unchanged, timedelta(0))
 
 
 def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:
-    """Decide about an attempt whose runner is gone, by *policy* alone, as the recovering host may not know its type."""
+    """Settle an attempt whose runner is gone.
+
+    Use *policy* alone, because the recovering host may not know the job type.
+    """
     job = expired.job._replace(retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
     by_exec = job.job_type.startswith(EXEC_PREFIX)  # cron runs the next one, whatever became of this run
@@ -213,7 +224,8 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case "interrupted":
             return Interrupted(expired.error or "interrupted by shutdown")
         case other:
-            # Written by a newer version. The attempt did end, so it is charged as a failure and not simply run again.
+            # A newer version wrote this outcome. The attempt did end, so count it as a failure instead of simply
+            # running it again.
             return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
 
 
@@ -228,13 +240,13 @@ NEVER_READ: Final = (
 
 
 def in_words(outcome: Outcome) -> str:
-    """Return the outcome and its error in one line, for a person who waits for them."""
+    """Return the outcome and its error in one line, for a person who is waiting."""
     error = getattr(outcome, "error", None)
     return OUTCOME_WORDS.get(type(outcome), "released") + (f": {one_line(error, 1000)}" if error else "")
 
 
 def without_texts(finish: Finish) -> Finish:
-    """Return the same end without texts of people or programs, for when the database refuses such a text."""
+    """Return the same end without any text from people or programs, for when the database refuses such a text."""
     error = (
         "its error, output or result could not be stored" if finish.error or finish.output or finish.result else None
     )
@@ -260,7 +272,8 @@ def _stored(text: str | None) -> str | None:
 # --- the next state ---------------------------------------------------------------------------------------------------
 
 GAVE_UP: Final = "the schedule's next occurrence comes first (retry_until: next_occurrence)"
-# in a row; the next one is charged, or a job that takes longer than the time between deploys would go on for ever
+# in a row; the next one costs a try, or a job that takes longer than the time between deploys would be restarted for
+# ever
 FREE_INTERRUPTIONS: Final = 3
 
 
@@ -279,10 +292,9 @@ def decide(
     """The next state of *job* after an attempt ended with *outcome*.
 
     *now* is the database's time, *jitter* is a random number in [-1, 1], and *every* is the time between ticks.
-    Failures and timeouts are charged, and so are interruptions after the third in a row. Losses, snoozes and misfits
-    are not, because they prove nothing. *misfits* has the refusals of a payload that does not fit, or is None if
-    it is too early to give the job up. *why_not_again* is the rule by which a job that was lost *max_losses* times is
-    dead.
+    Failures and timeouts cost a try, and so do interruptions after the third in a row. Losses, snoozes and misfits do
+    not, because they prove nothing. *misfits* has the refusals of a payload that does not fit, or is None if it is too
+    early to give up on the job. *why_not_again* is the rule by which a job that was lost *max_losses* times is dead.
     """
     failures, losses = job.failures, job.losses
     match outcome:

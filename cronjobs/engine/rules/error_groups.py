@@ -21,8 +21,8 @@ _HTTP_OR_SMTP: Final = r"^[45]\d\d\b"
 _CODE: Final = (
     r"\b(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|signal|smtp)[ :=#(]*\[?\d{1,3}\b|\bsqlstate \w{5}\b"
 )
-# An enqueuer can choose the text, so no text may make the work quadratic. Therefore a word is tried only where it
-# begins, and a quotation ends where the next quotation begins.
+# An enqueuer can choose the text, so no text may make matching take quadratic time. Therefore a word is matched only
+# from its beginning, and a quotation ends where the next quotation begins.
 _PARTS: Final = re.compile(
     rf"""
       (?P<kept>{_HTTP_OR_SMTP}|{_CODE})
@@ -56,8 +56,8 @@ def normalised(error: str) -> str:
 
     A number that names the error stays: an HTTP or SMTP status at the beginning, an exit status, an error code. Secrets
     are masked first, because masking could not find what is left of a secret afterwards. Only ERROR_READ characters are
-    read, so callers need to fetch only one more. A longer text is cut and ends with "…", by which ``hide`` recognises
-    the beginning of a secret.
+    read, so callers need to fetch only one character more. A longer text is cut and ends with "…", so that ``hide``
+    recognises a secret that was cut off.
     """
     beginning = error if len(error) <= ERROR_READ else f"{error[:ERROR_READ]}…"
     return _normalised(hide(beginning.strip().partition("\n")[0]))

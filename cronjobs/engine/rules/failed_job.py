@@ -61,8 +61,8 @@ def absolute(command: str, config: Path) -> str:
 def last_own_line(traceback: str | None, folder: Path) -> str | None:
     """Return the location and the source line of the last frame in the user's own code, or None if there is none.
 
-    The user's own code is in *folder*, the configuration file's. If the traceback has no such code, any code outside
-    the folders of installed packages counts.
+    The user's own code is in *folder*, the folder of the configuration file. If the traceback has no such code, any
+    code outside the folders of installed packages counts.
     """
     frames = list(_FRAME.finditer(traceback or ""))
     own = [frame for frame in frames if frame[1].startswith(f"{folder}/") and not _NOT_THEIRS.search(frame[1])]

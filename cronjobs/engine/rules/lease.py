@@ -15,7 +15,7 @@ LOCKED_ROW_S: Final = 0.25  # until the next try to renew a row that somebody's 
 
 
 class Lease(NamedTuple):
-    """The right to run one attempt: the fence, in Python."""
+    """The right to run one attempt. Its fields are the fence that the attempt's writes check."""
 
     job_id: int
     attempt: int
@@ -32,7 +32,10 @@ def lease_of(job: Job) -> Lease:
 
 
 class Report(NamedTuple):
-    """A running attempt's report, which a renewal also writes. If ``live_output`` is None, the row keeps the old."""
+    """A running attempt's report. The renewal of the lease also writes the report.
+
+    If ``live_output`` is None, the row keeps its old output.
+    """
 
     lease: Lease
     reported: Reported
@@ -89,9 +92,9 @@ class Finish(NamedTuple):
 class Expired:
     """A job whose lease expired, or whose runner is dead.
 
-    ``outcome`` is what its runner recorded about the attempt, or None if nothing. ``policy`` is None if plain SQL
-    claimed the job. ``unbegun`` says that the attempt waited on a cluster, where no worker had begun it. ``doubtful``
-    says that an earlier claim of the job ended before its row was read.
+    ``outcome`` is what its runner recorded about the attempt, or None if the runner recorded nothing. ``policy`` is
+    None if plain SQL claimed the job. ``unbegun`` says that the attempt waited on a cluster, where no worker had begun
+    it. ``doubtful`` says that an earlier claim of the job ended before its row was read.
     """
 
     job: Job

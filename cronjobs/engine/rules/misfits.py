@@ -1,8 +1,9 @@
-"""A job whose payload does not fit its handler waits, uncharged, for code that accepts it. Pure.
+"""A job whose payload does not fit its handler waits, without using up tries, for code that accepts it. Pure.
 
-The usual reason is half a deploy: the new version enqueues, and a host with the old version claims. So such a job dies
-only when every version of the code that ticks has refused it. After a day it dies without another attempt, because it
-may never get one: its handler may be gone, its queue paused, its limit full (``engine/tick/give_up_misfits.py``).
+The usual reason is a half-finished deploy: the new version enqueues, and a host with the old version claims. So such a
+job dies only when every version of the code that ticks has refused it. After a day it dies without another attempt,
+because it may never get one: its handler may be gone, its queue paused, its limit full
+(``engine/tick/give_up_misfits.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from cronjobs.engine.probe.idle_conditions import MISFIT as MISFIT
 from cronjobs.model import Failed, Outcome
 
 WAIT: Final = timedelta(minutes=5)  # after each misfit
-LEAST: Final = timedelta(minutes=15)  # after the first misfit; no job is given up earlier
+LEAST: Final = timedelta(minutes=15)  # after the first misfit; no job is given up on earlier
 LATELY: Final = timedelta(minutes=15)  # versions that ticked within this time may still accept the job
 MOST: Final = timedelta(hours=24)
 OUTLIVED: Final = f"given up: no code has accepted it for {MOST // timedelta(hours=1)} hours"

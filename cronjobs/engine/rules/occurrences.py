@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 OccurrenceOutcome = Literal["enqueued", "skipped", "missed", "coalesced"]
-ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an occurrence older than this was missed, so catch_up decides about it
+ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an occurrence older than this was missed, so catch_up applies
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,14 @@ class Range:
     count: int
 
 
-RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for a run that a wrong clock made early
-UP_TO_ATTEMPT: Final = ", up to attempt"  # followed by the job's attempts so far; a later attempt is in time
+RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for a run that was early because of a wrong clock
+# followed by the number of the job's attempts so far; any later attempt is on time
+UP_TO_ATTEMPT: Final = ", up to attempt"
 # prefix of the reason that ``not_made_up_reason`` gives
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
 BACKFILLED: Final = "backfill by"  # prefix of the reason for an occurrence that a person ran afterwards
-BEFORE: Final = "; before: "  # in that reason, followed by what had become of the occurrence before
+# in BACKFILLED's reason, followed by what had become of the occurrence before the backfill
+BEFORE: Final = "; before: "
 
 
 def ran_early(reason: str | None, attempts: int | None) -> bool:
@@ -108,7 +110,7 @@ class Placed:
 
 
 def overlap(policy: str, busy: Sequence[Busy]) -> Placed:
-    """Decide about an occurrence that is due while *busy* jobs of its schedule are unfinished."""
+    """Decide what happens to an occurrence that comes due while *busy* jobs of its schedule are unfinished."""
     if not busy or policy == "allow":
         return Placed("enqueued")
     if policy == "skip":

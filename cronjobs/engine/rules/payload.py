@@ -13,7 +13,8 @@ from cronjobs.text import BrokenText, decoded, one_line
 LIMIT_BYTES: Final = 256 * 1024
 LIMIT_DEPTH: Final = 32
 DEEPEST_READ: Final = 4 * LIMIT_DEPTH
-LIMIT_DIGITS: Final = 400  # digits of a number before or after its point: no other JSON reader accepts half as many
+# digits of a number before or after its point: other JSON readers do not accept even half as many
+LIMIT_DIGITS: Final = 400
 LARGEST: Final = 10**LIMIT_DIGITS
 META_LIMIT_BYTES: Final = 8 * 1024
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps would make one each time
@@ -29,7 +30,7 @@ class BadJson:
 
 NOT_UTF8: Final = "not UTF-8"
 
-# A payload of the allowed 256 KiB can be four times as long as text with escapes and blanks.
+# With escapes and blanks, the text of a payload of the allowed 256 KiB can be four times as long.
 MOST_FETCHED: Final = 1024 * 1024
 TOO_LARGE: Final = "cronjobs too large"  # what the database returns instead of a larger value
 ODD_NUMBER: Final = "cronjobs odd number"  # what the database returns if a number has too many digits
@@ -46,7 +47,7 @@ def read_json(value: str | bytes) -> Any:
         return BadJson(f"larger than {MOST_FETCHED:,} bytes")
     if text == f'"{ODD_NUMBER}"':
         return BadJson(
-            f"unreadable: it has a number beyond ±1e{LIMIT_DIGITS}, or one with over {LIMIT_DIGITS} decimals"
+            f"unreadable: it has a number beyond ±1e{LIMIT_DIGITS}, or one with over {LIMIT_DIGITS} decimal places"
         )
     try:
         value = _DECODER.decode(text)
@@ -62,7 +63,7 @@ def read_json(value: str | bytes) -> Any:
 def too_deep(text: str, value: Any) -> bool:
     """Whether *value*, parsed from *text*, is nested too deeply for code that recurses once per level.
 
-    The parser does not show this: since Python 3.12 it recurses deeper than Python's own functions may.
+    The parser does not detect this: since Python 3.12 it recurses deeper than Python's own functions may.
     """
     if text.count("[") + text.count("{") <= DEEPEST_READ:
         return False
@@ -99,7 +100,10 @@ def payload_fault(payload: Any) -> str | None:
         return fault
     size = len(_ENCODER.encode(payload).encode())
     if size > LIMIT_BYTES:
-        return f"payload has {size:,} bytes, more than {LIMIT_BYTES:,}: store the data elsewhere and pass a reference"
+        return (
+            f"payload has {size:,} bytes, but the limit is {LIMIT_BYTES:,}: store the data elsewhere and pass a "
+            "reference"
+        )
     return None
 
 
@@ -143,12 +147,15 @@ def check_meta(meta: Any) -> dict[str, str]:
     if fault:
         raise PayloadError(fault)
     if len(json.dumps(meta)) > META_LIMIT_BYTES:
-        raise PayloadError(f"meta has more than {META_LIMIT_BYTES:,} bytes: it is for trace ids and the like")
+        raise PayloadError(f"meta has more than {META_LIMIT_BYTES:,} bytes: it is meant for trace ids and the like")
     return dict(meta)
 
 
 def result_json(result: Any) -> tuple[str | None, str | None]:
-    """Return a handler's result as JSON text, or None and why it was not kept. Never raises: the work is done."""
+    """Return a handler's result as JSON text, or None and why it was not kept.
+
+    Never raises, because the handler's work is already done.
+    """
     if result is None:
         return None, None
     try:

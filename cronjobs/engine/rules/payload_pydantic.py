@@ -31,7 +31,7 @@ from cronjobs.model import duration
 Schema = dict[str, Any]
 
 MOST_TRIALS: Final = 200_000  # more than the largest payload needs, unless a type contains itself in two unions
-OURS: Final = "cronjobs"  # the type of errors whose words are ours
+OURS: Final = "cronjobs"  # the type of errors that we word ourselves
 CONFIG: Final = CoreConfig(strict=True, allow_inf_nan=False)
 
 
@@ -44,12 +44,13 @@ class PydanticReader:
 
     def __init__(self, annotation: Any) -> None:
         self._annotation = annotation
-        self._trials = 0  # threads share this counter, so the limit is a rough one
+        self._trials = 0  # threads share this counter, so the limit is only approximate
 
     def __call__(self, value: Any, path: Path, misfits: Misfits) -> Any:
         self._trials = 0
         try:
-            # Read the value in a list, so that every error's path begins with an index, even that of the whole value.
+            # Read the value in a list, so that every error's path begins with an index, even the path of an error in
+            # the whole value.
             return self._validator.validate_json(json.dumps([value]))[0]
         except ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
@@ -92,7 +93,10 @@ class PydanticReader:
         return changed
 
     def _union(self, choices: Sequence[Any]) -> Schema:
-        """Return a union's schema. Members are tried as written, but float last; the first that fits counts."""
+        """Return a union's schema.
+
+        Members are tried in the order written, but float last. The first one that fits is used.
+        """
         members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         members.sort(key=lambda member: bool(member["type"] == "float"))
         return {
@@ -170,7 +174,10 @@ def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) ->
 
 
 def _matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Parse only texts of *pattern*. Python's own readers accept texts that nobody writes on purpose, like "1_000"."""
+    """Parse only texts that match *pattern*.
+
+    Python's own readers accept texts that nobody writes on purpose, like "1_000".
+    """
     expression = re.compile(pattern)
 
     def read(value: Any) -> Any:
@@ -228,7 +235,7 @@ def _one_of(members: Sequence[Any], flags: Callable[[int], Any] | None = None) -
     return _leaf(one_of([value for _, value in known]) if known else _NO_VALUES, read)
 
 
-_NO_VALUES: Final = "a member: no member has a value that JSON can hold, so give the members texts or numbers"
+_NO_VALUES: Final = "a member: no member has a value that JSON can hold, so use strings or numbers as their values"
 _LEAVES: Final[dict[str, Callable[[Schema], Any]]] = {
     "date": partial(_leaf, 'a date like "2026-11-23"', _matching(_DATE, date.fromisoformat)),
     "datetime": partial(
@@ -274,7 +281,10 @@ _LIMITS: Final = frozenset(
 
 
 def _words(error: Any) -> str:
-    """Say what is wrong, by the error's type and the annotation. Pydantic's own message may contain the value."""
+    """Return what is wrong, based on the error's type and the annotation.
+
+    Pydantic's own message may contain the value.
+    """
     kind, context = error["type"], error.get("ctx", {})
     if kind == OURS:
         return str(error["msg"])

@@ -73,7 +73,7 @@ def _fields(value: Any) -> dict[str, Any]:
 def comes_back(given: Any, got: Any) -> bool:
     """Whether *got*, read from the JSON of *given*, equals *given*. If *given* is plain JSON, any *got* will do.
 
-    A date for ``str | date`` does not come back, because the handler would get a text. Nor does a value that a
+    A date for ``str | date`` does not come back, because the handler would get a str. Nor does a value that a
     ``__post_init__`` converts twice.
     """
     if given.__class__ in SCALARS:

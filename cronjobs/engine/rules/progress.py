@@ -13,7 +13,7 @@ from cronjobs.errors import UsageError
 from cronjobs.text import clean, one_line
 
 NOTE_LIMIT: Final = 200  # characters
-LIVE_LIMIT: Final = 4 * 1024  # bytes of the output's end that travel with a renewal
+LIVE_LIMIT: Final = 4 * 1024  # how many of the output's last bytes a renewal also sends
 LARGEST: Final = 1e15  # up to here a float can count in steps of one
 
 # "::progress 37/120", "::progress 12.5", and perhaps a note. Apart from spaces, nothing else is on the line.
@@ -34,7 +34,7 @@ class HowFar(NamedTuple):
 def progress(done: float, of: float | None = None, note: str | None = None) -> HowFar:
     """Check the progress that a handler reports, and return it.
 
-    Raises UsageError for a value that is no number, is negative, or is too large.
+    Raises UsageError for a value that is not a number, is negative, or is too large.
     """
     return HowFar(
         _number("done", done, least=0),
@@ -69,8 +69,8 @@ def progress_line(line: str) -> HowFar | None:
 class Reported(NamedTuple):
     """The report of a running attempt. ``output_end`` counts the bytes printed up to the end of its live output.
 
-    The progress was reported ``ran_s`` after the claim. Since ``first_s`` after the claim it has grown from ``first``,
-    without a step back and with the same total, so its pace can be computed.
+    ``ran_s`` and ``first_s`` are seconds after the claim. The progress was reported at ``ran_s``. Since ``first_s`` it
+    has grown from ``first`` with the same total and has never gone back, so its pace can be computed.
     """
 
     progress: HowFar = HowFar(None)
@@ -119,7 +119,7 @@ def _readable(value: Any) -> float | None:
 
 
 def in_words(how_far: HowFar) -> str:
-    """Return "37 of 120 (30 %): Berlin" or "1,200 done", say, or "" if nothing was reported.
+    """Return a text such as "37 of 120 (30 %): Berlin" or "1,200 done", or "" if nothing was reported.
 
     A note may contain anything, so show the text safely.
     """
@@ -142,15 +142,15 @@ LEAST_SHARE: Final = 0.05  # of the total must be done before the pace means any
 LEAST_S: Final = 20.0
 
 
-QUIET: Final = timedelta(minutes=2)  # renewals carry reports, so every report is some seconds old
+QUIET: Final = timedelta(minutes=2)  # reports are written with renewals, so even the latest may be several seconds old
 
 
 def time_left(reported: Reported, started_at: datetime, now: datetime, quiet: timedelta = QUIET) -> timedelta | None:
     """Return how long the rest will take at the pace so far, or None if no honest estimate exists.
 
     An honest estimate needs a total. This attempt must have done at least a twentieth of the total, in at least 20 s,
-    since an attempt that continues the work of another has its own pace. The last report must not be older than both
-    *quiet* and a quarter of the time so far.
+    because an attempt that continues the work of another has its own pace. The last report may be no older than *quiet*
+    or a quarter of the time so far, whichever is longer.
     """
     how_far = reported.progress
     if how_far.done is None or how_far.of is None or how_far.done >= how_far.of:

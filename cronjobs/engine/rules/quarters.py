@@ -30,7 +30,7 @@ WORDS: Final = {
     "d": "dead",
 }
 _RANK: Final = {letter: rank for rank, letter in enumerate(WORDS)}
-# Final, unless somebody runs the occurrence again by a backfill. Dead jobs may be retried, so they are not final.
+# Final, unless somebody runs the occurrence again in a backfill. Dead jobs may be retried, so they are not final.
 FINAL_LETTERS: Final = frozenset({NOTHING, "s", "c", "k", "m"})
 _OF_LEDGER: Final = {"coalesced": "c", "skipped": "k", "missed": "m"}
 _OF_JOB: Final = {"queued": WAITING, "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
@@ -87,8 +87,9 @@ def evenly(row: Became, first: int, count: int) -> Iterable[int]:
     (begin, end), steps = row.span, row.many - 1
     if (end - begin) / QUARTER <= steps:
         return range(max(row.first, first), min(row.last, first + count) + 1)
-    before = int((first - row.first) * QUARTER * steps / (end - begin))  # due before *first*: so many, or one more
-    places = range(max(0, before - 1), min(steps, before + count + 1) + 1)  # at most one in a quarter
+    # this many occurrences, or one more, were due before *first*
+    before = int((first - row.first) * QUARTER * steps / (end - begin))
+    places = range(max(0, before - 1), min(steps, before + count + 1) + 1)  # at most one per quarter
     return {number_of(begin + (end - begin) * place / steps) for place in places}
 
 

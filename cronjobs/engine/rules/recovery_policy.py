@@ -1,4 +1,4 @@
-"""The policy by which a lost attempt is settled. Each claim writes the policy on the row, and only recovery reads it.
+"""The policy by which a lost attempt is settled. Each claim writes the policy to the row, and only recovery reads it.
 
 The host that finds an attempt lost may not know its job type: during a deploy a module may fail to import, or only
 another host may have it. If defaults applied then, a payment with ``on_lost: dead`` would run a second time.
@@ -19,17 +19,17 @@ from cronjobs.model import OnLost, RetryPolicy, duration
 ON_LOST: Final = "not retried (on_lost: dead)"
 MAX_LOSSES: Final = "not retried after so many losses (run.max_losses)"
 NOT_READ: Final = "NotRead"  # error type of a waiting job whose last claim ended before its row was read
-RUNNER_SLACK: Final = timedelta(seconds=5)  # a runner may outlive its limit by this, to finish its last writes
+RUNNER_SLACK: Final = timedelta(seconds=5)  # a runner may outlive its limit by this much, to finish its last writes
 
 
 @dataclass(frozen=True)
 class AttemptPolicy:
     """The effective policy of one attempt.
 
-    ``in_thread`` says that the handler runs in its runner's own process and can crash it. ``runner_s`` is the highest
-    age in seconds that the process with the lease can reach, or None if unknown. ``lease_s`` is the length of that
-    process's leases, or None if unknown. ``unread`` says that nobody has read the row since it was leased, so the
-    attempt cannot have begun.
+    ``in_thread`` says that the handler runs in its runner's own process and can crash it. ``runner_s`` is how many
+    seconds the process with the lease can run at most, or None if unknown. ``lease_s`` is the length of that process's
+    leases, or None if unknown. ``unread`` says that nobody has read the row since it was leased, so the attempt cannot
+    have begun.
     """
 
     retry: RetryPolicy
@@ -43,7 +43,7 @@ class AttemptPolicy:
 
     @property
     def most_losses(self) -> int:
-        """The number of losses after which the job is dead: one, if it must not run again by itself."""
+        """The number of losses after which the job is dead: one, if the job must not be retried automatically."""
         return 1 if self.on_lost == "dead" else self.max_losses
 
     @property
@@ -73,7 +73,7 @@ class AttemptPolicy:
 
 
 def read_policy(value: Any) -> AttemptPolicy | None:
-    """The policy that the claim wrote, or None if it is unreadable, because plain SQL wrote the row."""
+    """The policy that the claim wrote, or None if it is unreadable, as it may be if plain SQL wrote the row."""
     if not isinstance(value, dict):
         return None
     try:
@@ -102,7 +102,7 @@ def read_policy(value: Any) -> AttemptPolicy | None:
 
 
 def seconds(value: Any) -> float | None:
-    """A number of seconds from a row that plain SQL may have written, or None if it is no number."""
+    """A number of seconds from a row that plain SQL may have written, or None if it is not a number."""
     try:
         read = float(value)
     except (TypeError, ValueError, OverflowError):

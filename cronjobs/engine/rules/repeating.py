@@ -10,5 +10,5 @@ DAILY: Final = timedelta(hours=24)  # also how long a problem must have lasted f
 
 
 def silence(lasted: timedelta) -> timedelta:
-    """Return how long to stay silent after a report of something that has *lasted* so long."""
+    """Return how long to stay silent after a report of something that has *lasted* this long."""
     return HOURLY if lasted < DAILY else DAILY

@@ -9,7 +9,7 @@ from typing import Final
 
 from cronjobs.model import Failed, Job, Outcome, RetryPolicy, TimedOut, duration
 
-SOONEST_RETRY: Final = timedelta(seconds=1)  # no retry comes at once, even if the next occurrence is now
+SOONEST_RETRY: Final = timedelta(seconds=1)  # no retry is immediate, even if the next occurrence is due now
 
 
 def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
@@ -31,7 +31,7 @@ def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
 def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
     """Whether *outcome* ends the job even if tries are left, by its own flag or by the policy's lists.
 
-    A name in these lists matches a kind of the error that equals the name, or that ends with a dot and the name.
+    A name in these lists matches a kind of error that equals the name, or that ends with a dot and the name.
     ``give_up_on`` wins over ``retry_on``. The lists do not apply to outcomes without kinds (GiveUp, RetryLater, a
     signature mismatch, a command that could not be started).
     """
@@ -62,6 +62,7 @@ def retry_delay(
     if isinstance(outcome, Failed) and outcome.at_least is not None:
         return max(delay, outcome.at_least)
     if job.next_occurrence is not None and job.gives_up_at is None:
-        # A nightly schedule whose provider is back must not wait past its next run (design: overlap).
+        # A nightly job must not wait past its schedule's next run, because its provider may be back by then (design:
+        # overlap).
         delay = min(delay, job.next_occurrence - now)
     return max(delay, SOONEST_RETRY)

@@ -1,9 +1,10 @@
-"""Judge whether a schedule had its runs, by its ledger rows and their jobs, row by row. Pure.
+"""Judge whether a schedule had its runs, row by row, from its ledger rows and their jobs. Pure.
 
-"All well" is said only if every active schedule that is not paused had its runs. Only occurrences that are older than
-the grace and newer than the last successful run are judged. For each of them, its job must be running within its
-timeout or waiting for a retry, or the occurrence must have given way to such a run or been coalesced into one, or a
-person must have dealt with it. A run that a wrong clock made before its occurrence was due does not count.
+"All well" is reported only if every active schedule that is not paused had its runs. Only occurrences that are older
+than the grace and newer than the last successful run are judged. Each of these occurrences must meet one of three
+conditions: its job is running within its timeout or waiting for a retry; the occurrence gave way to such a run or was
+coalesced into one; or a person has dealt with it. A run that a wrong clock made before its occurrence was due does not
+count.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final, Literal
 from cronjobs.engine.rules.occurrences import ran_early
 
 DEFAULT_GRACE: Final = timedelta(hours=1)  # the grace of a schedule without ``grace:``; only ``NotRun`` uses it
-# After its timeout or its lease, an attempt has this long until its runner has stopped it or a tick has settled it.
+# After an attempt's timeout or lease, its runner has this long to stop it, or a tick to settle it.
 OVERRUN: Final = timedelta(minutes=5)
 
 SAID_ELSEWHERE: Final = ("missed", "dead")  # these have findings of their own, which end by other rules
@@ -26,7 +27,7 @@ Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "overruns
 
 @dataclass(frozen=True)
 class JobNow:
-    """A job as its row is now.
+    """A job as its row now shows it.
 
     ``limit`` is how long its attempt may take, or None if that is unknown, in which case only its lease counts.
     """
@@ -151,11 +152,11 @@ def standing(
 def _why(
     row: Happened, head: JobNow | None, now: datetime, grace: timedelta
 ) -> tuple[Why, JobNow | None] | tuple[None, None]:
-    """Return why the occurrences of *row* did not run, and the job that shows this, or None twice if all is well."""
+    """Return why the occurrences of *row* did not run, and the job that shows this, or (None, None) if all is well."""
     if row.outcome == "missed" or row.ran_early:
         return "missed", None
     if row.outcome == "skipped" and row.job_id is None:
-        # A pause that skips is a person's decision.
+        # A person decided that the pause skips occurrences.
         return (None, None) if (row.reason or "").startswith("paused") else ("full", None)
     if row.job is None:
         return None, None
@@ -172,7 +173,7 @@ def waited_for(job: JobNow, head: JobNow | None) -> JobNow:
 def covered_by(triggered: Sequence[ByHand], now: datetime, grace: timedelta) -> datetime | None:
     """Return the instant up to which a run by hand makes up for occurrences, or None if no such run does.
 
-    Asking for a run is not enough: like any other run, a run by hand counts only by what became of its job.
+    Asking for a run is not enough: like any other run, a run by hand is judged by what became of its job.
     """
     return max((each.at for each in triggered if _stands(each.job, now, grace)), default=None)
 
@@ -216,7 +217,7 @@ def failed_runs(rows: Sequence[Happened], most: int) -> list[Happened]:
         if row.succeeded or row.dismissed or row.status == "cancelled":
             break
         if not row.failures and row.status != "dead":  # dead without a try: for example, its payload is unreadable
-            continue  # the job waits or runs, so its result is open
+            continue  # the job waits or runs, so its result is not known yet
         failed += row.failures or 1
         found.append(row)
     return found if failed >= most else []

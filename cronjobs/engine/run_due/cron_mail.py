@@ -29,7 +29,7 @@ PATIENCE_S: Final = 0.5  # how long to wait for the reader at the end
 MOST_KEPT: Final = 1000  # events at level INFO, for --json
 OF_DATABASE: Final = "database.trouble"
 OF_CODE: Final = ("config.fault", "jobs.unknown_type")
-DEATHS_LISTED: Final = 10  # lines in one mail; the others are only counted
+DEATHS_LISTED: Final = 10  # lines in one mail; further lines are only counted
 
 
 class Outlet:
@@ -66,7 +66,7 @@ class Outlet:
         try:
             while self._waiting and self._poll.poll(max(0.0, give_up_at - SYSTEM.monotonic()) * 1000):
                 del self._waiting[: os.write(self._descriptor, self._waiting[:AT_ONCE])]
-        except OSError:  # the reader has gone, or the disk is full
+        except OSError:  # the reader is gone, or the disk is full
             self._waiting.clear()
 
 
@@ -89,7 +89,8 @@ class Reporter:
         if event.name == "job.succeeded":
             self._succeeded.add(event.facts["job_type"])
         keep = event.level != events.INFO or len(self.kept) < MOST_KEPT
-        if not event.printed or not (keep or self.talk):  # nobody would read it, and a busy tick has thousands
+        # nobody would read this event, and a busy tick has thousands of them
+        if not event.printed or not (keep or self.talk):
             return
         event = event._replace(facts=masking.hide_in(event.facts))
         if keep:
@@ -108,7 +109,8 @@ class Reporter:
         return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
-        if result.did() or result.ended != NOTHING_DUE:  # an idle tick has its row; a line a minute would add nothing
+        # an idle tick has its row; a log line every minute would add nothing
+        if result.did() or result.ended != NOTHING_DUE:
             self.note(events.tick_ended(result.did(), result.ended, took))
         if result.fault is not None:
             text = fault.text_of(result.fault)
@@ -119,7 +121,7 @@ class Reporter:
 
 @dataclass
 class CronMail:
-    """The text that a tick prints to stderr if nobody watches the tick. Cron mails this text."""
+    """The text that a tick prints to stderr if nobody is watching. Cron mails this text."""
 
     config: Path
     throttle: bool
@@ -127,7 +129,9 @@ class CronMail:
     def __post_init__(self) -> None:
         self._causes: dict[str, str] = {}  # cause -> what was reported about it
         self._looks: dict[str, str] = {}  # cause -> the command that explains it, which can be typed in any folder
-        self._about: dict[str, str] = {}  # cause -> CODE or DATABASE, if only a tick that knows these can see its end
+        # cause -> CODE or DATABASE, if only a tick that has checked the code or the database can see that the cause is
+        # over
+        self._about: dict[str, str] = {}
         self._lines: list[str] = []
         self._well: set[str] = set()
         self._started = True  # whether the tick could start

@@ -1,7 +1,7 @@
 """The options of ``run-due``, which are declared once, and a parser for cron's command line that does not use typer.
 
-Importing typer takes a third of a tick. Everything that is not plain is left to typer: help, mistakes,
-``--option=value``. ``cli.run_due`` makes typer's options from the same fields.
+Importing typer takes a third of a tick's time. Anything else is left to typer: help, mistakes, ``--option=value``.
+``cli.run_due`` makes typer's options from the same fields.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Option(NamedTuple):
     metavar: str | None = None
     least: int | None = None
     most: int | None = None
-    before: bool = False  # whether it may also come before "run-due"
+    before: bool = False  # whether the option may also come before "run-due"
     help: str = ""
 
 
@@ -73,7 +73,9 @@ class TickOptions:
     verbose: Annotated[
         bool,
         Option(
-            "-v --verbose", before=True, help="Print a line for each ended job and each fault, even without a terminal."
+            "-v --verbose",
+            before=True,
+            help="Print a line for each finished job and each fault, even without a terminal.",
         ),
     ] = False
     quiet: Annotated[bool, Option("-q --quiet", before=True, help="Print only errors, even on a terminal.")] = False
@@ -84,7 +86,7 @@ class TickOptions:
 
     @property
     def spool(self) -> str:
-        """The address of the runs of exec that wait for this tick's database."""
+        """The address of the exec runs that are waiting for this tick's database."""
         return spool_address(str(self.config_path), self.database_url or os.environ.get("CRONJOBS_DATABASE_URL"))
 
     @property

@@ -38,7 +38,10 @@ def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
 
 
 def fires_schedules() -> bool:
-    """Whether this process should fire schedules. An unknown value raises UsageError, rather than firing them."""
+    """Whether this process should fire schedules.
+
+    An unknown value of CRONJOBS_SCHEDULES raises UsageError, so that no schedule fires by mistake.
+    """
     said = os.environ.get("CRONJOBS_SCHEDULES", "").lower()
     if said not in ("", "on", "off"):
         raise UsageError("CRONJOBS_SCHEDULES is neither on nor off: set it to off to run jobs without firing schedules")

@@ -16,14 +16,14 @@ LEAST_SILENCE: Final = timedelta(minutes=5)
 
 
 def silence_after(every: timedelta) -> timedelta:
-    """Return how long there must be no tick before we conclude that none is left. It is at least five minutes."""
+    """Return how long there must be no tick before we conclude that no more will come. It is at least five minutes."""
     return max(LEAST_SILENCE, 2 * every)
 
 
 def applies(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> bool:
     """Whether a tick on *host* applies its file.
 
-    The tick applies the file if no host has applied this file yet, or if this host's last tick had another file (a
+    The tick applies the file if no host has applied this file yet, or if this host's last tick used a different file (a
     deploy or a rollback). Without the second condition, hosts in the middle of a deploy would keep replacing each
     other's file. A host that has never ticked before, such as a container with a new name, cannot tell whether its file
     is newer. It applies its file once no tick has used the file in force for a while (``silence_after``). An

@@ -51,7 +51,7 @@ class NotYetInForce(CronjobsError):
 
 
 class ScheduleBusy(CronjobsError):
-    """The schedule has an unfinished job, and its ``overlap`` allows no second one."""
+    """The schedule has an unfinished job, and its ``overlap`` does not allow a second one."""
 
     def __init__(self, name: str, job_id: int) -> None:
         super().__init__(f'job {job_id} of "{name}" is not finished: use --force to run a second job alongside it')
@@ -125,12 +125,12 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
 
     Enqueued occurrences ran, and another run stood for coalesced ones. All others still have to run: those that were
     missed or skipped, and those without a row, which are older than the schedule. Raises UsageError if there are too
-    many occurrences, or if a row cannot be split because it belongs to a definition with other times.
+    many occurrences, or if a row cannot be split because it belongs to a definition with different times.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = count_between(when, first - MICROSECOND, last)
     if count > MOST:
-        raise UsageError(f"{count:,} occurrences lie in that range, more than {MOST:,}: backfill it in parts")
+        raise UsageError(f"that range has {count:,} occurrences, but the limit is {MOST:,}: backfill it in parts")
     instants = list(takewhile(last.__ge__, when.after(first - MICROSECOND)))
     spent = [row for row in ledger if row.outcome in ("enqueued", "coalesced")]
     run = tuple(instant for instant in instants if not any(row.first_for <= instant <= row.last_for for row in spent))
@@ -172,7 +172,7 @@ def backfill(
     host: str,
     dry_run: bool,
 ) -> Filling:
-    """Run the occurrences of a range that did not run. The ledger records them, too, so none runs twice.
+    """Run those occurrences of a range that have not run. The ledger records them, too, so none runs twice.
 
     The jobs are due now, oldest first. They run one at a time unless the schedule allows overlap. The range is cut at
     the watermark. Raises UsageError if the range begins after the watermark, or before *retention*, because the ledger
@@ -184,7 +184,7 @@ def backfill(
         raise UsageError("--from must be before --to")
     if first < now - retention:
         raise UsageError(
-            f"the ledger reaches back {duration_text(retention)} (retention.occurrences): what ran before "
+            f"the ledger only reaches back {duration_text(retention)} (retention.occurrences): what ran before "
             f"{(now - retention).isoformat(timespec='minutes')} is no longer known"
         )
     if first > stored.seen_until:

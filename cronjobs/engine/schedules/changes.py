@@ -17,8 +17,8 @@ from cronjobs.engine.store.schedules import StoredSchedule
 class SyncPlan:
     """The changes that applying a file would make, by name.
 
-    ``refused`` says why a person must confirm the changes first, or is None. ``cap`` has new and changed queue caps,
-    and ``uncap`` has the queues whose cap is removed.
+    ``refused`` says why a person must confirm the changes first, or is None. ``cap`` lists new and changed queue caps,
+    and ``uncap`` the queues whose cap is removed.
     """
 
     add: tuple[str, ...] = ()
@@ -51,8 +51,8 @@ class SyncPlan:
 def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[str, Cap]) -> SyncPlan:
     """Compare a file's definitions with those in force, and its caps with *caps*. A broken entry changes nothing.
 
-    Retiring more than half of the active schedules (at least three) is refused. So is a file with no schedules at all.
-    Otherwise a file that was truncated, or mounted empty, would silently stop every schedule.
+    Retiring more than half of the active schedules is refused if that means at least three. So is a file with no
+    schedules at all. Otherwise a file that was truncated, or mounted empty, would silently stop every schedule.
     """
     wanted = settings.schedules
     known = {schedule.name: schedule for schedule in stored}

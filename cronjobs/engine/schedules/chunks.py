@@ -10,10 +10,10 @@ from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrou
 
 T = TypeVar("T")
 
-CHUNK: Final = 500  # most schedules in one transaction
-CHUNK_JOBS: Final = 2_000  # most jobs created in one transaction, unless one schedule alone creates more
-CHUNK_BYTES: Final = 8_000_000  # most bytes of their payloads, with the same exception
-LOCKS_IN_A_ROW: Final = 2  # after so many lock errors for single schedules, assume that the whole table is locked
+CHUNK: Final = 500  # at most this many schedules in one transaction
+CHUNK_JOBS: Final = 2_000  # at most this many jobs created in one transaction, unless one schedule alone creates more
+CHUNK_BYTES: Final = 8_000_000  # at most this many bytes in their payloads, with the same exception
+LOCKS_IN_A_ROW: Final = 2  # after this many lock errors for single schedules, assume that the whole table is locked
 PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # between tries while an enqueuer has locked a capped queue
 
 

@@ -24,9 +24,9 @@ class Due:
     """A schedule's plan, made outside any transaction from the schedule's row. The plan's parts are oldest first.
 
     ``to_emit`` are events to emit. If ``unreadable``, nothing can be planned, so nothing is written. If ``ahead``, the
-    watermark is in the future, so occurrences that the ledger has for the future are wrong. ``pieces`` is what earlier
-    definitions will still owe. ``held`` are occurrences that were held back by a pause that is now over. All planned
-    occurrences are later than ``since``.
+    watermark is in the future, so occurrences that the ledger has for the future are wrong. ``pieces`` is what will
+    still be owed under earlier definitions. ``held`` are occurrences that were held back by a pause that is now over.
+    All planned occurrences are later than ``since``.
     """
 
     stored: StoredSchedule
@@ -104,7 +104,7 @@ class Settled:
 
 
 def to_run(part: Part, known: Known) -> list[datetime]:
-    """Return the occurrences of *part* that need a job, which are those not in the ledger."""
+    """Return the occurrences of *part* that need a job: those that are not in the ledger."""
     return [at for at in part.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
 
 
@@ -149,7 +149,10 @@ def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str
 def decide_all(
     mine: Sequence[Due], known: Mapping[int, Known], caps: Mapping[str, Cap], waiting: Mapping[str, int]
 ) -> list[tuple[Due, Settled]]:
-    """Decide about all of *mine*. The jobs of each schedule take up room for the next. *known* is by schedule id."""
+    """Decide about all of *mine*.
+
+    Each schedule's jobs leave less room in the queues for the next. *known* is by schedule id.
+    """
     waiting = dict(waiting)
     settled = []
     for due in mine:

@@ -61,7 +61,7 @@ def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
 
 
 def fingerprint(settings: Settings) -> str:
-    """Return 16 hex digits that change whenever sync would apply other definitions, caps or disabled names."""
+    """Return 16 hex digits that change whenever sync would apply different definitions, caps or disabled names."""
     applied: dict[str, Any] = {
         "schedules": {name: definition(schedule) for name, schedule in settings.schedules.items()},
         "disabled": sorted(settings.disabled_schedules),

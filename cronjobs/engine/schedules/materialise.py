@@ -1,4 +1,4 @@
-"""Settles due occurrences: from each schedule's watermark to ledger rows and jobs.
+"""Settles due occurrences: turns what is due after each schedule's watermark into ledger rows and jobs.
 
 Pure functions decide about each schedule separately. The results for many schedules are written in one short
 transaction with a few statements. So a slow connection to the database costs time per chunk, not per schedule.
@@ -33,7 +33,8 @@ from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule, Watermark
 class Materialised:
     """The result of one call. ``counts`` counts occurrences by outcome.
 
-    ``busy`` are schedules that another transaction was settling. If ``left``, time ran out while occurrences were due.
+    ``busy`` are schedules that another transaction was settling. If ``left``, time ran out while occurrences were still
+    due.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -54,21 +55,21 @@ def materialise(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Materialised:
-    """Settle all due occurrences, those that are due the longest first, with many schedules in each transaction.
+    """Settle all due occurrences, those that have been due longest first, with many schedules in each transaction.
 
     One transaction writes a schedule's ledger rows, jobs and new watermark. Schedules in *but* are left alone, because
     their entry in the file is broken. When *go_on* returns False, the rest is left to the next call. If the database
     refuses one schedule, an event reports that, and the others are still settled. Overlap counts jobs of the types that
-    a tick knew during the last *within*. *before_writing* starts each transaction, and returns the id of the tick that
-    settles. *put_aside* is used before a pause that skips is changed. It is the name of the paused schedule, or "" if
-    everything is paused. The occurrences that the pause has skipped so far are then recorded, and those that another
-    pause holds back become a piece.
+    a tick knew during the last *within*. *before_writing* is called first in each transaction, and returns the id of
+    the tick that settles. *put_aside* is used before a pause that skips is changed. It is the name of the paused
+    schedule, or "" if everything is paused. The occurrences that the pause has skipped so far are then recorded, and
+    those that another pause holds back become a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
     done = settling.done
     for _ in range(2):
         _look(settling, but, put_aside)
-        if not settling.set_right:  # else a watermark was in the future, and what is due is known only now
+        if not settling.set_right:  # else a watermark was in the future: look again for what is really due
             break
     settling.settle_held()
     if done.left:
@@ -104,14 +105,17 @@ def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> No
 
 
 def weight(due: Due) -> tuple[int, int]:
-    """Return at most how many jobs *due* creates, and roughly the size of their payloads in bytes."""
+    """Return the most jobs that *due* can create, and roughly the size of their payloads in bytes."""
     jobs = [(len(part.run), len(repr(part.schedule.payload))) for part in due.parts]
     return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
 
 
 @dataclass
 class Settling:
-    """Writes one chunk after another. ``held`` has plans that were locked by another session, with each plan's now."""
+    """Writes one chunk after another.
+
+    ``held`` lists plans whose rows another session had locked, each with its *now*.
+    """
 
     database: Database
     emit: Callable[[events.Event], None]
@@ -261,7 +265,7 @@ def _write(
 def _note_dropped(
     connection: Connection, mine: Sequence[Due], rows: Sequence[tuple[str, LedgerRow]], now: datetime
 ) -> None:
-    """Record the occurrences that ``catch_up: all`` drops. They will never run, so a person must see that."""
+    """Record the occurrences that ``catch_up: all`` drops. They will never run, and a person must see this."""
     reasons = {part.why_dropped for due in mine for part in due.parts if part.dropped}
     found: dict[str, dict[str, object]] = {}
     for name, row in rows if reasons else ():
@@ -289,7 +293,7 @@ def _held_back(due: Due) -> events.Event:
 
 
 def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> list[events.Event]:
-    """Undo what a clock that was ahead did too early. The next look then finds what is really due."""
+    """Undo what was done too early because a clock was ahead. The next look then finds what is really due."""
     from cronjobs.engine.crontime.timing import next_after
 
     timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}

@@ -1,9 +1,9 @@
 """Plans the occurrences that a schedule owes, from its watermark, its pauses and its older definitions. Pure.
 
 A pause postpones. While it is in force, its schedules are not settled. When it ends, ``catch_up`` decides once about
-the whole span, as after an outage. If a definition ends meanwhile, because the schedule is removed or its times change,
-the definition leaves a ``Piece``: the span that is still owed. A pause with ``skip`` does not postpone: an occurrence
-that becomes due while the pause is in force is only recorded as skipped.
+the whole span, as after an outage. If a definition ends during the pause, because the schedule is removed or its times
+change, it leaves a ``Piece``: the span that is still owed. A pause with ``skip`` does not postpone: an occurrence that
+becomes due while the pause is in force is only recorded as skipped.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Part:
 
     Each occurrence in ``run`` (oldest first) becomes one job, if overlap allows it. ``skipped`` is never combined with
     the others. ``dropped`` are occurrences that ``catch_up: all`` could not run because of its limit. They count as
-    missed too, and a person must be told.
+    missed too, and must be reported.
     """
 
     schedule: ScheduleSettings

@@ -36,7 +36,7 @@ from cronjobs.engine.store.ticks import AuditAct
 class Synced:
     """The result of a sync.
 
-    If not ``applied``, the plan was refused, or the schedules and queues in ``left`` are still to do.
+    If not ``applied``, the plan was refused, or the schedules and queues in ``left`` are still to be done.
     """
 
     applied: bool
@@ -46,7 +46,7 @@ class Synced:
 
 @dataclass(frozen=True)
 class Edit:
-    """The change of one schedule. ``was`` is the schedule's present row, perhaps under an old name.
+    """A change to one schedule. ``was`` is the schedule's current row, perhaps under an old name.
 
     If ``wanted`` is None, the schedule is retired. ``due`` is the plan to settle first. It is None if nothing is due,
     or if the definition in force cannot be read.
@@ -71,8 +71,8 @@ def sync(
 ) -> Synced:
     """Apply the file's schedules and caps. What was due under old definitions is settled first, by those definitions.
 
-    When *go_on* returns False, the rest is left to the next sync of this file. Rows that other sessions have locked are
-    left to it, too.
+    When *go_on* returns False, the rest is left to the next sync of this file. So are rows that other sessions have
+    locked.
     """
     applying = Applying(database, settings, emit, host, actor, before_writing, go_on)
     first = SyncPlan()
@@ -112,7 +112,7 @@ def sync(
 
 @dataclass
 class Applying:
-    """Applies one file. ``left`` has the schedules and queues that are not done yet.
+    """Applies one file. ``left`` lists the schedules and queues that are not done yet.
 
     If ``stopped``, time is up, or another sync has taken over. ``refused`` are schedules that the database refuses.
     """
@@ -197,7 +197,7 @@ class Applying:
         """Whether no other host has applied a file, or begun to, since this plan was made."""
         if ticks.last_sync(connection) == self.last_sync:
             return True
-        # Another host began the same file before us: plan again for what is left.
+        # Another host acted first. If it applies the same file and we have not begun, plan again for what is left.
         begun = ticks.unfinished_sync(connection)
         newest = begun.subject if begun is not None else ticks.file_in_force(connection)
         self.stopped = self.begun or newest != self.mark
@@ -269,8 +269,8 @@ def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
     from cronjobs.engine.crontime.timing import next_after, timing
 
     assert edit.wanted is not None
-    # A new or returning schedule never fires for the past. If the definition in force was unreadable, its replacement
-    # settles from the old watermark, so nothing is lost.
+    # A new or returning schedule never fires for times before this sync. If the definition in force was unreadable, its
+    # replacement settles from the old watermark, so nothing is lost.
     seen_until = now if edit.was is None else edit.was.seen_until if edit.due is None else edit.due.seen_until
     when = timing(edit.wanted.cron, edit.wanted.every, edit.wanted.timezone)
     return Definition(edit.name, definition(edit.wanted), mark, seen_until, next_after(when, seen_until))

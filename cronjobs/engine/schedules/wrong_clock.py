@@ -1,7 +1,7 @@
-"""Undoes what a clock that was ahead did too early, after it moved a schedule's watermark into the future.
+"""Undoes what was done too early because a clock was ahead and moved a schedule's watermark into the future.
 
-If a job was made for a future instant and has not started, it is cancelled, and made again when it is due. If it has
-started, it stays the only job of its occurrence: the ledger row says so, and the tick reports it once. Ledger rows
+A job that was created for a future instant and has not started is cancelled, and created again when it is due. A job
+that has started stays the only job of its occurrence: the ledger row says so, and the tick reports it once. Ledger rows
 without a job are deleted. Occurrences that are in the past by the right clock are decided again.
 """
 
@@ -50,9 +50,9 @@ def decide(
 ) -> Undo:
     """Return how to correct the ledger *rows* that were written by a clock that was ahead.
 
-    *taken_back* and *begun* are ids of jobs that were made for future instants: *taken_back* are cancelled now, and
-    *begun* have started (with their last attempt). A job in neither was cancelled by someone else, or its row is
-    locked. Such a job can stay, because it will run when it is due.
+    *taken_back* and *begun* are ids of jobs that were made for future instants: *taken_back* have just been cancelled,
+    and *begun* have started (with their last attempt). A job in neither was cancelled by someone else, or its row is
+    locked. Its ledger row can stay, because a job that is still waiting will run when it is due.
     """
     gone, left, early = [], [], []
     seen_until = now
@@ -74,7 +74,7 @@ def decide(
 def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
     """Return the ledger's reason.
 
-    The reason contains *now*, by which the job had run, and the wrong clock's time.
+    The reason gives *now*, by when the job had run, and the time that the wrong clock showed.
     """
     shown = "" if row.decided_at is None else f", when it showed {row.decided_at.isoformat(timespec='seconds')}"
     which = "" if attempt is None else f"{UP_TO_ATTEMPT} {attempt}"

@@ -1,8 +1,8 @@
 """Finds how the database differs from ``tables.py``, by comparing its definitions with those of freshly made tables.
 
 alembic's own comparison ignores CHECKs and the conditions of partial indexes. So both sets of definitions are read as
-the database writes them. The fresh tables are temporary on PostgreSQL, where they are rolled back, and in a database in
-memory on SQLite.
+the database writes them. On PostgreSQL, the fresh tables are temporary and are rolled back. On SQLite, they are in an
+in-memory database.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find(connection: Connection) -> list[str]:
 
 
 def _read_again(connection: Connection, table: str, definition: str) -> str:
-    """Return a constraint's *definition* as the server writes it after it has parsed its own text.
+    """Return a constraint's *definition* as the server writes it after parsing its own output.
 
     A restored dump has constraints in this form, because pg_dump writes what the server wrote. The form omits the
     parentheses of a nested AND (measured on PostgreSQL 18).
@@ -100,7 +100,7 @@ def _compare(there: Facts, wanted: Facts) -> list[str]:
         elif found is None:
             findings.append(f"{table}: {kind} {name} is missing")
         elif found != definition:
-            findings.append(f"{table}: {kind} {name} is «{found}» and should be «{definition}»")
+            findings.append(f"{table}: {kind} {name} is «{found}» but should be «{definition}»")
     return findings
 
 
@@ -122,7 +122,7 @@ def _function_wrong(connection: Connection, schema: int, name: str) -> list[str]
     if row is None:
         return [f"function {name} is missing"]
     if row.settings != row.wanted:
-        return [f"function {name} has «{row.settings}» and should have «{row.wanted}»: perhaps the schema was renamed"]
+        return [f"function {name} has «{row.settings}» but should have «{row.wanted}»: perhaps the schema was renamed"]
     return []
 
 

@@ -1,4 +1,4 @@
-"""Drops our tables, views and functions, and nothing else. Refuses while someone uses them."""
+"""Drops our tables, views and functions, and nothing else. Refuses while they are in use."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class InUse(CronjobsError):
 
 @dataclass(frozen=True)
 class Content:
-    """What would be dropped: the ``relations``, and by status how many jobs someone may still need.
+    """What would be dropped: the ``relations``, and the number of jobs, by status, that someone may still need.
 
-    ``hosts`` are the hosts that have ticked, as far as rows are kept. If ``is_shared_file``, another program has tables
-    in the same SQLite file. If ``in_django``, Django's migration table lists our migrations.
+    ``hosts`` are the hosts that have ticked, as far back as rows are kept. If ``is_shared_file``, another program has
+    tables in the same SQLite file. If ``in_django``, Django's migration table lists our migrations.
     """
 
     relations: Sequence[Relation]
@@ -63,7 +63,9 @@ def look(database: Database, settings: Settings, *, force: bool, quiet: timedelt
 def drop(
     database: Database, settings: Settings, *, force: bool, quiet: timedelta, before: Callable[[Content], object]
 ) -> Content:
-    """Drop everything of ours in one transaction. *before* is called first, and can raise to prevent it.
+    """Drop everything that is ours, in one transaction.
+
+    *before* is called first, and can raise an exception to prevent the drop.
 
     Unless *force* is given, raises InUse if a job is running, or if a host has ticked within *quiet*. Raises
     SchemaMissing or ForeignDatabase, and SchemaTooNew if the tables are from a later version, because this version may
@@ -76,7 +78,8 @@ def drop(
         with migrations.transaction(database) as connection:
             read_meta(connection)  # raises if someone else has dropped the tables meanwhile
             store.keep_out(connection)
-            found = _look(connection, made, settings, force=force, quiet=quiet)  # again, now that nobody can start
+            # look again, now that nobody can start anything
+            found = _look(connection, made, settings, force=force, quiet=quiet)
             store.drop(connection, found.relations)
             return found
 

@@ -1,4 +1,4 @@
-"""The least rights on PostgreSQL that each role needs to migrate, run, enqueue or read.
+"""The minimum rights on PostgreSQL that each role needs to migrate, run, enqueue or read.
 
 ``statements`` returns SQL that the database's owner runs. It opens no connection.
 """
@@ -92,9 +92,9 @@ READ: Final[Mapping[str, str]] = dict.fromkeys((*RELATIONS, HELD), "SELECT")
 def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
     """Return the SQL, as one transaction.
 
-    It is safe to run the SQL again. It takes from each role the rights on our tables that the role does not need.
-    *names* maps the roles to grant to their names in the database. With *replace*, enqueuers may also replace a job
-    that has not started. With *find*, they may also read jobs, including payloads and results.
+    Running the SQL again is safe. It revokes each role's rights on our tables that the role does not need. *names* maps
+    the roles to grant to their names in the database. With *replace*, enqueuers may also replace a job that has not
+    started. With *find*, they may also read jobs, including payloads and results.
     """
     schema = quoted(schema)
     lines = [
@@ -123,7 +123,7 @@ _FOR: Final[Mapping[Role, str]] = {
     Role.RUN: 'for "cronjobs run-due" and the commands of operators',
     Role.ENQUEUE: "for apps: enqueue(), cancel() and reschedule(); it can see keys and statuses, but no payloads",
     Role.READ: "for people and dashboards; it can also see payloads",
-    Role.TOKEN: "for a cluster's workers: it can call two functions, and see no tables",
+    Role.TOKEN: "for a cluster's workers: it can call two functions, but see no tables",
 }
 
 

@@ -123,8 +123,8 @@ def check(database: Database) -> list[str]:
         findings = []
         if migrated != found.schema_revision:
             findings.append(
-                f"{VERSION_TABLE} says revision {migrated} and cronjobs_meta says {found.schema_revision}: "
-                "one of them was changed by hand"
+                f"{VERSION_TABLE} says revision {migrated}, but cronjobs_meta says {found.schema_revision}: one of "
+                "them was changed by hand"
             )
         try:
             require_revision(found.schema_revision, found.oldest_code)
@@ -197,7 +197,9 @@ def transaction(database: Database) -> Iterator[Connection]:
     except DBAPIError as error:
         translated = tell(database.address, error)
         if getattr(error.orig, "sqlstate", None) == _NO_RIGHT:
-            translated = DatabaseError(f'{translated}: migrate as the role that "cronjobs db grants" calls migrate')
+            translated = DatabaseError(
+                f'{translated}: run the migration as the role that "cronjobs db grants" calls migrate'
+            )
         raise translated from error
 
 
@@ -302,7 +304,8 @@ def _pin(schema: str | None) -> str:
 def _home(schema: str | None) -> str:
     """Return an SQL expression for the name of our schema. It is NULL if there is none.
 
-    If no schema is configured, our schema is the one that already has our tables, or else the first of the search_path.
+    If no schema is configured, our schema is the one that already has our tables, or else the first one in the
+    search_path.
     """
     if schema is not None:
         return "'" + schema.replace("'", "''") + "'"

@@ -27,7 +27,7 @@ class StoredAck:
 
 
 def acks_in_force(connection: Connection, now: datetime) -> dict[str, StoredAck]:
-    """Return the acknowledgements that have not expired, by the finding's key."""
+    """Return the acknowledgements that have not expired, keyed by finding."""
     found = connection.execute(select(acks).where(acks.c.until > now).order_by(acks.c.finding))
     return {row.finding: StoredAck(**{**row._mapping, "rows": _texts(row.rows)}) for row in found}
 
@@ -38,7 +38,10 @@ def _texts(rows: Any) -> Sequence[str]:
 
 
 def put_ack(connection: Connection, ack: StoredAck) -> None:
-    """Store an acknowledgement, replacing the finding's earlier one. Also delete expired acknowledgements."""
+    """Store an acknowledgement, replacing any earlier one for the same finding.
+
+    Also delete expired acknowledgements.
+    """
     values = vars(ack) | {"rows": list(ack.rows)}
     connection.execute(delete(acks).where(acks.c.until <= ack.acked_at))
     new = inserted_into(connection, acks).values(values)

@@ -32,7 +32,7 @@ from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, INSTANT_TYPE, JSON
 from cronjobs.engine.store.status_facts import UNDEALT
 
 LEASE: Final = timedelta(minutes=2)  # how long one process may take to send a message
-LOOKING_S: Final = 30.0  # seconds after which another process may look
+LOOKING_S: Final = 30.0  # a look that takes longer than this may be repeated by another process
 
 _SKIP_LOCKED: Final = either(postgresql="FOR NO KEY UPDATE SKIP LOCKED", sqlite="")
 
@@ -133,7 +133,7 @@ def change_episode(connection: Connection, id_: int, **values: Any) -> None:
 
 
 def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
-    """Return how many episodes of each finding have ended at or after *since*."""
+    """Return how many episodes of each finding ended at or after *since*."""
     rows = run(
         connection,
         f"SELECT f.finding, count(*) AS episodes FROM {FINDINGS} f WHERE f.ended_at >= :since GROUP BY f.finding",
@@ -147,7 +147,7 @@ def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class AlertState:
-    """The state of one episode on one channel. ``rows`` and ``severity`` are what the last message said."""
+    """The state of one episode on one channel. ``rows`` and ``severity`` are as the last message reported them."""
 
     finding_id: int
     channel: str
@@ -173,7 +173,7 @@ def _state(row: Any) -> AlertState:
 
 
 def put_state(connection: Connection, finding_id: int, channel: str, due_at: datetime | None, *, over: bool) -> None:
-    """Set when the episode's next message on *channel* is due, and leave the rest of the row."""
+    """Set when the episode's next message on *channel* is due. Leave the rest of the row unchanged."""
     values = {"due_at": due_at, "over": int(over)}
     new = inserted_into(connection, alerts).values(values | {"finding_id": finding_id, "channel": channel})
     connection.execute(new.on_conflict_do_update(index_elements=[alerts.c.finding_id, alerts.c.channel], set_=values))
@@ -237,7 +237,7 @@ def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: date
 
 
 def mark_failed(connection: Connection, alert: DueAlert, locked_by: str, now: datetime, **again: Any) -> None:
-    """Record a failed delivery. *again* holds the ``error``, and in ``next_at`` when to try again."""
+    """Record a failed delivery. *again* holds the ``error`` and the time of the next try, ``next_at``."""
     run(
         connection,
         f"""
@@ -261,7 +261,7 @@ def due_channels(connection: Connection) -> frozenset[str]:
 
 
 def something_waits(connection: Connection, channels: Collection[str]) -> bool:
-    """Return whether one of these channels has a message that is due, is being sent, or waits for another try."""
+    """Return whether one of these channels has a message that is due, is being sent, or is waiting for another try."""
     rows = run(connection, f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.due_at IS NOT NULL")
     return any(name in channels for name in rows.scalars())
 
@@ -277,7 +277,7 @@ class Undelivered:
 
 
 def undelivered(connection: Connection, channels: Collection[str]) -> list[Undelivered]:
-    """Return which of *channels*, the channels in the configuration file, cannot deliver."""
+    """Return the channels that cannot deliver, out of *channels* (those in the configuration file)."""
     rows = run(
         connection,
         f"""
@@ -322,7 +322,10 @@ _SOME_AGO: Final = after_now(":ago_s")
 
 @dataclass(frozen=True)
 class FailedJob:
-    """A job as a message describes it. ``traceback`` and ``output`` are the last attempt's, if it was recorded."""
+    """A job as an alert message shows it.
+
+    ``traceback`` and ``output`` come from the last attempt, if it was recorded.
+    """
 
     id: int
     job_type: str

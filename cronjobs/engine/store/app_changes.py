@@ -1,11 +1,11 @@
 """Cancel or reschedule one job in the app's own transaction, on whatever connection the app has.
 
 On PostgreSQL two stored functions do this with the rights of the tables' owner, so a role that may only enqueue can
-call them from any language. SQLite has no stored functions, so the statements here do the same. A test compares the
-resulting rows.
+call them from any language. SQLite has no stored functions, so the statements here do the same. A test checks that both
+leave the same rows.
 
 Unlike an operator's command, these changes do not make the next tick look for findings, because an app's transaction
-may stay open for long, and ticks would wait for it.
+may stay open for a long time, and ticks would wait for it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _reschedule_on_sqlite(
 def _take_write_lock(connection: Connection) -> None:
     """Wait until other writers have finished, so that instants read from here on come after the instants they wrote.
 
-    Call this first: SQLite cannot always turn a transaction that began with a SELECT into a writing one.
+    Call this first: on SQLite, a transaction that began with a SELECT cannot always become a write transaction.
     """
     run(connection, f"UPDATE {JOBS} SET id = id WHERE 1 = 0")
 
@@ -120,7 +120,7 @@ def _take_write_lock(connection: Connection) -> None:
 @contextmanager
 def _one_transaction(connection: Connection) -> Iterator[None]:
     """Begin a transaction if the app's connection is in autocommit mode. Otherwise use the app's transaction."""
-    # Imported only here: this module imports both dialects, and few programs need it.
+    # Imported only here: few programs need user_connections, and it imports both dialects.
     from cronjobs.engine.database.user_connections import commits_by_itself
 
     if not commits_by_itself(connection):

@@ -42,7 +42,7 @@ _SOME_TIMEOUT_SUITS: Final = f"""
       (EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s <= :remaining)
        OR EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s > :longest))"""
 # A lane is one combination of job type, queue and priority, either for rows that have their own timeout or for rows
-# that do not. Only lanes of types that we can run are looked for, one index step each, so jobs of other types cost
+# that do not. Only lanes of types that we can run are looked up, at one index step each, so jobs of other types cost
 # nothing. A type is in ``timed`` only if one of its rows has a timeout that fits. Checking that takes one more index
 # step.
 LANES: Final = f"""
@@ -51,8 +51,8 @@ LANES: Final = f"""
       lane(job_type, own_timeout, queue, priority) AS (
         SELECT job_type, 0, queue, priority FROM plain WHERE queue IS NOT NULL
         UNION ALL SELECT job_type, 1, queue, priority FROM timed WHERE queue IS NOT NULL)"""
-# Bind type, queue and priority as values. In a join, SQLite cannot know that they come from one row, and sorts all due
-# jobs.
+# Bind type, queue and priority as values. In a join, SQLite cannot know that they come from one row, so it sorts all
+# due jobs.
 IN_LANE: Final = either(
     postgresql="j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority",
     # Compare the queue's bytes: they need not be valid UTF-8.
@@ -64,8 +64,8 @@ _AS_DOUBTFUL: Final = either(
 )
 _IN_SOME_TURN: Final = f"(j.schedule IS NULL OR {IN_TURN})"
 _DUE: Final = f"{IN_LANE} AND j.run_at <= {NOW} AND {_AS_DOUBTFUL} AND {_IN_SOME_TURN}"
-# If a type's timeout does not fit but its jobs usually end in time, claim its jobs all the same, except jobs with a
-# begun effect: such an effect may need settling.
+# If a type's timeout does not fit but its jobs usually end in time, claim its jobs anyway, except jobs with a begun
+# effect: such an effect may need settling.
 _MAY_OVERRUN: Final = f"""
       (NOT j.job_type {among("expected")}
        OR NOT EXISTS (SELECT 1 FROM {EFFECTS} e WHERE e.job_id = j.id AND e.state = 'begun'))"""
@@ -118,7 +118,7 @@ _POLICY_READ: Final = either(postgresql="j.policy - 'unread'", sqlite="json_remo
 
 @dataclass(frozen=True)
 class ClaimFilter:
-    """The filter for the jobs that a runner may claim now.
+    """Which jobs a runner may claim now.
 
     ``known`` are the job types that the runner can run. ``fitting`` are the types whose own timeout fits, plus the
     ``expected`` types, whose timeout does not fit but whose jobs usually end in time. A job of an expected type is
@@ -129,9 +129,9 @@ class ClaimFilter:
     are not lost while they wait here. ``free`` is how many jobs can start at once.
 
     ``limits`` count the jobs of all runners. Recovery will judge the attempts by ``policies``. ``runnable`` are the
-    types that some host is known to run, or None if that is unknown. A schedule's job waits for an older one only if
-    the older one's type is runnable. ``but`` are the ids of jobs to leave alone. For ``many_queues`` see ``Overview``.
-    If ``doubtful``, only jobs whose last claim ended before their row was read are claimed.
+    types that some host is known to run, or None if that is unknown. A schedule's job waits for an older job of the
+    schedule only if the older job's type is runnable. ``but`` are the ids of jobs to leave alone. For ``many_queues``
+    see ``Overview``. If ``doubtful``, only jobs whose last claim ended before their row was read are claimed.
     """
 
     known: Collection[str]
@@ -151,14 +151,17 @@ class ClaimFilter:
 
 
 class Claim(NamedTuple):
-    """The leased jobs in the order to run them, and the database's now. If ``more_due``, more jobs may be due."""
+    """The leased jobs in the order in which to run them, and the database's current time.
+
+    If ``more_due``, more jobs may be due.
+    """
 
     now: datetime
     jobs: list[Job]
     more_due: bool = False
     refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database refused to lease, and why
     unread: Sequence[int] = ()  # leased jobs whose rows are still to be read
-    postponed: bool = False  # doubtful jobs are due, but they are claimed only when nothing else runs here
+    postponed: bool = False  # doubtful jobs are due, but they are claimed only when nothing else is running here
 
 
 def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
@@ -207,7 +210,7 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
     }
 
 
-# A materialised CTE, not a subquery under IN: PostgreSQL may run a locking subquery again per row and exceed the limit
+# A materialised CTE, not a subquery under IN: PostgreSQL may rerun a locking subquery for each row and exceed the limit
 # (bug 15715). ``due`` and ``head`` find, without locks, the rows that the claim would take if no other session were
 # claiming: a share of rows from each lane. The lateral subqueries then lock row by row, so only rows that are taken are
 # locked, and a row locked by another session costs one step. If a lane cannot give its share, ``picked`` takes more
@@ -301,7 +304,7 @@ def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies)
 def _claim_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, lease_parameters: dict[str, Any]
 ) -> Sequence[Row[Any]]:
-    # SQLite has one writer (BEGIN IMMEDIATE), so looking and taking can be separate statements.
+    # SQLite has one writer (BEGIN IMMEDIATE), so rows can be found and leased in separate statements.
     due = _due_sqlite(connection, parameters, admission)
     end = next((place for place, row in enumerate(due) if row.no_prefetch and place >= admission.free), len(due))
     return _take(connection, [row.id for row in due[:end]], lease_parameters)
@@ -310,7 +313,7 @@ def _claim_sqlite(
 def _due_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, also: str = ""
 ) -> list[Row[Any]]:
-    """Return the first due rows in the order of the claim, lane by lane. *also* is one more SQL condition."""
+    """Return the first due rows in claim order, read lane by lane. *also* is an additional SQL condition."""
     if admission.many_queues:
         return list(run(connection, _due_anywhere_sqlite(also), **parameters))
     lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest"))
@@ -330,7 +333,7 @@ def _due_sqlite(
             **facts,
             **_named(parameters, "remaining longest" if lane.own_timeout else "expected"),
         )
-        found = list(rows)  # already in the order of the claim
+        found = list(rows)  # already in claim order
         due = sorted(due + found, key=lambda row: row[:3])[: parameters["limit"]] if due else found
     return due
 
@@ -388,8 +391,8 @@ READ_WITHIN_S: Final = 5.0  # time allowed to read one row
 def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
     """Lease one job as ``claim`` does, but do not read its row. The caller reads the row after ``note_read``.
 
-    Use this after a process died while its claim was reading rows. Commit before reading the row. If reading kills the
-    process, the lease then says which row it was.
+    Use this after a process died while its claim was reading rows. Commit before reading the row: if the read then
+    kills the process, the lease shows which row it was reading.
     """
     parameters = _parameters(connection, 1, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
@@ -444,7 +447,7 @@ def unread_by(connection: Connection, locked_by: str) -> list[Job]:
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
 
-ROUNDS: Final = 8  # rounds of looking behind full keys in one claim; the next claim continues
+ROUNDS: Final = 8  # most rounds in which one claim looks past jobs with full keys; the next claim finds the rest
 _SEEN: Final = " SELECT id, no_prefetch, concurrency_key FROM picked ORDER BY priority, run_at, id"
 LOOK_POSTGRESQL: Final = _picked(behind_full_keys=True) + _SEEN
 LOOK_ANYWHERE: Final = _picked_anywhere(BUT) + _SEEN
@@ -501,7 +504,7 @@ def claim_one(
     """Lease one waiting job that a person named, whatever its run_at.
 
     Returns the limit if one is reached. Returns None if the job is not waiting, or another session has locked it. With
-    *limits*, this waits a moment for other claims under limits. Raises DatabaseError.
+    *limits*, this first waits for any other claim under limits to finish. Raises DatabaseError.
     """
     if limits:
         judge_alone(connection, wait=True)

@@ -15,13 +15,16 @@ from cronjobs.engine.rules.concurrency import Full, Limit, full, waiting_by_limi
 from cronjobs.engine.store.overlap import IN_TURN, runnable_value
 from cronjobs.engine.store.sql import AMONG_IDS, among, group_value, is_postgresql, run
 
-MOST_GROUPS: Final = 5000  # groups of queue and type to read: anyone may invent queue names
+MOST_GROUPS: Final = 5000  # most (queue, type) groups to read: anyone can make up queue names
 NOTHING_FULL: Final = Full(frozenset(), frozenset())
 FIRST_PREFIXES: Final = 3  # compared one by one on SQLite: reading the list for each row takes several times as long
 
 
 def _is_full() -> str:
-    """Return SQL that is true if the key of job ``j`` has reached a limit. A claim checks every row it passes."""
+    """Return SQL that is true if the key of job ``j`` has reached a limit.
+
+    A claim evaluates it for every row it passes, so it must be fast.
+    """
     # Compare bytes, as Python's startswith does: LIKE would interpret wildcards in a prefix.
     is_full_key, prefixes = among("full_keys"), "ARRAY(SELECT json_array_elements_text(CAST(:full_prefixes AS json)))"
     there, begins = "json_array_length(:full_prefixes) > {}", "substr(j.concurrency_key, 1, {}) = {}"
@@ -58,13 +61,13 @@ def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
 def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
     """Make this transaction the only one that counts and claims under limits until it ends.
 
-    Returns False if another transaction is doing so. Without *wait* it returns at once, so a frozen holder cannot stop
-    anyone's renewals. SQLite has only one writer, so it needs no lock.
+    Returns False if another transaction is doing so. Without *wait* it returns at once, so a frozen holder cannot keep
+    others from renewing their leases. SQLite has only one writer, so it needs no lock.
 
-    The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can lock. Any login could take and keep
-    an advisory lock. The lock has a statement of its own, before any statement that counts. A statement sees only what
-    was committed when it began, so a count in the locking statement, or before it, could miss jobs that the last holder
-    claimed.
+    The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can lock. An advisory lock would not do:
+    any login could take it and keep it. The lock is taken in a statement of its own, before any statement that counts.
+    A statement sees only what was committed when it began, so a count in the locking statement, or before it, could
+    miss jobs that the last holder claimed.
     """
     if not is_postgresql(connection):
         return True
@@ -73,7 +76,10 @@ def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
 
 
 def running_by_key(connection: Connection) -> dict[str, int]:
-    """Return how many jobs are leased, by concurrency key. Expired leases count, because their jobs may still run."""
+    """Return how many jobs are leased, by concurrency key.
+
+    Expired leases count, because their jobs may still be running.
+    """
     rows = run(
         connection,
         f"""
@@ -85,7 +91,7 @@ def running_by_key(connection: Connection) -> dict[str, int]:
 
 
 def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, int]:
-    """Return, for each limit that is reached, how many due jobs wait for it."""
+    """Return, for each limit that has been reached, how many due jobs are waiting for it."""
     running = running_by_key(connection) if limits else {}
     found = full(limits, running)
     if not (found.prefixes or found.keys):
@@ -109,8 +115,8 @@ def late_behind_others(
     """Count, by queue and type, the jobs due for longer than *late* that could not run during all that time.
 
     They waited for a limit, or for another job of their schedule, or were created later, for past occurrences.
-    *runnable* is as in ``ClaimFilter``. *held* has the limits that held jobs back lately. Between two ticks nothing
-    runs, so these limits look free now, although they were reached.
+    *runnable* has the same meaning as in ``ClaimFilter``. *held* are the limits that held jobs back recently. Between
+    two ticks nothing runs, so these limits look free now, although they were reached.
     """
     running = running_by_key(connection) if limits else {}
     now = full(limits, running)

@@ -19,9 +19,10 @@ from cronjobs.engine.store.sql import AMONG_IDS, group, is_postgresql, run
 from cronjobs.text import clean
 
 BATCH: Final = 500  # rows to fold in one transaction; on SQLite every other writer waits for it
-MANY: Final = 500  # at so many new rows, the next tick that did some work folds them; fewer wait for the hourly round
+# with this many new rows, the next tick that did any work folds them; fewer wait for the hourly round
+MANY: Final = 500
 KEPT_HOURS: Final = 31 * 24
-EVER: Final = 0  # the "hour" of the sum of all hours; real hours count from 1970
+EVER: Final = 0  # the "hour" that stands for all hours; real hours are numbered from 1970
 BY_HOUR: Final = frozenset({"attempts", "jobs"})  # the other kinds have only the sum of all hours
 LONGEST_LABEL: Final = 300  # characters
 MOST_NAMES: Final = {"attempts": 200, "jobs": 200, "scheduled": 1000, "occurrences": 1000}
@@ -123,15 +124,15 @@ _NOT_WAITED: Final = "CAST(NULL AS bigint)"
 def count_ends(connection: Connection, ids: Collection[int]) -> None:
     """Count the attempts of these jobs that this transaction has just ended, and the jobs that ended with them.
 
-    The counts come from the rows. So the end of an attempt that lost its lease does not count, and an attempt that was
-    recorded as timed out while its thread still ran counts by its final outcome. The caller has locked the jobs' rows,
-    so no newer attempt exists.
+    The counts come from the rows. So the late end of an attempt that lost its lease is not counted, and an attempt that
+    was recorded as timed out while its thread was still running is counted under its final outcome. The caller has
+    locked the jobs' rows, so no newer attempt exists.
     """
     _count(connection, ids, _ATTEMPTS, _WAITED)
 
 
 def count_jobs(connection: Connection, ids: Collection[int]) -> None:
-    """Count these jobs, which this transaction ended while they waited. Their attempts are counted already."""
+    """Count jobs that this transaction ended while they were waiting. Their attempts have already been counted."""
     _count(connection, ids, "", _NOT_WAITED)
 
 
@@ -254,11 +255,11 @@ def _put(connection: Connection, sums: Sums) -> None:
 
 
 def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> Sums:
-    """Merge all names of a kind beyond MOST_NAMES into OTHER, and add the new names that stay to *known*.
+    """Merge all names of a kind beyond MOST_NAMES into OTHER, and add the new names that are kept to *known*.
 
-    The first names stay, not the largest, because a counter would go backwards if its name dropped out of the largest
-    and came back. Among names that arrive together, the largest stay. Stored occurrences are not merged, because their
-    names are schedule ids, which are few.
+    The first names are kept, not those with the largest counts, because a counter would go backwards if its name
+    dropped out of the largest and came back. Among names that arrive together, those with the largest counts are kept.
+    Stored occurrences are not merged, because their names are schedule ids, which are few.
     """
     sizes: Counter[tuple[str, str]] = Counter()
     for key, each in sums.items():
@@ -274,7 +275,10 @@ def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> S
 
 
 def remove_old_hours(connection: Connection) -> bool:
-    """Delete the oldest hour if charts no longer show it. Return whether it did. The sum of all hours stays."""
+    """Delete the oldest hour if charts no longer show it.
+
+    Return whether an hour was deleted. The sum of all hours is kept.
+    """
     gone = run(
         connection,
         f"""DELETE FROM {COUNTS} WHERE at_hour < {_THIS_HOUR} - {KEPT_HOURS}
@@ -347,7 +351,7 @@ class HourSum(NamedTuple):
 
 
 def _numbers(**which: str) -> str:
-    """Return SQL for columns that each sum the counts of the rows that match a condition."""
+    """Return SQL columns. Each sums the counts of the rows that match one condition."""
     return ", ".join(
         f"CAST(sum(CASE WHEN {each} THEN c.count ELSE 0 END) AS bigint) AS {name}" for name, each in which.items()
     )
@@ -417,7 +421,7 @@ _ENDS: Final = " UNION ALL ".join(
 
 
 def by_type(connection: Connection, first: int) -> list[TypeSum]:
-    """Return the counts of each job type from the hour *first* (since 1970) on.
+    """Return the counts of each job type from hour *first* (numbered from 1970) on.
 
     Types beyond MOST_NAMES are folded into OTHER.
     """

@@ -33,7 +33,7 @@ def _all(connection: Connection) -> dict[str, Crashing]:
 
 
 def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Crashing]:
-    """Record that runners died while they ran these job types (type → runner).
+    """Record that runners died while running these job types (type → runner).
 
     Returns the types that now count as crashing.
     """
@@ -53,7 +53,7 @@ def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Cras
 
 
 def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str]:
-    """Count how jobs of watched types ended. Return the types that enough clean ends have cleared.
+    """Count how jobs of watched types ended. Return the types that have now had enough clean ends to be cleared.
 
     Ends are not counted if another session has locked their type's row.
     """

@@ -66,7 +66,7 @@ def keep_out(connection: Connection) -> None:
 
 
 def drop(connection: Connection, relations: Sequence[Relation]) -> None:
-    """Drop *relations* without CASCADE, so the drop fails if somebody's view or foreign key needs our tables."""
+    """Drop *relations* without CASCADE, so the drop fails if somebody's view or foreign key depends on our tables."""
     for kind in ORDER:
         names = [each.sql for each in relations if each.kind == kind]
         if not names:
@@ -82,7 +82,7 @@ def drop(connection: Connection, relations: Sequence[Relation]) -> None:
 
 
 def is_shared_file(connection: Connection, ours: Collection[Relation]) -> bool:
-    """Return whether a SQLite file also has another program's tables or views."""
+    """Return whether a SQLite file also contains another program's tables or views."""
     if connection.dialect.name != "sqlite":
         return False
     names = {each.name for each in ours}
@@ -140,6 +140,6 @@ class LastTick:
 
 
 def hosts_that_tick(ticks: Collection[Row[Any]], now: datetime, within: timedelta) -> list[LastTick]:
-    """Return the hosts that have ticked *within* this time, given the last tick of every host. Pure."""
+    """Return the hosts whose last tick began or ended at most *within* ago, given the last tick of every host. Pure."""
     signs = [(row.host, max(each for each in (row.started_at, row.finished_at) if each)) for row in ticks]
     return [LastTick(host, now - at) for host, at in signs if now - at <= within]

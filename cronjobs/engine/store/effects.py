@@ -1,4 +1,4 @@
-"""Every statement about an effect: to begin it, to end it, and for operators to list and settle it."""
+"""All statements about effects: to begin and end one, and for operators to list and settle them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Record:
 
 
 def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
-    """Record that this attempt begins *key*, unless a row exists; return whether it was inserted."""
+    """Record that this attempt begins the effect *key*, unless the key has a row. Return whether a row was inserted."""
     made = run(
         connection,
         f"""INSERT INTO {EFFECTS} (key, job_id, attempt, state, begun_at)
@@ -66,7 +66,7 @@ def find(connection: Connection, key: str) -> Record | None:
 
 
 def begin_again(connection: Connection, key: str, lease: Lease) -> None:
-    """Let this attempt take over an effect that was begun and never ended."""
+    """Let this attempt take over an effect that was begun but never ended."""
     run(
         connection,
         f"""UPDATE {EFFECTS} SET job_id = :job_id, attempt = :attempt, state = 'begun', begun_at = {NOW}
@@ -76,7 +76,10 @@ def begin_again(connection: Connection, key: str, lease: Lease) -> None:
 
 
 def mark(connection: Connection, key: str, state: str) -> None:
-    """Set the state to "skipped" or "stopped". The row keeps its attempt, so that attempt may still record its end."""
+    """Set the state to "skipped" or "stopped".
+
+    The row keeps its attempt, so the attempt can still record the effect as done.
+    """
     run(connection, f"UPDATE {EFFECTS} SET state = :state WHERE key = :key", key=key, state=state)
 
 
@@ -84,13 +87,13 @@ def mark(connection: Connection, key: str, state: str) -> None:
 
 
 def record(connection: Connection, key: str, lease: Lease, result: str | None) -> bool:
-    """Record that this attempt did the effect. *result* is JSON text.
+    """Record that this attempt carried out the effect. *result* is JSON text.
 
     Returns False if a newer attempt has begun the effect since. If the reply was lost, call this again; a second call
     changes nothing.
     """
-    # INSERT, because an operator may have removed the row, by settling the effect as not done too early. The attempt
-    # knows better.
+    # INSERT, because the row may be gone: an operator may have been too quick to settle the effect as not done. The
+    # attempt knows better.
     written = run(
         connection,
         f"""INSERT INTO {EFFECTS} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
@@ -105,7 +108,7 @@ def record(connection: Connection, key: str, lease: Lease, result: str | None) -
 
 
 def withdraw(connection: Connection, key: str, lease: Lease) -> None:
-    """Delete the record that this attempt began the effect, as if it had never begun."""
+    """Delete the record that this attempt began the effect, as if the effect had never begun."""
     run(
         connection,
         f"DELETE FROM {EFFECTS} WHERE key = :key AND job_id = :job_id AND attempt = :attempt AND state = 'begun'",
@@ -137,7 +140,10 @@ def remove(connection: Connection, key: str) -> None:
 
 
 def list_effects(connection: Connection, *, standing: str | None, prefix: str | None, limit: int) -> Sequence[Row[Any]]:
-    """Return effects with the table's columns and ``standing``, last begun first. A filter of None lets all pass."""
+    """Return effects with the table's columns and ``standing``, most recently begun first.
+
+    A filter that is None matches every effect.
+    """
     return run(
         connection,
         f"""SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, {_STANDING} AS standing

@@ -40,21 +40,21 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
 _JSON_TEXTS: Final = ("payload",)
 
 _REPLACING_ROWS: Final = group("rows", _COLUMNS | {"stays": "int"})
-# The caller has made room for a job that moves to another queue. A job that was to stay (``stays``) needs no room, but
-# only as long as it is still in its queue.
+# The caller has made room for a job that moves to another queue. A job that was expected to stay in its queue
+# (``stays``) needs no room, provided that it is still in that queue.
 _HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"
 # The column's default, for callers that give no name. SQLite does not know who is connected, so we pass the name.
 _CALLER: Final = either(
     postgresql="concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))", sqlite=":caller_"
 )
 # This is a scalar subquery because PostgreSQL plans NOT EXISTS as a join, and scans the whole table for each row while
-# statistics show an empty table. The key is looked up before the INSERT because ON CONFLICT waits for an open
-# transaction that has updated the row with that key, as every claim does.
+# the statistics say that the table is empty. The key is looked up before the INSERT because ON CONFLICT waits for an
+# open transaction that has updated the row with that key, as every claim does.
 _NOT_THERE: Final = either(
     postgresql=f"(SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = r.idempotency_key) IS NULL", sqlite="true"
 )
 _DUE_AT: Final = f"coalesce(r.run_at, {after_now('coalesce(r.delay_s, 0)')})"
-# Read these as ASCII: reading would fail if the encoding of the caller's connection lacks a character.
+# Read these as ASCII: reading would fail if the encoding of the caller's connection lacked a character.
 _KEY_IN_ASCII: Final = in_ascii("idempotency_key")
 _ROW_KEY_IN_ASCII: Final = in_ascii("j.idempotency_key")
 _QUEUE_IN_ASCII: Final = in_ascii("j.queue")
@@ -106,7 +106,7 @@ class NewJob:
     """A job to be inserted. Its texts and JSON have been checked.
 
     If ``run_at`` is None, the job is due ``delay_s`` seconds from now, or at once if ``delay_s`` is None, too. The
-    fields have the names of ``_COLUMNS``.
+    fields are named like the columns in ``_COLUMNS``.
     """
 
     job_type: str
@@ -214,7 +214,7 @@ def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[
 def _storable(connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     """Return *rows*, or raise PayloadError if they contain a character that the database cannot store.
 
-    If the database refused the character instead, the caller's transaction would be lost.
+    If the database rejected the character instead, the caller's transaction would be aborted.
     """
     encoding = server_encoding(connection)
     if encoding == UTF8:

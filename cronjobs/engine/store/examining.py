@@ -22,10 +22,9 @@ TICKS_LOOKED_AT: Final = 120
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The server's facts about itself.
+    """What the server reports about itself.
 
-    If ``pooled``, a pooler sits between us and the server, because the process id told to the driver is not the
-    server's.
+    ``pooled`` is true if the process id reported to the driver is not the server's, so a pooler must be in between.
     """
 
     version: int  # 170002
@@ -157,7 +156,7 @@ def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, 
 
 @dataclass(frozen=True)
 class SqliteFile:
-    """The SQLite file has ``pages`` of ``page_size`` bytes. ``free`` of them are empty."""
+    """The size of the SQLite file: ``pages`` pages of ``page_size`` bytes, of which ``free`` are unused."""
 
     journal_mode: str
     pages: int

@@ -29,7 +29,7 @@ _LEASE_LATER: Final = after_now("-:began_ago + :lease_s")
 
 @dataclass(frozen=True)
 class ExecRow:
-    """The facts about a run when it begins. The run began ``began_ago`` before the database's now."""
+    """The facts about a run when it begins. The run began ``began_ago`` before the database's current time."""
 
     key: str
     job_type: str
@@ -111,7 +111,8 @@ _PRUNE: Final = f"""
 def prune(connection: Connection, kept: Mapping[Status, timedelta]) -> int:
     """Delete up to 500 old runs of each status, and return how many were deleted.
 
-    A foreign key deletes their history. This is for a database without a project, which no tick prunes.
+    Their history is deleted with them, by a foreign key. This is for a database without a project, which no tick
+    prunes.
     """
     return sum(
         len(run(connection, _PRUNE, status=status.value, kept_s=span.total_seconds()).all())
@@ -120,7 +121,7 @@ def prune(connection: Connection, kept: Mapping[Status, timedelta]) -> int:
 
 
 def running_here(connection: Connection, host: str) -> list[Any]:
-    """Return up to 200 runs of *host* whose end is not recorded."""
+    """Return up to 200 runs of *host* whose end has not been recorded."""
     return list(
         run(
             connection,
@@ -149,9 +150,9 @@ class LatestRun:
 
 
 MOST_IN_STRIP: Final = 1500
-MOST_NAMES: Final = 1000  # names whose runs are read; more names are a finding
-# A row with an "exec:" type that has begun was written by exec. Repeat the index's predicate, or the planner may not
-# use the index.
+MOST_NAMES: Final = 1000  # most names whose runs are read; having more is a finding
+# A row that has an "exec:" type and has started was written by exec. Repeat the index's predicate, or the planner may
+# not use the index.
 _BEGAN_BY_EXEC: Final = f"({IS_EXEC} AND j.started_at IS NOT NULL)"
 
 
@@ -177,7 +178,7 @@ _NAMES: Final = f"""
 def latest(connection: Connection) -> dict[str, list[LatestRun]]:
     """Return the two newest runs of each name, newest first, by job type.
 
-    With more than ``MOST_NAMES`` names, one extra name is returned.
+    If there are more than ``MOST_NAMES`` names, one extra name is returned, so the caller can tell.
     """
     rows = run(connection, _NAMES, most=MOST_NAMES + 1).all()
     return _by_type(connection, [id_ for row in rows for id_ in (row.id, row.before) if id_ is not None])
@@ -186,9 +187,9 @@ def latest(connection: Connection) -> dict[str, list[LatestRun]]:
 def begun_between(
     connection: Connection, job_type: str, begin: datetime | None, end: datetime | None, limit: int
 ) -> list[LatestRun]:
-    """Return up to *limit* runs of one name that began from *begin* to *end*, newest first.
+    """Return up to *limit* runs of one name that began between *begin* and *end*, newest first.
 
-    A bound that is None lets all runs pass.
+    A bound that is None does not apply.
     """
     ids = run(
         connection,
@@ -213,8 +214,8 @@ _LATELY: Final = f"""
 def quarters_lately(connection: Connection, job_type: str, first: int, count: int) -> str:
     """Return one letter for each of *count* quarter-hours, beginning with number *first*.
 
-    A letter says what became of the runs that began in that quarter-hour. Only the newest MOST_IN_STRIP runs are read,
-    enough for one run a minute for a day.
+    The letter shows what became of the runs that began in that quarter-hour. Only the newest MOST_IN_STRIP runs are
+    read, enough for one run a minute for a day.
     """
     begin = datetime.fromtimestamp(first * QUARTER.total_seconds(), UTC)
     rows = run(connection, _LATELY, job_type=job_type, begin=begin, most=MOST_IN_STRIP)

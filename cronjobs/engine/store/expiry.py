@@ -44,7 +44,7 @@ def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Leased:
-    """A lease and when it ends. ``lease_s`` is how long its runner's leases are, in seconds, or None if unknown."""
+    """A lease and when it ends. ``lease_s`` is the length of its runner's leases in seconds, or None if unknown."""
 
     lease: Lease
     job_type: str
@@ -78,7 +78,8 @@ def expired_leases(
 ) -> tuple[datetime, list[Expired]]:
     """Lock up to *limit* jobs whose lease has expired by the database's clock, or is held by one of *dead*.
 
-    Returns the database's now, and the jobs. Skips rows that other sessions have locked, and jobs of *working* runners.
+    Returns the database's current time, and the jobs. Skips rows that other sessions have locked, and jobs of *working*
+    runners.
     """
     rows = run(
         connection,
@@ -110,7 +111,7 @@ def expired_leases(
 def _with_a_fence(connection: Connection, job: Job) -> Job:
     """Return *job* with a ``locked_by`` that can be compared. The caller has locked the job's row.
 
-    Plain SQL may have written bytes into ``locked_by`` that are no valid text. If so, the row is corrected.
+    Plain SQL may have written bytes into ``locked_by`` that are not valid text. If so, the row is corrected.
     """
     if isinstance(job.locked_by, BrokenText):
         clean = str(job.locked_by)

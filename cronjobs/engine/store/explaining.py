@@ -80,7 +80,7 @@ def schedule_names(connection: Connection) -> list[str]:
 def trail(connection: Connection, actions: Collection[str], subjects: Collection[str]) -> Sequence[Row[Any]]:
     """Return the audit entries with these actions and subjects, oldest first.
 
-    The subject of "define" and "retire" is a schedule's name. The subject of "pause" has the scope, too: "queue mail".
+    The subject of "define" and "retire" is a schedule's name. The subject of "pause" includes the scope: "queue mail".
     """
     return connection.execute(
         select(audit)
@@ -140,7 +140,7 @@ def rows_between(
 def rows_naming(connection: Connection, job_ids: Collection[int], outcome: str | None = None) -> Sequence[Row[Any]]:
     """Return the ledger rows that name these jobs, with the names and definitions of their schedules.
 
-    A row names the job that its occurrences made, gave way to, or were coalesced into.
+    A row names the job that its occurrences created, gave way to, or were coalesced into.
     """
     return run(
         connection,
@@ -202,7 +202,7 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
 
 
 def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """Return the audit entries of what people did to a job, alone or in a batch."""
+    """Return the audit entries of what people did to a job, by itself or as part of a batch."""
     return run(
         connection,
         f"""
@@ -215,9 +215,10 @@ def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
 
 
 def place_in_line(connection: Connection, job_id: int, runnable: Collection[str] | None) -> Row[Any] | None:
-    """Return a waiting job's ``priority``, and the job of its schedule that it waits for: ``first_id``, ``running``.
+    """Return a waiting job's ``priority``, and which job of its schedule it is waiting for (``first_id``, ``running``).
 
-    The last two are None if the job waits for no other job of its schedule. *runnable* is as in ``ClaimFilter``.
+    The last two are None if the job is not waiting for another job of its schedule. *runnable* has the same meaning as
+    in ``ClaimFilter``.
     """
     return run(
         connection,
@@ -237,7 +238,7 @@ def place_in_line(connection: Connection, job_id: int, runnable: Collection[str]
 
 
 def jobs_of_type(connection: Connection, job_type: str) -> Row[Any]:
-    """Return how many jobs of a type wait, how many of these are due, and the id of the job due first."""
+    """Return how many jobs of a type are waiting, how many of these are due, and the id of the job due first."""
     return run(
         connection,
         f"""
@@ -304,7 +305,7 @@ def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> 
     A difference of one second is allowed, because the tick's start and end, and its decision, were read from the
     database's clock at different times.
     """
-    # With CROSS JOIN, SQLite keeps this order, so each moment takes one step into the index of ticks.
+    # With CROSS JOIN, SQLite keeps this join order, so each moment takes one search of the ticks' index.
     rows = run(
         connection,
         f"""
@@ -357,9 +358,9 @@ def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | Non
 
 
 def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]:
-    """Return the last tick of *tick*'s host before the host's next tick that recorded job types.
+    """Return the last tick to which the job types that *tick* recorded still apply.
 
-    Most ticks record no types, so the types that *tick* recorded still apply.
+    It is the last tick of the same host before the host's next tick that recorded types. Most ticks record none.
     """
     return run(
         connection,
@@ -374,7 +375,7 @@ def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]
 
 
 def first_tick_without(connection: Connection, knew: Row[Any]) -> datetime:
-    """Return when the first tick began after the last tick that could run a type.
+    """Return the start of the first tick after the last one that could run a type.
 
     *knew* is the last tick that recorded the type. Because most ticks record no types, the result is the next tick of
     the same host that recorded any, or else the first tick of any host after that host's last tick.

@@ -16,10 +16,10 @@ from cronjobs.engine.store.sql import run
 IN_A_ROW: Final = 3
 TYPES: Final = 100  # types to read: those with the most failures
 JOBS_READ: Final = 3  # jobs to read of each type: those that failed last
-ATTEMPTS: Final = 100  # attempts to read of each job, newest first: a job may have snoozed for a year
+ATTEMPTS: Final = 100  # attempts to read of each job, newest first: a job that snoozed for a year has very many
 SUCCESSES: Final = 5000  # successful attempts to read, of all types, newest first
 
-# Only jobs that wait for another try: a dead job is a finding already.
+# Only jobs that are waiting for another try: a dead job is already a finding.
 _FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NULL
       OR NOT EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.name = j.schedule AND s.status = 'active'))"""
 
@@ -28,7 +28,7 @@ _FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NU
 class FailingType:
     """A type whose attempts have all failed since ``since``, at least IN_A_ROW of them.
 
-    ``jobs`` is how many of its jobs wait for another try.
+    ``jobs`` is how many of its jobs are waiting for another try.
     """
 
     job_type: str
@@ -37,7 +37,7 @@ class FailingType:
 
 
 def failing_types(connection: Connection) -> list[FailingType]:
-    """Return the failing types, by name.
+    """Return the failing types, sorted by name.
 
     This reads all waiting jobs once, then a few attempts of suspected types and the newest successes.
     """

@@ -15,7 +15,7 @@ from cronjobs.engine.store.sql import AMONG_KEYS, is_postgresql, run
 from cronjobs.errors import SchemaMissing
 from cronjobs.text import decoded, one_line
 
-LONGEST: Final = 4000  # characters of a text; more than cronjobs ever writes
+LONGEST: Final = 4000  # characters to read of a text; cronjobs never writes more
 _JSON: Final = ("payload", "meta", "result", "progress", "policy")
 _TEXTS: Final = (
     *("job_type", "queue", "status", "last_error", "error_type", "idempotency_key", "released_key", "schedule"),
@@ -34,8 +34,8 @@ class JobName(NamedTuple):
         return f"job {self.id}" if self.key is None else f'the job with idempotency key "{one_line(self.key, 200)}"'
 
 
-# How a driver reads instants, JSON and texts depends on the app's connection. So instants are read as numbers, texts
-# and JSON as hexadecimal digits of their bytes. Such values are the same on every connection.
+# How a driver reads instants, JSON and texts depends on the app's connection. So instants are read as numbers, and
+# texts and JSON as the hexadecimal digits of their bytes. Such values are the same on every connection.
 def _text(column: str) -> str:
     shown = f"substr({column}, 1, {LONGEST})"
     return either(postgresql=in_ascii(shown), sqlite=f"CASE WHEN {column} IS NOT NULL THEN hex({shown}) END")
@@ -76,7 +76,7 @@ _BY_KEY: Final = f"""j.id = coalesce((SELECT k.id FROM {JOBS} k WHERE k.idempote
 def find_row(connection: Connection, name: JobName) -> dict[str, Any] | None:
     """Return the columns of a job, or None if there is no such job.
 
-    JSON comes as text, and instants as microseconds since 1970.
+    JSON is returned as text, and instants as microseconds since 1970.
     """
     if cannot_be_there(connection, name):
         return None
@@ -98,7 +98,7 @@ def _read(connection: Connection, digits: str) -> str:
 
 
 def cannot_be_there(connection: Connection, name: JobName) -> bool:
-    """Return whether the key has a character that this database cannot store.
+    """Return whether the key contains a character that this database cannot store.
 
     A query for such a key would abort the app's transaction.
     """

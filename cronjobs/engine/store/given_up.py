@@ -1,7 +1,7 @@
-"""The work that cronjobs gave up for good.
+"""Work that cronjobs has given up on for good.
 
 Each audit entry about such work is a finding until a person acknowledges it. Later runs do not end the finding, because
-they do not make up for the work.
+they do not make up for the lost work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fetch jobs, as much of each as can be read, whatever plain SQL wrote into its row."""
+"""Fetch jobs, reading as much of each as possible, whatever plain SQL wrote into its row."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def job_from(row: Sequence[Any]) -> Job:
         if value.__class__ in (BrokenText, BadJson) or value == UNREAD:
             fault = _fault(name, value)
             if fault is not None:
-                job = job._replace(payload=fault)  # the job dies of this fault when it comes to run
+                job = job._replace(payload=fault)  # the job dies of this fault when its turn comes
                 break
     meta: Any = job.meta
     if meta != {}:
@@ -91,7 +91,7 @@ def job_from(row: Sequence[Any]) -> Job:
 
 
 def _fault(name: str, value: Any) -> BadJson | None:
-    """Return why a job with this *value* must not run, since its meaning is unclear, or None if it may run."""
+    """Return why a job with this *value* must not run (the value's meaning is unclear), or None if the job may run."""
     if isinstance(value, BrokenText):
         return BadJson(NOT_UTF8, name)
     if value == UNREAD:

@@ -83,10 +83,10 @@ def types_recorded_at(connection: Connection) -> datetime | None:
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
     """Return the job types that some host may still run, or None if no tick has recorded any.
 
-    Claims and schedules use these types. The lists that ticks of the last *within* recorded all count, because a tick
-    that began before a deploy may still run jobs of types that are gone. Idle ticks load no handlers, so the last list
-    of each host that still ticks counts as well. If no tick has loaded handlers for that long, the last recorded lists
-    are used.
+    Claims and schedules use these types. Every list that a tick recorded in the last *within* counts, because a tick
+    that began before a deploy may still be running jobs of types that the deploy removed. Idle ticks load no handlers,
+    so the last list of each host that still ticks counts as well. If no tick has loaded handlers for that long, the
+    last recorded lists are used.
     """
     rows = run(
         connection,
@@ -110,7 +110,10 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
 
 @dataclass(frozen=True)
 class ListUse:
-    """Ticks of ``host`` recorded one list of job types. ``first`` and ``last`` are ids of such ticks."""
+    """One list of job types that ticks of ``host`` recorded.
+
+    ``first`` and ``last`` are the ids of the first and last such tick.
+    """
 
     host: str
     hash: str

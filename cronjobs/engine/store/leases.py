@@ -56,8 +56,8 @@ _BY_ID: Final = either(
     postgresql="j.id = ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:id_rows AS json)) v))",
     sqlite="true",
 )
-# An attempt may end before it notices that it was cancelled. Even then its job is not retried. The audit trail has who
-# cancelled the job and why. If a cancelled command left something running, the outcome's error says so.
+# An attempt may end before it notices that it was cancelled. Even then its job is not retried. The audit trail records
+# who cancelled the job and why. If a cancelled command left something running, the outcome's error says so.
 _TO_CANCEL: Final = "j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')"
 _CANCEL_WORDS: Final = f"""
       coalesce((SELECT 'cancelled by ' || coalesce(a.actor, 'someone') || coalesce(': ' || a.why, '') FROM {AUDIT} a
@@ -78,7 +78,7 @@ _BEGAN_AT: Final = after_now("-o.ended_ago - o.duration")
 class Renewal:
     """The result of a renewal, as sets of job ids.
 
-    ``lost`` leases are gone for good. ``succeeded`` jobs were ended by their attempts in a transaction of their own
+    ``lost`` leases are gone for good. ``succeeded`` jobs were ended by their own attempts, in the user's transaction
     (``finish_here``). Jobs in none of the sets were locked by another session, so try them again next turn.
     """
 
@@ -91,7 +91,7 @@ class Renewal:
 def renew(
     connection: Connection, leases: Sequence[Lease], lease: timedelta, reports: Mapping[int, Report] = NO_REPORTS
 ) -> Renewal:
-    """Extend leases to *lease* from the database's now. Return which were renewed, asked to cancel, or lost.
+    """Extend leases to *lease* from the database's current time. Return which were renewed, asked to cancel, or lost.
 
     *reports*, by job id, are written in the same statement. Jobs without a report keep their progress and output.
     """
@@ -183,7 +183,7 @@ def _report_row(connection: Connection, each: Lease | Report) -> tuple[Any, ...]
     if isinstance(each, Lease):
         return (*each, None, None)
     how_far = each.reported.progress
-    # In JSON, a character that the server lacks would be an escape, which the server refuses.
+    # In JSON, a character that the server's encoding lacks would become an escape, which the server rejects.
     if how_far.note is not None and server_encoding(connection) != UTF8:
         how_far = how_far._replace(note=how_far.note.encode("ascii", "backslashreplace").decode())
     progress = row_value(each.reported._replace(progress=how_far))
@@ -229,8 +229,8 @@ class Written:
 
     The ends of ``written`` jobs took effect. The ends of ``lost`` jobs failed the fence for good. The rows of all other
     jobs are locked by another session, so try those jobs again. ``cancelled`` are the written jobs that are now
-    cancelled whatever their outcome, with who asked and why. ``succeeded`` are the written jobs that their attempts had
-    ended in a transaction of their own.
+    cancelled, whatever their outcome, each with who cancelled it and why. ``succeeded`` are the written jobs that their
+    own attempts had already ended, in the user's transaction.
     """
 
     written: frozenset[int]
@@ -244,8 +244,8 @@ _MISFIT_AFTER: Final = f"""CASE WHEN o.error_type = '{MISFIT}' THEN coalesce(j.m
       WHEN o.outcome IN ('succeeded', 'failed', 'timed_out', 'snoozed') THEN NULL ELSE j.misfit_since END"""
 
 
-# The history may already have a row, because a timeout is recorded while the attempt's thread still runs. A result that
-# the attempt returns before it is stopped counts, and replaces that row.
+# The history may already have a row, because a timeout is recorded while the attempt's thread is still running. A
+# result that the attempt returns before it is stopped counts, and replaces that row.
 _HISTORY_COLUMNS: Final = """(job_id, attempt, outcome, started_at, finished_at, runner, worker, error_type, error,
       traceback, output)"""
 _HISTORY_VALUES: Final = f"""
@@ -330,7 +330,9 @@ def _write_history(connection: Connection, ends: Group) -> None:
 
 
 def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozenset[int]:
-    """Write history rows of attempts that still run past their timeout or the grace period. They keep their leases.
+    """Write history rows for attempts that are still running after their timeout or the grace period.
+
+    The attempts keep their leases.
 
     Returns the ids of the jobs whose history was written. Rows that another session has locked are left for the next
     turn, because the history's foreign key would make the whole turn wait for them.
@@ -370,7 +372,7 @@ def adopt(
     at_most: int,
     policy: str | None = None,
 ) -> Job | None:
-    """Take the lease *held* over for *locked_by*, keeping the attempt. Return the job.
+    """Transfer the lease *held* to *locked_by*, keeping the attempt. Return the job.
 
     Returns None if the lease is gone, or if *host* already runs *at_most* long jobs. *policy* is JSON by which recovery
     will judge the attempt. If *policy* is None, the policy that the claim wrote stays. This is a compare-and-swap:

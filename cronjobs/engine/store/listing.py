@@ -1,4 +1,4 @@
-"""Every statement of the commands that only read: status, jobs, schedules, history. Nothing here writes.
+"""All statements of the read-only commands: status, jobs, schedules, history. Nothing here writes.
 
 A million finished jobs must not slow these commands down. So every statement uses an index. Some have a shape that
 makes the planner choose the index. A test checks the query plans on both databases.
@@ -60,9 +60,8 @@ HOSTS_AT_MOST: Final = 200  # hosts to read; in containers every tick may have a
 STREAM_BATCH: Final = 2000  # rows in memory at once
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")  # outcomes without a run at the due time
 
-# If an occurrence's row now says "enqueued", its outcome may have been another one at the due time. The row's reason
-# tells which: a wrong clock ran the occurrence early, or a person's backfill ran it after it had been missed or
-# skipped.
+# If an occurrence's row now says "enqueued", its outcome at the due time may have been different. The row's reason says
+# which: a wrong clock ran the occurrence early, or a person's backfill ran it after it had been missed or skipped.
 _LATER_OR_EARLIER: Final = {"early": f"{RAN_EARLY}%"} | {
     became: f"{BACKFILLED} %{BEFORE}{became}%" for became in ("missed", "skipped")
 }
@@ -102,10 +101,10 @@ RUN_SECONDS: Final = either(
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-MOST_QUEUES: Final = 1000  # queues read one by one; the rest is summed
+MOST_QUEUES: Final = 1000  # most queues listed one by one; the rest are summed up
 MOST_GROUPS: Final = 1000  # groups of due jobs to read, by queue and type
 
-# Any enqueuer can invent queues and types, so no command reads all of them. The rest is summed.
+# Any enqueuer can invent queues and types, so no command lists all of them. The rest are summed up.
 _BY_QUEUE: Final = f"""
   WITH each AS (
     SELECT j.queue, count(*) AS waiting, count(*) FILTER (WHERE j.status = 'failed') AS failed,
@@ -121,9 +120,9 @@ _BY_QUEUE: Final = f"""
 
 
 class WaitingQueue(NamedTuple):
-    """How many jobs of a queue wait, and how many of these have failed or are due.
+    """How many jobs of a queue are waiting, and how many of these have failed or are due.
 
-    ``run_at`` is that of the oldest due job.
+    ``run_at`` is the oldest due job's.
     """
 
     queue: str
@@ -134,7 +133,10 @@ class WaitingQueue(NamedTuple):
 
 
 class WaitingQueues(NamedTuple):
-    """Capped queues and the fullest others, by name. ``others`` more queues have ``in_others`` jobs."""
+    """Capped queues and the fullest of the rest, sorted by name.
+
+    ``others`` is the number of queues not listed, and ``in_others`` counts their jobs.
+    """
 
     queues: list[WaitingQueue]
     others: int
@@ -145,8 +147,8 @@ class WaitingQueues(NamedTuple):
 def waiting_by_queue(connection: Connection) -> WaitingQueues:
     """Count the waiting jobs of each queue, in one pass over the index of waiting jobs by queue.
 
-    No index has the status, so each row is looked up. Neighbours in this index, unlike those in the index by type, were
-    often enqueued together.
+    No index contains the status, so each row is looked up. Neighbours in this index, unlike those in the index by type,
+    were often enqueued together, so their rows lie close to each other.
     """
     rows = run(connection, _BY_QUEUE, limit=MOST_QUEUES).all()
     found = [WaitingQueue(row.queue, row.waiting, row.failed, row.due, row.run_at) for row in rows]
@@ -189,10 +191,10 @@ _LATE_FROM: Final = f"""
 
 
 class DueGroups(NamedTuple):
-    """Due jobs, grouped by queue and type. A group is ``known`` if its type was given.
+    """Due jobs, grouped by queue and type.
 
-    The numbers are about the groups that were not read: ``late`` counts their late jobs of given types, ``types`` their
-    types that were not given, and ``due`` the due jobs of those types.
+    A group is ``known`` if the caller knows its type. The numbers cover the groups that were not read: ``late`` counts
+    their late jobs of known types, ``types`` their unknown types, and ``due`` the due jobs of these unknown types.
     """
 
     groups: Sequence[Row[Any]]
@@ -219,7 +221,7 @@ def due_groups(connection: Connection, late: timedelta, known: Collection[str]) 
 
 
 def waiting_by_other_types(connection: Connection, known: Collection[str], limit: int) -> dict[str, int]:
-    """Count waiting jobs, due or not, by type, for types that are not *known*; the most frequent ones."""
+    """Count the waiting jobs, due or not, of types that are not *known*. Return the *limit* most frequent types."""
     rows = run(
         connection,
         f"SELECT j.job_type, count(*) AS jobs FROM {JOBS} j WHERE j.{WAITING} AND NOT (j.job_type {AMONG_NAMES}) "
@@ -231,7 +233,7 @@ def waiting_by_other_types(connection: Connection, known: Collection[str], limit
 
 
 def late_from(connection: Connection, queue: str, job_type: str, late: timedelta) -> datetime | None:
-    """Return since when the first late job of a queue and type could have run: from when it existed and was due.
+    """Return when the first late job of a queue and type could first have run: when it existed and was due.
 
     Only the OLDEST_READ jobs that fell due first are read. Returns None if all of these were created less than *late*
     ago.
@@ -245,10 +247,10 @@ def late_from(connection: Connection, queue: str, job_type: str, late: timedelta
 def running_jobs(
     connection: Connection, limit: int, queue: str | None = None, *, with_exec: bool = True
 ) -> Sequence[Row[Any]]:
-    """Return leased jobs, the longest running first. If *queue* is None, all queues count.
+    """Return leased jobs, the longest running first. If *queue* is None, jobs of all queues are returned.
 
     With *with_exec*, runs of exec are included. ``recorded`` is the outcome that a tick has already recorded for an
-    attempt whose thread ran on. Such a lease ends by itself.
+    attempt whose thread kept running. The lease of such an attempt ends by itself.
     """
     return run(
         connection,
@@ -277,7 +279,7 @@ def running_count(connection: Connection) -> tuple[int, int]:
 
 
 def dead_counts(connection: Connection) -> dict[str, int]:
-    """Return how many jobs are dead: in all, in the last 24 hours, in the last hour."""
+    """Return how many jobs are dead: in total, in the last 24 hours and in the last hour."""
     row = run(
         connection,
         f"""
@@ -337,7 +339,7 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
 
 @dataclass(frozen=True)
 class Filter:
-    """The filter of a list of jobs. A field that is None lets all jobs pass.
+    """The filter of a list of jobs. A field that is None matches every job.
 
     A job passes ``since`` if it was created, begun, failed or ended then or later. ``cause`` is the key of a cause;
     only open dead jobs have one. The parts, the key and the ids are for ``walking``, which reads a bounded number of
@@ -379,7 +381,7 @@ def _list_of_cause(connection: Connection, wanted: Filter, limit: int) -> list[R
 
 
 def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
-    """Return the jobs that exist among these, in this order."""
+    """Return those of the jobs that exist, in the order of *ids*."""
     found: dict[int, Row[Any]] = {}
     for first in range(0, len(ids), STREAM_BATCH):
         batch = ids[first : first + STREAM_BATCH]
@@ -394,7 +396,8 @@ def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
 def _of_cause(connection: Connection, wanted: Filter, *columns: ColumnElement[Any]) -> Generator[Any]:
     """Yield the open dead jobs of the cause, the last to die first.
 
-    Only Python can tell the cause, so this reads all dead jobs that pass the other filters, one after another.
+    Only Python code can determine a job's cause, so this reads all dead jobs that pass the other filters, one after
+    another.
     """
     since = [] if wanted.since is None else [jobs.c.finished_at >= wanted.since]
     why = [each.label(f"why_{each.name}") for each in shown(connection, (jobs.c.job_type, jobs.c.error_type))]
@@ -413,8 +416,8 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int)
     chosen: Select[Any] = select(*columns).where(*_plainly(wanted))
     if wanted.status in FINAL:
         ended = [*in_status(wanted.status, wanted.since), *_plainly(wanted)]
-        # The index does not have the id, so rows are sorted. The rows from ``since`` on are few. Without that bound and
-        # without statistics, PostgreSQL sorted all rows.
+        # The index does not contain the id, so rows must be sorted. The rows from ``since`` on are few. Without that
+        # bound and without statistics, PostgreSQL sorted all rows.
         last = select(jobs.c.finished_at).where(*ended).order_by(jobs.c.finished_at.desc()).limit(limit).subquery()
         since = select(func.min(last.c.finished_at)).scalar_subquery()
         return chosen.where(*ended, jobs.c.finished_at >= since).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
@@ -470,7 +473,7 @@ def error_groups(
     """Group jobs by their type and by the kind and text of their last error. Yield the largest groups first.
 
     A group has its number of jobs, its first and last time, and one job's id. ``all_jobs`` counts the jobs of all
-    groups, of which at most *limit* are returned. Only the *newest* jobs that came into each status are read. If
+    groups, although at most *limit* groups are returned. Only the last *newest* jobs to enter each status are read. If
     *newest* is None, all are read.
     """
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
@@ -489,7 +492,7 @@ _ERROR: Final = cast(func.substr(jobs.c.last_error, 1, ERROR_READ + 1), Text).la
 
 
 def newest_of(status: Status, since: datetime | None, most: int) -> Select[Any]:
-    """Return a query for the ids of the last *most* jobs that came into *status*. It uses the status's index."""
+    """Return a query for the ids of the last *most* jobs to enter *status*. It uses the status's index."""
     at = jobs.c.finished_at if status in FINAL else jobs.c.last_failed_at
     return select(jobs.c.id).where(*in_status(status, since)).order_by(at.desc(), jobs.c.id.desc()).limit(most)
 
@@ -536,7 +539,7 @@ def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple
 
 
 def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """Return the ledger rows that a job was made for, and those coalesced into it or skipped because of it."""
+    """Return the ledger rows that a job was created for, and those coalesced into it or skipped because of it."""
     return connection.execute(
         select(occurrences, schedules.c.name.label("schedule"))
         .join(schedules, schedules.c.id == occurrences.c.schedule_id)
@@ -564,7 +567,7 @@ def ledger(connection: Connection, schedule_id: int, limit: int) -> Sequence[Row
 _WHEN: Final = {"attempt": "r.finished_at", "death": "j.finished_at", "occurrence": "c.last_for"}
 _WHO: Final = f"""CAST(substr(j.schedule, 1, {LONGEST}) AS text) AS schedule,
             CASE WHEN j.schedule IS NULL THEN CAST(substr(j.job_type, 1, {LONGEST}) AS text) END AS job_type"""
-# Leave out tracebacks and outputs: those of one night can be hundreds of megabytes. "jobs show" prints them.
+# Leave out tracebacks and outputs: one night's can add up to hundreds of megabytes. "jobs show" prints them.
 _BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]
 
 
@@ -831,7 +834,7 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
 
 
 def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
-    """Whether *host* has ticked at least *times* times, as far as rows are kept."""
+    """Whether *host* has ticked at least *times* times, as far as the stored rows show."""
     statement = f"SELECT 1 FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1 OFFSET :before"
     return run(connection, statement, host=host, before=times - 1).first() is not None
 

@@ -1,4 +1,7 @@
-"""The meta row, which names the database's owner and the code that may use it. Reading the row needs no alembic."""
+"""The meta row, which names the database's owner and the code that may use it.
+
+Reading the row does not require alembic.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def require_schema(connection: Connection) -> Meta:
 def require_revision(schema_revision: str, oldest_code: str) -> None:
     """Raise SchemaTooOld or SchemaTooNew if this code cannot use the schema.
 
-    Revisions have four digits, so they compare as text.
+    Revisions have four digits, so they can be compared as text.
     """
     if schema_revision < SCHEMA_REVISION:
         raise SchemaTooOld(found=schema_revision, needed=SCHEMA_REVISION)
@@ -139,7 +142,10 @@ def has_table(connection: Connection, name: str) -> bool:
 
 
 def qualified(connection: Connection, name: str) -> str:
-    """Return *name* with the configured schema, or alone if none is configured, so the search_path finds it."""
+    """Return *name* qualified with the configured schema.
+
+    If none is configured, return *name* alone, for the search_path.
+    """
     schema = schema_of(connection)
     if schema is None:
         return name
@@ -154,7 +160,7 @@ def database_name(connection: Connection) -> str:
         return str(where())
     url = connection.engine.url
     if connection.dialect.name == "sqlite" and url.database:
-        # A relative path means another file to an app in another folder.
+        # A relative path means a different file to an app in another folder.
         url = url.set(database=str(Path(url.database).absolute()))
     # The query string may contain a password, too.
     return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)

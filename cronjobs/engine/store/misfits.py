@@ -34,7 +34,7 @@ _RUNNERS_HOST: Final = either(
 
 
 def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Refusals]:
-    """Return the facts about the jobs among *ids* whose first misfit was long enough ago to give the jobs up.
+    """Return the facts about the jobs among *ids* whose first misfit was long enough ago to give up on the jobs.
 
     The caller holds the jobs' leases. The caller's own version counts as having refused the jobs.
     """
@@ -145,7 +145,7 @@ def _outlived(said: object) -> str:
 
 @dataclass(frozen=True)
 class WaitingMisfits:
-    """The jobs of one type that wait for code that accepts their payloads.
+    """The jobs of one type that are waiting for code that accepts their payloads.
 
     ``first`` and ``newest`` are job ids. ``error`` is the error of the job ``first``.
     """

@@ -14,8 +14,8 @@ from cronjobs.engine.store.sql import run
 class Gap(NamedTuple):
     """The facts about a job id that does not exist.
 
-    ``highest`` is the highest id ever given, or None if this role may not see it. ``highest_here`` is the highest id of
-    an existing job. If ``in_ledger``, the ledger names the id, so a job once had it. ``made_after`` is when the job
+    ``highest`` is the highest id ever assigned, or None if this role may not see it. ``highest_here`` is the highest id
+    of an existing job. If ``in_ledger``, the ledger names the id, so a job once had it. ``made_after`` is when the job
     with the next lower id was created, or None if there is none.
     """
 
@@ -41,6 +41,6 @@ _GAP: Final = f"""
 
 
 def gap_at(connection: Connection, job_id: int) -> Gap:
-    """Return the facts about *job_id*, which does not exist."""
+    """Return what the database knows about *job_id*, an id that no job has now."""
     row = run(connection, _GAP, id=job_id).one()
     return Gap(row.highest, row.highest_here, bool(row.in_ledger), row.created_at)

@@ -1,4 +1,4 @@
-"""Read due jobs that wait: a few rows from each lane of the queue, however long the lanes are."""
+"""Read due jobs that are still waiting: a few rows from each lane of the queue, however long the lanes are."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def types_waiting(connection: Connection) -> list[str]:
 
 
 def lanes_due(connection: Connection, runnable: Collection[str] | None) -> list[WaitingLane]:
-    """Return the lanes with due jobs of any type. *runnable* is as in ``ClaimFilter``."""
+    """Return the lanes with due jobs of any type. *runnable* has the same meaning as in ``ClaimFilter``."""
     types = group_value(connection, types_waiting(connection))
     every = {"fitting": types, "known": types, "remaining": ANY_TIMEOUT, "longest": ANY_TIMEOUT}
     facts = {"runnable": runnable_value(connection, runnable), "most": COUNTED, "sample": SAMPLE}

@@ -1,6 +1,6 @@
 """Operators' actions on jobs, in short batches: retry, cancel, dismiss, and release jobs whose runner is gone.
 
-No statement waits for a locked row. It skips the row, and the caller tries again.
+No statement waits for a locked row: it skips the row, and the caller tries again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class OperatorAction:
-    """An action with who does it, where and why, for the audit trail.
+    """An operator's action, with who takes it, where and why, for the audit trail.
 
     ``filter`` is how the jobs were chosen, or None if they were chosen by id. If ``as_of`` is given, only jobs that
     have not ended or failed since then are changed.
@@ -90,9 +90,9 @@ class OperatorAction:
 
 
 def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
-    """Make dead, cancelled or failed jobs due now, with all their tries.
+    """Make dead, cancelled or failed jobs due now, and give them all their tries again.
 
-    Their history stays, and so does ``attempts``, because the fence only rises.
+    Their history is kept. So is ``attempts``, because the fence relies on attempt numbers that only rise.
     """
     again = f"""status = 'queued', run_at = {NOW}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
       cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {TAKE_KEY_BACK}"""
@@ -224,8 +224,8 @@ def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
 class HeldJob:
     """A running job and its lease. If ``recorded``, the runner has already recorded the attempt's outcome.
 
-    ``lease_s`` is how long its runner's leases are, in seconds, or None if unknown. Until ``permitted_until`` a cluster
-    worker may run the job. If that is None, no worker may.
+    ``lease_s`` is the length of its runner's leases in seconds, or None if unknown. A cluster worker may run the job
+    until ``permitted_until``. If that is None, no worker may run it.
     """
 
     job: Job
@@ -263,7 +263,7 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
 
 
 def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> Written:
-    """Queue jobs whose runner is proven gone, due now. Each job is changed only if it passes its fence.
+    """Put jobs whose runner is proven gone back in the queue, due now. Each job is changed only if it passes its fence.
 
     No try is charged, but one more loss is counted. A run of exec becomes dead instead.
     """
@@ -304,7 +304,7 @@ def record_act(
 ) -> None:
     """Record the action in the audit trail.
 
-    If the jobs were named, or *each* is true, each job gets one row. Otherwise one row has all ids of the batch.
+    If the jobs were named, or *each* is true, each job gets one row. Otherwise one row lists all ids of the batch.
     *were_dead* are the jobs that were dead before the action. Their own rows no longer show that.
     """
     if not ids:
@@ -328,10 +328,10 @@ def claims_in_flight(connection: Connection) -> frozenset[str]:
     """Return the transactions that are claiming now.
 
     A claim that began before a pause was committed may not have seen the pause. The claim's statement that reads the
-    pauses locks the tables of pauses and jobs before it takes its snapshot, and the locks stay until the claim ends. So
-    a claim that is not in the first result after that commit sees the pause. Under limits, and row by row, that
-    statement only locks the rows, and a later statement leases them. On SQLite a claim is alone, so the result is
-    empty.
+    pauses locks the tables of pauses and jobs before it takes its snapshot, and the locks are held until the claim
+    ends. So any claim that is not in the first result after the pause was committed sees the pause. Under limits, and
+    row by row, that statement only locks the rows, and a later statement leases them. On SQLite only one transaction at
+    a time can write, so the result is empty.
     """
     if not is_postgresql(connection):
         return frozenset()
@@ -343,7 +343,7 @@ def claims_in_flight(connection: Connection) -> frozenset[str]:
         WHERE r.granted AND r.relation = CAST('{PAUSES}' AS regclass) AND r.mode = 'AccessShareLock'
           AND w.granted AND w.relation = CAST('{JOBS}' AS regclass) AND w.mode IN ('RowShareLock', 'RowExclusiveLock')
           AND r.pid <> pg_backend_pid()
-          -- a relation's number is its database's own: a copy of this one has the same
+          -- relation numbers are unique only within a database: a copy of this one has the same
           AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())""",
     )
     return frozenset(rows.scalars())

@@ -1,4 +1,4 @@
-"""The jobs of a schedule that block each other. Only jobs that run, or that some host can run, block others.
+"""The jobs of a schedule that block each other. Only jobs that are running, or that some host can run, block others.
 
 The SQL here compares a job ``j`` with the other jobs of its schedule, ``o``. ``:runnable`` is the list of job types
 that some host can run, or NULL if that is unknown: then any job counts as runnable.
@@ -26,7 +26,7 @@ PRESENT_TYPE: Final = json_value("s.definition", "job")
 # Jobs of one schedule run one at a time, oldest first, unless the schedule allows overlap or a person forced this job.
 # No job starts while another runs, whatever their ids. A job of a type that no host can run does not block others. Jobs
 # whose type comes from an earlier definition wait behind the rest. All of this is one subquery, because it occurs
-# several times in a claim, where planning costs more than running.
+# several times in a claim, where planning takes longer than execution.
 IN_TURN: Final = f"""
       ({_FORCED} OR NOT EXISTS (
         SELECT 1 FROM {JOBS} o LEFT JOIN {SCHEDULES} s ON s.name = o.schedule
@@ -40,7 +40,7 @@ _ANOTHER_RUNS: Final = f"""
       EXISTS (SELECT 1 FROM {JOBS} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
         AND {_IS_RUNNING})"""
 # Two concurrent claims could each take a job of the same schedule, because neither sees what the other has not
-# committed. So only one claim at a time takes jobs of schedules, until it commits. That claim checks again afterwards;
+# committed. So only one claim at a time takes jobs of schedules, until it commits. After taking them, it checks again;
 # see take_turns. The lock is on the row of cronjobs_meta, like the lock for limits. A schedule's own row will not do,
 # because a tick that settles many schedules keeps their rows locked meanwhile.
 HOLDS_TURN: Final = f"""
@@ -56,14 +56,14 @@ _KEEPS_BUSY: Final = f"""
 
 
 def unfinished_jobs(connection: Connection, schedule: str, runnable: Collection[str] | None) -> list[Busy]:
-    """Return the unfinished jobs that keep *schedule* from making another job; see ``busy_schedules``."""
+    """Return the unfinished jobs that keep *schedule* from creating another job; see ``busy_schedules``."""
     return busy_schedules(connection, [schedule], runnable).get(schedule, [])
 
 
 def busy_schedules(
     connection: Connection, names: Collection[str], runnable: Collection[str] | None
 ) -> dict[str, list[Busy]]:
-    """Return, by schedule, the unfinished jobs that keep it from making another job, oldest first.
+    """Return, by schedule, the unfinished jobs that keep it from creating another job, oldest first.
 
     Schedules without such jobs are left out. *runnable* are the job types that some host can run, or None if that is
     unknown. The answer comes from rows, never from a lock that could outlive a crash.
@@ -96,7 +96,7 @@ def hold_turn(connection: Connection) -> None:
 
 
 def turn_is_taken(connection: Connection) -> bool:
-    """Whether another claim is taking jobs of schedules right now, so that ours skipped them."""
+    """Whether another claim is taking jobs of schedules right now, so ours skipped them."""
     if not is_postgresql(connection):
         return False
     return run(connection, f"SELECT m.id FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE SKIP LOCKED").first() is None

@@ -15,7 +15,7 @@ from cronjobs.engine.store.sizes import if_not_too_large
 from cronjobs.engine.store.sql import IS_STRIPPED, is_lost, run
 
 MOST_ROWS: Final = 1000  # rows of one chunk
-MOST_BYTES: Final = 4 * 1024 * 1024  # bytes of a chunk's payloads; one payload may have a quarter of that
+MOST_BYTES: Final = 4 * 1024 * 1024  # bytes of a chunk's payloads; one payload may take up a quarter of that
 WINDOW: Final = 20_000  # ids that one statement looks through: between two waiting jobs there may be millions of others
 
 
@@ -71,7 +71,7 @@ def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
     try:
         with connection.begin_nested():
             rows = [StoredPayload._make(row) for row in run(connection, _ROWS, **where, most_bytes=MOST_BYTES)]
-    except (DBAPIError, MemoryError) as error:  # a few bytes of jsonb can be numbers with a gigabyte of digits
+    except (DBAPIError, MemoryError) as error:  # a few bytes of jsonb can hold numbers with a gigabyte of digits
         if is_lost(error):
             raise
         rows = list(_one_by_one(connection, where))

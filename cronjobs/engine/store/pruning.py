@@ -1,6 +1,7 @@
 """Delete rows that are past their retention. Each batch is one short statement, and none waits for a row lock.
 
-The deleted rows come from RETURNING, because SQLite's driver counts no rows for a statement that begins with WITH.
+Deleted rows are counted with RETURNING, because SQLite's driver reports no row count for a statement that begins with
+WITH.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ _STILL_OLD: Final = either(
     sqlite=f"j.id {AMONG_IDS} AND +j.status = :status AND +j.finished_at < :before",
 )
 _WITHOUT_RUNS: Final = f"NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
-# Delete attempts first, in batches: a job that snoozed for a year has half a million, and the cascade would delete them
-# at once.
+# Delete attempts first, in batches: a job that snoozed for a year may have half a million, and the cascade would delete
+# them all at once.
 _RUNS: Final = f"""
   WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r
     WHERE r.job_id IN (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD}) LIMIT :limit {_UNLOCKED})
@@ -136,7 +137,8 @@ def _of(
 
 # --- other rows -------------------------------------------------------------------------------------------------------
 
-# Keep the effects of a job that may run again, by itself or after a retry. Otherwise they would be done twice.
+# Keep the effects of a job that may run again, by itself or after a retry. Otherwise the effects would be carried out
+# twice.
 _SERVED: Final = f"""e.begun_at < :before
       AND NOT EXISTS (SELECT 1 FROM {JOBS} j WHERE j.id = e.job_id AND j.status <> 'succeeded')"""
 # Keep rows above the watermark: there, a missing row means that the occurrence is not settled yet. Keep a schedule's
@@ -250,7 +252,7 @@ Past = tuple[int, datetime | None]
 
 _OLD_JOB: Final = "j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before"
 _KEY_GOES: Final = f"(NOT {_KEYED} OR j.finished_at < :keys)"
-# A dead or cancelled job keeps its effects only until it is pruned itself.
+# A dead or cancelled job keeps its effects only until the job itself is pruned.
 _JOB_STAYS: Final = f"""j.status <> 'succeeded' AND NOT (j.finished_at IS NOT NULL AND j.status IN ('dead', 'cancelled')
       AND j.finished_at < :dead AND {_KEY_GOES})"""
 
@@ -343,5 +345,5 @@ def set_prune_from(connection: Connection, places: dict[str, datetime]) -> None:
 
 
 def set_pruned_at(connection: Connection, now: datetime) -> None:
-    """Record that nothing was left to prune, or that the clock is unreliable. The next look is due in an hour."""
+    """Record that nothing was left to prune, or that the clock is unreliable. Pruning is due again in an hour."""
     connection.execute(update(meta).values(pruned_at=now))

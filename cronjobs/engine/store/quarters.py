@@ -32,14 +32,15 @@ from cronjobs.engine.rules.quarters import (
 from cronjobs.engine.store.sql import AMONG_IDS, group, run
 from cronjobs.errors import CronjobsError
 
-MARK: Final = 0  # the schedule_id of the row that says up to which hour all hours are closed; real ids begin with 1
-# The hour in the row under MARK that serves as a lock. It lies before all real hours.
+MARK: Final = 0  # the schedule_id of the row that says until when all hours are closed; real ids begin with 1
+# The hour of the lock row, whose schedule_id is MARK, too. It lies before all real hours.
 NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 KEPT: Final = timedelta(hours=26)
 COUNTED: Final = timedelta(days=31)  # the occurrences of longer ranges take too long to count
 MICROSECOND: Final = timedelta(microseconds=1)
 SECONDS: Final = int(QUARTER.total_seconds())
-LATEST: Final = timedelta(minutes=5)  # an hour stays open this long after its end, while its last jobs still run
+# an hour stays open this long after its end, because its last jobs may still be running
+LATEST: Final = timedelta(minutes=5)
 
 
 def quarter_sql(instant: str) -> str:
@@ -51,7 +52,7 @@ def quarter_sql(instant: str) -> str:
 
 _QUARTER_OF_FIRST: Final = quarter_sql("c.first_for")
 _QUARTER_OF_LAST: Final = quarter_sql("c.last_for")
-# The status of the job that an occurrence made. This is a subquery: for a join PostgreSQL might read all jobs.
+# The status of the job that an occurrence created. This is a subquery: for a join PostgreSQL might read all jobs.
 _STATUS_OF_JOB: Final = (
     f"CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id) END"
 )
@@ -134,8 +135,8 @@ def _due(connection: Connection, became: Iterable[Became]) -> Callable[[Became, 
     """Return a function for the quarters in which a row's occurrences were due.
 
     The function uses the schedule's cron expression, or else spreads the occurrences evenly. A row may come from an
-    earlier definition. So the present expression is used only if it gives the same first and last occurrence, and as
-    many.
+    earlier definition. So the present expression is used only if it gives the same first and last occurrence, and the
+    same number of occurrences.
     """
     wide = sorted({row.schedule_id for row in became if row.span})
     statement = f"SELECT s.id, s.definition FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}"
@@ -170,7 +171,7 @@ def _at(quarter: int) -> datetime:
 
 
 def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
-    """Return the first hour that has ended and is not closed, and in which something was due, or None."""
+    """Return the first hour that has ended but is not closed and in which something was due, or None."""
     oldest = _at(number_of(now - timedelta(hours=24)) // IN_AN_HOUR * IN_AN_HOUR)
     marked: datetime | None = run(
         connection,

@@ -44,7 +44,7 @@ _COUNT: Final = f"""
 
 @dataclass(frozen=True)
 class Room:
-    """The ``caps`` in force for some queues, and how many jobs wait in each, counted up to the cap.
+    """The ``caps`` in force for some queues, and how many jobs are waiting in each, counted up to the cap.
 
     ``held`` are queues that another transaction has locked. If there are any, nothing was counted.
     """
@@ -94,7 +94,10 @@ def _room(connection: Connection, names: Collection[str]) -> Room | None:
 
 
 def room_now(connection: Connection, names: Collection[str], changed: Collection[Cap], lifted: Collection[str]) -> Room:
-    """Return the room of queues *names* with the *changed* caps and without the *lifted* ones. Locks nothing."""
+    """Return the room that the queues *names* would have with the *changed* caps and without the *lifted* ones.
+
+    Locks nothing.
+    """
     stored = caps_in_force(connection)
     caps = {name: cap for name, cap in stored.items() if name in names and name not in lifted}
     caps |= {cap.queue: cap for cap in changed if cap.queue in names}
@@ -125,7 +128,7 @@ def count_full(connection: Connection, queue: str, what: Literal["dropped", "ref
 
 
 def count_held(connection: Connection, queue: str) -> None:
-    """Count an enqueue that gave up because another transaction held the queue, even if the enqueue rolls back."""
+    """Count an enqueue that gave up because another transaction held the queue. The count survives a rollback."""
     run(connection, f"SELECT {COUNT_FULL}(CAST(:queue AS text), 'held', 1)", queue=queue)
 
 
@@ -152,7 +155,7 @@ def caps_in_force(connection: Connection) -> dict[str, Cap]:
 
 
 def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> set[str]:
-    """Put *caps* in force, and remove the caps of the queues *lifted*. The number of dropped jobs stays.
+    """Put *caps* in force, and remove the caps of the queues *lifted*. The number of dropped jobs is kept.
 
     Returns the queues that were changed. Queues whose rows an enqueuer has locked are skipped.
     """

@@ -33,7 +33,7 @@ def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None
     with _interrupted_after(LIMIT_S, connection.connection.driver_connection):
         try:
             yield
-        finally:  # the connection goes to others next
+        finally:  # others will use the connection next
             run(connection, "PRAGMA query_only = OFF")
 
 

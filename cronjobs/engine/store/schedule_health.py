@@ -17,17 +17,17 @@ from cronjobs.engine.store.schedules import PAUSED_BY, SCHEDULE_COLUMNS, StoredS
 from cronjobs.engine.store.sql import AMONG_IDS, json_value, run
 
 # True if the newest ledger row of schedule "j" has no run, or its job has not succeeded. A row in the future (a clock
-# was wrong) counts as no run, as does a run that such a clock made early. A job that no longer exists ended long ago,
-# and counts as succeeded. These are subqueries with a limit, because for joins PostgreSQL would read the whole ledger
-# and all jobs.
+# was wrong) counts as no run, as does a run that such a clock started early. A job that no longer exists ended long
+# ago, and counts as succeeded. These are subqueries with a limit, because for joins PostgreSQL would read the whole
+# ledger and all jobs.
 _WENT_BADLY: Final = f"""
       (SELECT CASE WHEN c.last_for <= {NOW} AND c.outcome IN ('enqueued', 'coalesced')
          AND coalesce(c.reason, '') NOT LIKE '{RAN_EARLY}%'
          AND coalesce((SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id), 'succeeded') = 'succeeded'
          THEN 0 ELSE 1 END
        FROM {OCCURRENCES} c WHERE c.schedule_id = j.id ORDER BY c.last_for DESC LIMIT 1) = 1"""
-# True if the definition is an object without a grace that Python can certainly read. Python may fail to read a NUL, too
-# many digits or too many levels.
+# True if the definition is an object without a grace, and Python can certainly read it. Python may fail to read a NUL,
+# too many digits or too many levels.
 _NO_GRACE: Final = either(
     postgresql=(
         "(jsonb_typeof(j.definition) = 'object' AND NOT j.definition ? 'grace_s' "
@@ -64,9 +64,11 @@ class Survey:
 
 
 def survey(connection: Connection, runnable: Collection[str]) -> Survey:
-    """Read all facts that need a look at each schedule, in one pass. *runnable* are the types that some host can run.
+    """Read, in one pass, all facts for which each schedule must be looked at.
 
-    The pass goes in the order of ids, not names, because the ledger rows are ordered by schedule id, too.
+    *runnable* are the types that some host can run.
+
+    The pass goes in order of id, not name, because the ledger rows are ordered by schedule id, too.
     """
     row = run(
         connection,

@@ -1,7 +1,7 @@
 """Read the newest ledger rows of some schedules, and what became of the rows' jobs.
 
-However long a schedule has lived, a limited number of its ledger rows is read by primary key, with one step into jobs
-and attempts for each row.
+However long a schedule has lived, a limited number of its ledger rows is read by primary key, with one look-up of a job
+and its attempt for each row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NEWEST_OF_EACH: Final = either(
     postgresql=f"""{SCHEDULES} s CROSS JOIN LATERAL (
           SELECT l.* FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
           ORDER BY l.last_for DESC LIMIT :rows_each) c WHERE s.id {AMONG_IDS}""",
-    # CROSS JOIN keeps the order, schedules first. The ledger is read from the row that is :rows_each back.
+    # CROSS JOIN keeps the join order, schedules first. The ledger is read from the row that is :rows_each rows back.
     sqlite=f"""{SCHEDULES} s CROSS JOIN {OCCURRENCES} c
         WHERE s.id {AMONG_IDS} AND c.schedule_id = s.id AND c.last_for <= {NOW} AND c.last_for >= coalesce(
           (SELECT l.last_for FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
@@ -37,7 +37,7 @@ _NEWEST_OF_EACH: Final = either(
 
 @dataclass(frozen=True)
 class ScheduleRow:
-    """A schedule. ``paused`` says who paused it or everything, and why, if that pause is in force."""
+    """A schedule. ``paused`` says who paused the schedule, or everything, and why, if that pause is in force."""
 
     id: int
     name: str
@@ -48,11 +48,11 @@ class ScheduleRow:
 
 @dataclass(frozen=True)
 class LedgerRun:
-    """A ledger row and the job that was made for it. The job's fields are None if there is no job, or it was pruned.
+    """A ledger row and the job that was created for it. The job's fields are None if there is no job, or it was pruned.
 
     ``count`` is the number of occurrences in the row. ``took`` is how long the job's last attempt ran, if that attempt
     ended and is still recorded. If ``early``, a wrong clock ran the job before it was due, and nothing has run it
-    since. ``early_by`` is the instant, on a right clock, by which the job had run.
+    since. ``early_by`` is the instant, by a correct clock, at or before which the job ran.
     """
 
     last_for: datetime
@@ -76,7 +76,9 @@ def schedule_rows(connection: Connection, schedule_ids: Collection[int]) -> list
 
 
 def next_due(connection: Connection, limit: int | None) -> list[int]:
-    """Return the first *limit* active schedules by their next run, even if paused. Those never due again come last.
+    """Return the first *limit* active schedules by their next run, even if paused.
+
+    Schedules that are never due again come last.
 
     If *limit* is None, all are returned.
     """
@@ -170,7 +172,7 @@ def _with_job(
 def with_long_runs(connection: Connection, *, longer_than: timedelta, among_last: int, limit: int) -> list[int]:
     """Return up to *limit* active schedules, by id, with a run longer than *longer_than*.
 
-    Runs in progress count, and the last *among_last* successful runs of all jobs.
+    Both runs in progress and the last *among_last* successful runs of all jobs count.
     """
     rows = run(
         connection,

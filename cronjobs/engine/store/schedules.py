@@ -125,7 +125,7 @@ def due_schedules(
 
     *but* are names to leave out. If *after* is given, the schedules up to that one are left out, too. A schedule whose
     watermark is in the future (a clock was wrong) counts as due, so that the watermark can be corrected. A schedule
-    with pieces of earlier definitions counts as due, even if retired, unless it is paused.
+    whose earlier definitions still owe something counts as due, even if retired, unless it is paused.
     """
     behind = "" if after is None else f"AND ({_DUE_SINCE}, j.id) > (:after_at, :after_id) "
     place = {} if after is None else {"after_at": after.next_at or after.seen_until, "after_id": after.id}
@@ -152,7 +152,7 @@ def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled
 
 
 def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> set[int]:
-    """Lock the schedules that are still settled exactly as far as we read. Return their ids.
+    """Lock the schedules that are still settled exactly as far as when we read them. Return their ids.
 
     Schedules that another tick has locked are left out. The comparison makes it safe to write results in this
     transaction that were computed outside it.
@@ -175,7 +175,7 @@ def lock_definitions(connection: Connection) -> bool:
 
 @dataclass(frozen=True)
 class Watermark:
-    """Up to where a schedule's occurrences are settled, and when the next tick must look at the schedule again."""
+    """How far a schedule's occurrences are settled, and when a tick must next look at the schedule."""
 
     schedule_id: int
     seen_until: datetime
@@ -214,7 +214,7 @@ def ledger_between(connection: Connection, schedule_id: int, first: datetime, la
 def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict[int, list[LedgerRow]]:
     """Return, by schedule id, the ledger rows that end after the schedule's instant in *limits*, oldest first.
 
-    Schedules without such rows are left out. Above a watermark there normally are none.
+    Schedules without such rows are left out. Normally there are none above a watermark.
     """
     found: dict[int, list[LedgerRow]] = {}
     rows = [{"schedule_id": schedule_id, "above": instant} for schedule_id, instant in limits.items()]
@@ -355,7 +355,7 @@ def follow_renames(connection: Connection, ids: Collection[int]) -> None:
 
 
 def _move_pause(connection: Connection, old: str, new: str) -> None:
-    """Rename a schedule's pause. If the new name has a pause already, the one that ends later stays."""
+    """Rename a schedule's pause. If the new name already has a pause, the pause that ends later is kept."""
     theirs, ours = (pause_row(connection, scope="schedule", name=name) for name in (old, new))
     assert theirs is not None
     ours_is_longer = ours is not None and (ours.until is None or bool(theirs.until and ours.until > theirs.until))
@@ -365,7 +365,7 @@ def _move_pause(connection: Connection, old: str, new: str) -> None:
 
 
 def retire(connection: Connection, names: Collection[str]) -> None:
-    """Stop firing these schedules. Their rows, ledger and jobs stay."""
+    """Stop firing these schedules. Their rows, ledger and jobs are kept."""
     if names:
         run(
             connection,
@@ -411,7 +411,7 @@ def pause_row(connection: Connection, *, scope: str, name: str) -> Row[Any] | No
 def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> bool:
     """End a pause. Return whether it was in force.
 
-    The row stays, because occurrences that are settled later need the pause's beginning and end.
+    The row is kept, because occurrences that are settled later need the pause's beginning and end.
     """
     ended = connection.execute(
         update(pauses)

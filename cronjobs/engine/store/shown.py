@@ -36,14 +36,14 @@ def columns_shown(*names: str) -> str:
 def shown(
     connection: Connection, columns: Iterable[Column[Any]], *, with_json: bool = True
 ) -> list[ColumnElement[Any]]:
-    """Return *columns* in the form to select. Without *with_json*, JSON columns count as too large."""
+    """Return *columns* in the form to select. Without *with_json*, JSON columns are treated as too large."""
     return [_one(is_postgresql(connection), column, with_json) for column in columns]
 
 
 def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
-    """Return the rows of *query*, a function that takes whether to fetch JSON.
+    """Return the rows of *query*, a function that is told whether to fetch JSON.
 
-    If the database itself fails, try without JSON: a few bytes of jsonb can be numbers with a gigabyte of digits.
+    If the database itself fails, try without JSON: a few bytes of jsonb can hold numbers with a gigabyte of digits.
     """
     try:
         with connection.begin_nested():

@@ -13,16 +13,16 @@ UNREAD: Final = "cronjobs unread"  # replaces a payload that was not read; a pay
 NOT_FETCHED: Final = (TOO_LARGE, ODD_NUMBER)  # what the database returns instead of JSON
 
 _SMALL: Final = 16 * 1024  # bytes of jsonb; as text it is at most sixty times as long, unless its numbers are odd
-_COMPRESSED: Final = 2_000  # bytes on disk; decompressed they are at most 255 times as many
+_COMPRESSED: Final = 2_000  # bytes on disk; at most 255 times as many when decompressed
 _SURELY_LARGE: Final = 2 * MOST_FETCHED  # jsonb takes up to twelve bytes for one digit and its comma
 
 
 def if_not_too_large(column: str) -> str:
     """Return SQL for JSON *column* if it is small enough to fetch, else for ``TOO_LARGE`` or ``ODD_NUMBER``.
 
-    On PostgreSQL the checks go from cheap to expensive. The size on disk is free. The size of the value needs
-    decompression (a concatenated value is not compressed). The size of the text needs the text, which odd numbers can
-    make a thousand times larger.
+    On PostgreSQL the checks go from cheap to expensive. Reading the size on disk costs nothing. The size of the value
+    requires decompression (a concatenated value is not compressed). The size of the text requires building the text,
+    which odd numbers can make a thousand times larger.
     """
     return either(
         postgresql=f"""

@@ -1,7 +1,7 @@
-"""Run statements. This module also has the parts that many statements share: groups of rows, locks, types.
+"""Run statements. This module also holds the parts that many statements share: groups of rows, locks, types.
 
 A statement is an f-string, written once for both databases: see ``engine/probe/sql_text.py``. A piece of SQL that
-several statements share is a constant in the module that it is about.
+several statements share is a constant in the module for its subject.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 INSTANT_TYPE: Final = either(postgresql="timestamptz", sqlite="integer")
 JSON_TYPE: Final = either(postgresql="jsonb", sqlite="text")
 OPEN_QUEUE: Final = f"(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {PAUSED}"
-# Skip rows that other sessions have locked. On SQLite a writer is alone.
+# Skip rows that other sessions have locked. SQLite has only one writer.
 LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j SKIP LOCKED", sqlite="")
 WAIT_FOR_LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j", sqlite="")
 # True for a job that was pruned except for its key: its payload is gone.
@@ -89,7 +89,9 @@ AMONG_KEYS: Final = among("keys")
 
 
 def group(parameter: str, columns: Mapping[str, str]) -> str:
-    """Return SQL for a group of rows from one JSON parameter. It needs far fewer bytes and plans than executemany.
+    """Return SQL for a group of rows from one JSON parameter.
+
+    It sends far fewer bytes than executemany, and the statement is planned once.
 
     *columns* maps names to "bigint", "int", "float8", "text" or "timestamptz".
     """
@@ -110,9 +112,9 @@ def shaped(
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Return the parameters of a group of rows, the columns with one value for all rows, and the varying columns.
 
-    Rows of one group differ in little but their keys. So a value that all rows have is bound once, unless its column is
-    one of *from_json*. A column without values is in neither list. ``shaped_rows`` makes rows of the parameters again.
-    *as_json* are columns whose values are JSON texts. On PostgreSQL these are not wrapped in JSON strings.
+    Rows of one group differ in little but their keys. So a value that all rows share is bound once, unless its column
+    is one of *from_json*. A column without values is in neither list. ``shaped_rows`` turns the parameters back into
+    rows. *as_json* are columns whose values are JSON texts. On PostgreSQL these are not wrapped in JSON strings.
     """
     postgresql = is_postgresql(connection)
     parameters: dict[str, Any] = {}
@@ -138,7 +140,7 @@ def _may_be_bound(value: Any, postgresql: bool) -> bool:
     """Return whether every driver passes *value* on unchanged, in every client encoding.
 
     If not, the value is sent within JSON, which is ASCII. Drivers have their own ideas about enums, and cannot encode
-    all characters. psycopg refuses a NUL, which the server would refuse as a bad value.
+    all characters. psycopg itself rejects a NUL; in JSON, the server rejects it as a bad value.
     """
     if type(value) is str:
         return not postgresql or (value.isascii() and "\0" not in value)
@@ -221,7 +223,7 @@ def json_text(value: Mapping[str, Any]) -> str:
     return _ENCODER.encode(value)
 
 
-# The clock of a test that has stopped it. This expression is stable, like the clock that it replaces, so statements
+# The time while a test has stopped the clock. This expression is stable, like the clock that it replaces, so statements
 # keep their plans.
 STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:now_ AS timestamptz) END)"
 
@@ -247,7 +249,7 @@ def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorR
 
 @lru_cache(maxsize=256)
 def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool) -> tuple[Executable, bool]:
-    # Escape a colon in the schema's name: it starts no parameter.
+    # Escape a colon in the schema's name, so that it does not start a parameter.
     filled = statement_text(statement, postgresql=postgresql, schema=schema and schema.replace(":", "\\:"))
     if stands:
         filled = filled.replace(POSTGRESQL_NOW, STANDING_NOW)

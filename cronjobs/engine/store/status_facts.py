@@ -71,7 +71,8 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
     """Return each schedule's newest *rows* ledger rows, newest first, without rows for the future (a wrong clock)."""
     ledger = run(
         connection,
-        # With CROSS JOIN, SQLite keeps this order, schedules first. The join starts at the row that is *rows* back.
+        # With CROSS JOIN, SQLite keeps this join order, schedules first. The join starts at the row that is *rows* rows
+        # back.
         f"""
         SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
         FROM {SCHEDULES} s CROSS JOIN {OCCURRENCES} c
@@ -95,7 +96,7 @@ def further_back(
     """Return a schedule's newest *rows* ledger rows from before *before*, newest first.
 
     Rows of the jobs in *but* are left out, and so are rows that a pause skipped. A schedule that is due every minute
-    may have a hundred thousand such rows. Here each of them costs one comparison.
+    may have a hundred thousand such rows. Here each of them costs only one comparison.
     """
     ledger = run(
         connection,
@@ -182,7 +183,7 @@ def triggered(connection: Connection, schedule: str) -> list[ByHand]:
 
 
 def retrying(connection: Connection) -> frozenset[int]:
-    """Return the ids of active schedules with a job that failed and waits for another try."""
+    """Return the ids of active schedules with a job that failed and is waiting for another try."""
     ids = run(
         connection,
         f"""
@@ -216,7 +217,7 @@ def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | N
 def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
     """Return the queues whose pause ended in the last *within*, with "" for a pause of everything.
 
-    A person resumed the queue, or the pause's time was over.
+    Either a person resumed the queue, or the pause expired.
     """
     subjects = run(
         connection,
@@ -326,7 +327,7 @@ def files_between(connection: Connection, ago: timedelta, until: timedelta) -> s
 
 
 def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
-    """Return, by queue, since when the oldest due job of any schedule has waited there."""
+    """Return, by queue, since when the oldest due job of any schedule has been waiting there."""
     rows = run(
         connection,
         f"SELECT queue, min(run_at) AS run_at FROM {JOBS} WHERE schedule IS NOT NULL AND finished_at IS NULL "

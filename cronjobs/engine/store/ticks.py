@@ -37,7 +37,7 @@ class Overview:
     pruned_at: datetime | None
     expired: bool  # a lease has expired
     far_lease: bool  # a lease ends later than a lease of this host could
-    held_here: bool  # a process whose ``locked_by`` begins with *place* holds a lease, dead or alive
+    held_here: bool  # a process, dead or alive, whose ``locked_by`` begins with *place* holds a lease
     schedules_due: bool
     jobs_due: bool
     last_fingerprint: str | None  # of the file at this host's previous tick
@@ -45,12 +45,13 @@ class Overview:
     sync_unfinished: bool  # a sync is running, or was killed
     last_tick_at: datetime | None  # the last tick of any host
     paused_due: bool  # jobs are due in paused queues
-    misfits: bool  # a job waits whose payload did not fit its handler
+    misfits: bool  # a job whose payload did not fit its handler is waiting
     not_started: Any  # the list recorded by this host's last tick that loaded handlers
     handlers_at: datetime | None  # when that tick started
     look_at: datetime | None  # the earliest instant at which a finding may begin, end or be repeated
     look_due: bool  # that instant has come
-    many_queues: bool  # so many queues that reading all waiting jobs is quicker than stepping from queue to queue
+    # there are so many queues that reading all waiting jobs is quicker than stepping from queue to queue
+    many_queues: bool
 
     @property
     def handlers_stale(self) -> bool:
@@ -99,9 +100,10 @@ def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
 
 
 class Signs(NamedTuple):
-    """The signs that a tick died of a row that it read.
+    """The signs that reading a row killed a tick.
 
-    If ``died``, a tick died lately, perhaps of a row. If ``doubtful``, jobs wait whose rows were not read.
+    If ``died``, a tick died lately, perhaps because of a row. If ``doubtful``, jobs whose rows were not read are
+    waiting.
     """
 
     died: bool
@@ -111,11 +113,11 @@ class Signs(NamedTuple):
 NO_SIGNS: Final = Signs(False, False)
 _NEWEST: Final = 200  # ticks that are read
 _FORGOTTEN_S: Final = 600.0
-_DEAD_AFTER: Final = timedelta(seconds=3)  # a tick without an end is dead this long after its budget
+_DEAD_AFTER: Final = timedelta(seconds=3)  # a tick whose end was not recorded counts as dead this long after its budget
 
 
 def signs_of_death(connection: Connection, budget: timedelta) -> Signs:
-    """Return whether some host's last tick did not end, and whether jobs wait that may have killed it."""
+    """Return whether some host's last tick did not end, and whether jobs that may have killed it are waiting."""
     dead_s = (budget + _DEAD_AFTER).total_seconds()
     row = run(
         connection,
@@ -228,7 +230,7 @@ _AUDIT_ROWS: Final = group("rows", {"n": "int", "action": "text", "subject": "te
 
 @dataclass(frozen=True)
 class BegunSync:
-    """A sync that has begun and not ended: it is running, or was killed."""
+    """A sync that has begun but not ended: it is running, or was killed."""
 
     id: int
     subject: str  # the file's fingerprint

@@ -3,7 +3,7 @@
 The supervisor of a cluster writes a token before it submits the attempt (``put``). The worker takes the token
 (``take``), and confirms its permit while the handler runs (``confirm``). Whoever ends the attempt takes the token back
 (``close``). The token's row decides between them: while a permit is valid, everyone else waits, and a deleted row can
-be neither taken nor confirmed. On PostgreSQL a worker calls two functions, so its role needs no right to any table.
+be neither taken nor confirmed. On PostgreSQL a worker calls two functions, so its role needs no rights on any table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cronjobs.engine.probe.sql_text import CONFIRM_PERMIT, JOB_RUNS, JOBS, NOW, 
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.store.sql import group, is_postgresql, run
 
-MOST_ENDED: Final = 900_000  # characters of a recorded end; a longer end travels only through the cluster
+MOST_ENDED: Final = 900_000  # characters of a recorded end; a longer end is sent only through the cluster
 
 
 def _seconds(until: str, since: str) -> str:
@@ -46,7 +46,7 @@ class Permit(NamedTuple):
     """The answer to a worker, whose lease has ``left_s`` seconds left by the database's clock.
 
     "cancelled" means that the permit is valid, but the handler should stop. "done" means that the handler has ended its
-    job in a transaction of its own.
+    job in its own transaction.
     """
 
     answer: Answer
@@ -59,7 +59,7 @@ class Permit(NamedTuple):
 def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
     """Write the tokens of claimed attempts. Return the jobs whose token was written.
 
-    The other jobs must not begin, because an earlier attempt of theirs may still run.
+    The other jobs must not begin, because an earlier attempt of theirs may still be running.
     """
     rows = run(
         connection,
@@ -87,7 +87,7 @@ class Closed(NamedTuple):
 
 
 def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
-    """Take back the tokens of these attempts, except those with a valid permit, whose handlers may still run."""
+    """Take back the tokens of these attempts, except those with a valid permit, whose handlers may still be running."""
     if not leases:
         return Closed(frozenset(), frozenset())
     attempts = [{"job_id": lease.job_id, "attempt": lease.attempt} for lease in leases]
@@ -128,8 +128,8 @@ def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
 class TokenRow(NamedTuple):
     """The row of a token, which was taken ``taken_s`` seconds ago, or never if ``taken_s`` is None.
 
-    The permit lasts for ``left_s`` more seconds. If that is negative, nothing of the attempt runs any more. ``ended``
-    is JSON that the worker wrote when the attempt ended.
+    The permit lasts for ``left_s`` more seconds. If that is negative, no part of the attempt is still running.
+    ``ended`` is JSON that the worker wrote when the attempt ended.
     """
 
     job_id: int
@@ -219,7 +219,7 @@ def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> 
     return Permit("cancelled" if lease.cancel_requested else "yours", lease.left_s)
 
 
-# The statements for SQLite do what the migration's functions do. On SQLite a writer is alone.
+# The statements for SQLite do what the migration's functions do. SQLite has only one writer.
 _THIS_TOKEN: Final = "t.job_id = :job_id AND t.attempt = :attempt AND t.token = :token"
 _ENDED_ITSELF: Final = f"""
       r.job_id = :job_id AND r.attempt = :attempt AND r.outcome = 'succeeded'

@@ -1,4 +1,4 @@
-"""Read the audit trail: who did what, to what, when."""
+"""Read the audit trail: who did what, to what and when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS: Final = ("job", "schedule", "queue", "effect")  # a pause, for example, h
 
 @dataclass(frozen=True)
 class TrailFilter:
-    """The filter for audit entries. A field that is None lets all entries pass."""
+    """The filter for audit entries. A field that is None matches every entry."""
 
     since: datetime | None = None
     subject: str | None = None

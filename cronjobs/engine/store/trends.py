@@ -71,7 +71,10 @@ def changes(connection: Connection, queues: Collection[str], since: datetime) ->
 
 
 class SucceededLately(NamedTuple):
-    """How many jobs of a queue, type and key succeeded. ``finished_at`` is when the first of the jobs read ended."""
+    """How many jobs of a queue, type and key succeeded.
+
+    ``finished_at`` is the earliest end among the jobs that were read.
+    """
 
     queue: str
     job_type: str

@@ -44,7 +44,7 @@ def due_jobs(connection: Connection, *, known: Collection[str], queue: str | Non
 
 
 def expired_leases(connection: Connection) -> int:
-    """Return how many attempts a tick would settle first, because their lease expired."""
+    """Return how many attempts a tick would settle first, because their leases have expired."""
     counted = run(
         connection, f"SELECT count(*) FROM {JOBS} WHERE locked_until IS NOT NULL AND locked_until < {NOW}"
     ).scalar_one()

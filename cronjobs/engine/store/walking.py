@@ -1,7 +1,7 @@
 """Search jobs, or choose many jobs to change. Only a bounded number of rows is read at once.
 
 An index finds the rows by status, ``since`` and ids. Python checks every other part of a Filter row by row. So a search
-for a rare word does not read a million rows: it stops, reports how far it came, and can continue from there. Texts are
+for a rare word does not read a million rows: it stops, reports how far it got, and can continue from there. Texts are
 compared as they are shown, masked. Otherwise a person who may only look could guess a secret letter by letter.
 """
 
@@ -57,7 +57,7 @@ class Looked:
 
 
 def sorts_of(wanted: Filter) -> tuple[str, ...]:
-    """Return the sort orders that an index serves, the default first. "-" means descending."""
+    """Return the sort orders that an index supports, the default first. "-" means descending."""
     status = Status.DEAD if wanted.cause is not None else wanted.status
     if status is None or wanted.ids or wanted.key is not None:
         return ("-id", "id")
@@ -93,7 +93,7 @@ NOBODY: Final = (0,)  # ids that no job has
 
 
 def _with_ids(connection: Connection, wanted: Filter) -> Filter:
-    """Replace the filter's key by the id of the job that has the key, or else released it last."""
+    """Replace the filter's key with the id of the job that has the key, or else of the job that released it last."""
     if wanted.key is None:
         return wanted
     found = job_of_key(connection, wanted.key)
@@ -192,7 +192,7 @@ def _has(whole: str, part: str) -> bool:
 
 @dataclass(frozen=True)
 class Bulk:
-    """A change of many jobs: of the matching jobs up to the id ``upper``, if they are unchanged since ``as_of``."""
+    """A change to many jobs: the matching jobs with ids up to ``upper`` that have not changed since ``as_of``."""
 
     verb: str
     wanted: Filter
@@ -202,7 +202,7 @@ class Bulk:
 
 @dataclass
 class Kinds:
-    """The number of jobs that a change is about, by type and status.
+    """The number of jobs that a change applies to, by type and status.
 
     If ``read`` is set, only that many rows were checked, and there are more.
     """
@@ -299,9 +299,9 @@ def _taken(verb: str) -> Collection[Status]:
 
 
 def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
-    """Return the conditions for jobs that were not changed already.
+    """Return the conditions for jobs that have not been changed already.
 
-    A job that has failed or died since ``as_of`` was retried in between.
+    A job that has failed or died since ``as_of`` must have been retried in between.
     """
     c = jobs.c
     if status in FINAL:

@@ -48,7 +48,7 @@ class TickContext:
     say_progress_s: float = math.inf  # see ``Loop``
     waits_for_long_jobs: bool = False  # if True, signals are passed on to the long jobs
     start: Start | None = None  # how this process was started, for the fast path of the next one
-    spool: str = "-"  # identifies runs of ``exec`` that wait for this project: ``probe.state_files.spool_address``
+    spool: str = "-"  # identifies ``exec`` runs that are waiting for this project: ``probe.state_files.spool_address``
     code_at_fault: bool = False  # the last report on this file's code said that the code is at fault
     kept_from_starting: Sequence[dict[str, Any]] = ()  # why earlier ticks of this host did not start, see ``Alarm``
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
@@ -65,7 +65,8 @@ class TickContext:
         self.stop_requested: str | None = None
         self.database_gone = False
         self.many_queues = False  # see ``Overview``
-        self.tried_again = False  # whether a part before the work was retried; it may have created more than we know
+        # whether a part before the work was retried; the failed try may have created more than we know
+        self.tried_again = False
         self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
 
     def go_on(self) -> bool:
@@ -73,7 +74,7 @@ class TickContext:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that begins by writing the tick's row, if that is not written yet."""
+        """A transaction that begins by writing the tick's row, if the row has not been written yet."""
         with self.database.write() as connection:
             self.row.begin(connection)
             yield connection

@@ -94,7 +94,8 @@ class Ends:
         """Return how long to wait for another end, so that one write covers many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
-        waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)  # workers wait for this write
+        # workers are waiting for this write
+        waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)
         if left > 0 and not waiting and running > max(self.workers.count, self.planner.ahead() // 2):
             return left
         return BRIEF_S if running and waiting < self.workers.count and self.planner.last_s <= BRIEF_S else 0.0
@@ -248,7 +249,7 @@ class Ends:
         released = isinstance(decided.finished.outcome, Released)
         if job_id in written.written:
             if released:
-                self.pace.nothing_due = False  # the job is due again, and perhaps no other runner takes it
+                self.pace.nothing_due = False  # the job is due again, and perhaps no other runner will take it
             if job_id in written.cancelled:
                 decided = as_cancelled(decided, written.cancelled[job_id])
             elif job_id in written.succeeded:
@@ -281,7 +282,7 @@ class Ends:
             self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
 
     def report_the_rest(self) -> None:
-        """At the tick's end, report ends left unwritten, and jobs that recorded their own success and still run."""
+        """At the tick's end, report unwritten ends, and jobs that recorded their own success and are still running."""
         self.outage.tell()
         why = "the database could not be reached" if self.outage.error else "another session kept its row locked"
         self._report_unwritten(self.in_flight.unwritten.values(), why)

@@ -1,7 +1,7 @@
 """How a tick starts the supervisors of executors: processes that submit jobs to a cluster, and outlive the tick.
 
-A host has one supervisor for each configuration file, executor and queue. For as long as the supervisor takes jobs, it
-holds a lock file in the user's state folder. A tick itself never claims jobs whose type has an executor.
+A host has one supervisor per combination of configuration file, executor and queue. For as long as the supervisor takes
+jobs, it holds a lock file in the user's state folder. A tick itself never claims jobs whose type has an executor.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ NOT_INSTALLED: Final = "Dask is not installed: pip install 'cronjobs[dask]'"
 
 @dataclass(frozen=True)
 class Supervision:
-    """The facts that a supervisor is started with.
+    """What a supervisor is given when it starts.
 
-    The supervisor reads everything else from the configuration file. If ``queue`` is None, it serves every queue.
+    The supervisor reads everything else from the configuration file. If ``queue`` is None, the supervisor serves every
+    queue.
     """
 
     config: str
@@ -69,7 +70,10 @@ class SupervisorLock:
 
     @classmethod
     def take(cls, supervision: Supervision, folder: Path | None = None) -> SupervisorLock | None:
-        """Take the lock. Return None if another process has it. Raises OSError if the state folder cannot be used."""
+        """Take the lock.
+
+        Return None if another process holds the lock. Raises OSError if the state folder cannot be used.
+        """
         descriptor = _open(folder or state_folder(), supervision.lock_name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,7 +125,7 @@ class Supervisors:
         if find_spec("distributed") is None:
             lock.release()
             raise OSError(NOT_INSTALLED)
-        # The new process takes the lock itself. If two ticks start a process each, the second process ends at once.
+        # The new process takes the lock itself. If two ticks each start a process, the second process exits at once.
         lock.release()
         with tempfile.TemporaryFile() as request:
             request.write(supervision.encode())

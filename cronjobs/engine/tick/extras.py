@@ -1,9 +1,9 @@
 """How extras take part in a tick without being able to harm it.
 
-Each extra has a thread of its own, which runs the extra's calls one after another. So an error, a hang or a slow
-network harms only that extra. The tick waits two seconds in all for an extra. Then the tick goes on without the extra,
-reports that, and does not call the extra again. At the end, after the tick's row is written, the tick waits for extras
-until its deadline.
+Each extra has its own thread, which runs the extra's calls one after another. So an error, a hang or a slow network
+harms only that extra. The tick waits two seconds in all for an extra. After that, the tick carries on without the
+extra, reports this, and does not call the extra again. At the end, after the tick's row is written, the tick waits for
+extras until its deadline.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Door(NamedTuple):
     module: str
     wanted: Callable[[Settings, str], bool]
     beside_jobs: bool = False  # also used in the process of a job that runs outside a tick
-    not_started: bool = False  # whether it reports ticks that did not begin
+    not_started: bool = False  # whether it reports ticks that did not start
 
 
 def _pings(settings: Settings, _spool: str) -> bool:
@@ -87,7 +87,10 @@ class Over(NamedTuple):
 
 
 class Hook:
-    """The work that an extra does beside a tick. Override the methods you need; they run in the extra's own thread."""
+    """The work that an extra does alongside a tick.
+
+    Override the methods you need; they run in the extra's own thread.
+    """
 
     schedules: frozenset[str] = frozenset()  # the hook is called for attempts of these schedules' jobs
 
@@ -98,13 +101,13 @@ class Hook:
         """Called before anything is recovered or claimed."""
 
     def before_work(self) -> None:
-        """Called before a tick's work, for tasks that no tick has had time for lately."""
+        """Called before a tick's work, for tasks that no recent tick has had time for."""
 
     def started(self, job: Job) -> None:
-        """Called when the code of *job* begins."""
+        """Called when the code of *job* starts."""
 
     def ended(self, finished: Finished) -> None:
-        """Called when the job's code has ended. An event reports later what becomes of the job."""
+        """Called when the job's code has ended. A later event reports what becomes of the job."""
 
     def heard(self, event: events.Event) -> None:
         """Called with each event about a job for which ``started`` was called."""
@@ -114,7 +117,7 @@ class Hook:
         return False
 
     def end(self, over: Over) -> None:
-        """Called when everything is recorded. It may last until the tick's deadline."""
+        """Called when everything has been recorded. It may run until the tick's deadline."""
 
 
 class Extras:
@@ -195,14 +198,14 @@ class _Extra:
         self._given_up = False
 
     def call(self, do: Callable[[Hook], None]) -> threading.Event | None:
-        """Queue *do*. Return an event that is set once *do* has run, or None if this extra is not called any more."""
+        """Queue *do*. Return an event that is set once *do* has run, or None if this extra is no longer called."""
         if self._given_up:
             return None
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"cronjobs-extra-{self.name}", daemon=True)
             try:
                 self._thread.start()
-            except (RuntimeError, MemoryError) as error:  # a limit on processes or memory
+            except (RuntimeError, MemoryError) as error:  # a limit on processes or memory was reached
                 self._given_up = True
                 self._beside.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
                 return None
@@ -211,7 +214,7 @@ class _Extra:
         return done
 
     def wait(self, done: threading.Event, until: float | None) -> None:
-        """Wait for a call until the instant *until*. If that is None, wait for what is left of the two seconds."""
+        """Wait for a call until the instant *until*. If *until* is None, wait for what is left of the two seconds."""
         began = SYSTEM.monotonic()
         if not done.wait(max(0.0, self._left_s if until is None else until - began)):
             self._given_up = True
@@ -226,13 +229,13 @@ class _Extra:
             try:
                 if hook is None:
                     module = import_module(self._module)
-                    # A third party's extra may have no hook, but only findings.
+                    # A third-party extra may have findings but no hook.
                     hook = (module.hook if self.name in DOORS else getattr(module, "hook", Hook))(self._beside)
                     self.schedules = hook.schedules
                 do(hook)
             except CronjobsError as error:
                 self._beside.emit(events.extra_failed(self.name, str(error)))
-            except BaseException as error:  # whatever an extra does, the tick goes on
+            except BaseException as error:  # whatever an extra does, the tick carries on
                 self._beside.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
             finally:
                 done.set()
@@ -257,7 +260,7 @@ def beside_jobs(settings: Settings, database: Database, emit: Callable[[events.E
 
 
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
-    """Let extras report a tick that did not begin. Wait for them until *until*, on the monotonic clock."""
+    """Let extras report a tick that did not start. Wait for them until *until*, on the monotonic clock."""
     threads: list[threading.Thread] = []
     for door in DOORS.values():
         if door.not_started and door.wanted(settings, "-"):

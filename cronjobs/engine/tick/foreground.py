@@ -1,11 +1,11 @@
 """Run one job now, in the main thread of a process at a terminal: pdb works, and output is shown and recorded.
 
-The run is an attempt like any other. A tick's loop, with this one job, runs in a thread beside it. The loop renews the
+The run is an attempt like any other. A tick's loop runs in a second thread, with this one job. The loop renews the
 lease, sees cancel requests, and records the end. A handler has no time limit here, since a person may be in a debugger;
 only declared commands have one.
 
 A job that was started by its type or schedule has one try, and no tick picks it up again: not after a failure, not
-after Ctrl-C (it is cancelled), and not after a kill -9 (its history row is written at the start, and the next tick
+after Ctrl-C (the job is cancelled), and not after a kill -9 (its history row is written at the start, and the next tick
 reads that row). A job that was started by its id and then interrupted keeps its due time.
 """
 
@@ -50,7 +50,7 @@ from cronjobs.model import (
 SLOW_S: Final = 2.0  # seconds until a message says that the end is not recorded yet
 PROGRESS_S: Final = 0.25  # minimum seconds between progress lines
 LOCKED: Final = "another transaction holds the job's row"
-HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # with these a person ends a run
+HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals with which a person ends a run
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ class _ReportedStop(StopSignal):
 
 
 class _LeaseIsLost(BaseException):
-    """Ends the handler. This is no KeyboardInterrupt, because a debugger catches that and goes on."""
+    """Ends the handler. Not a KeyboardInterrupt, because a debugger catches that and continues."""
 
 
 class Terminated(BaseException):
-    """Ends the handler on SIGTERM and SIGHUP. This is no KeyboardInterrupt either."""
+    """Ends the handler on SIGTERM and SIGHUP. Not a KeyboardInterrupt either."""
 
 
 # The exceptions by which a person leaves a handler or the debugger, as an outcome names them.
@@ -156,7 +156,7 @@ class Foreground:
         self._main = threading.get_ident()
         self._signal: int | None = None
         self._was_stopped = False  # by a person
-        self._running = False  # whether the job's own code runs
+        self._running = False  # whether the job's own code is running
         self._lost = False
         self._ended = False  # whether the loop has been given the job's end
         # The loop has no watchdog, because a person may suspend this process (Ctrl-Z), and a handler may set alarms.
@@ -195,7 +195,10 @@ class Foreground:
         return RunResult(self._job, decided, self._signal if self._was_stopped else None)
 
     def _keep(self) -> None:
-        """Keep the job's lease until the job has ended, and record the end. Runs in the thread beside the job."""
+        """Keep the job's lease until the job has ended, and record the end.
+
+        Runs in the second thread, not the job's.
+        """
         self._loop.run()
         if self._ended:
             self._loop.finish()
@@ -233,7 +236,8 @@ class Foreground:
                 if self._signal is not None:
                     raise KeyboardInterrupt
                 finished = run_attempt(self._attempt, self._around, self._clock)
-            except (KeyboardInterrupt, Terminated, _LeaseIsLost):  # before the job began, or a command's second Ctrl-C
+            # before the job started, or a command's second Ctrl-C
+            except (KeyboardInterrupt, Terminated, _LeaseIsLost):
                 ran = timedelta(seconds=self._clock.monotonic() - began)
                 finished = Finished(self._job, Interrupted(), ran, WORKER)
             finally:
@@ -257,7 +261,7 @@ class Foreground:
         return outcome
 
     def _is_stop(self, outcome: Outcome) -> bool:
-        """Whether a person stopped the job. If only the debugger got the Ctrl-C, a later failure is the job's own."""
+        """Whether a person stopped the job. If the debugger caught the Ctrl-C, a later failure is the job's own."""
         if isinstance(outcome, Interrupted):
             return self._signal is not None
         if not isinstance(outcome, Failed):
@@ -296,7 +300,9 @@ class Foreground:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Let Ctrl-C, a closed terminal and SIGTERM end the job, and record that. A command first gets its grace.
+        """Let Ctrl-C, a closed terminal and SIGTERM end the job, and see that its end is recorded.
+
+        A command gets its grace period first.
 
         Signals that were ignored before (nohup, a script's "&") stay ignored. We also send SIGINT to ourselves when the
         lease is lost. A signal that arrives while the end is being recorded allows only one more try to record it.

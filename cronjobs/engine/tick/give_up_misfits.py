@@ -16,7 +16,7 @@ BATCH: Final = 200
 
 
 def give_up(tick: TickContext, types: Callable[[], JobTypes]) -> None:
-    """Record and report these jobs as dead, in short transactions, while there is time."""
+    """Record and report these misfits as dead, in short transactions, while there is time."""
     while tick.go_on():
         with tick.database.read() as connection:
             found = outlived(connection, BATCH)
@@ -31,4 +31,4 @@ def give_up(tick: TickContext, types: Callable[[], JobTypes]) -> None:
             tick.result.counts.dead += 1
             tick.emit(events.job_ended(end, dead, policy, tick.settings.folder))
         if len(given_up) < len(found):
-            return  # somebody has locked the other jobs, so the next tick looks again
+            return  # another session has locked the remaining jobs, so the next tick tries again

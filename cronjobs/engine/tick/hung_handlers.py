@@ -1,8 +1,8 @@
 """Handlers in threads that run past their timeout, or past the end of the tick. A thread cannot be killed.
 
-Such an attempt is recorded and asked to stop, and keeps its slot, its row and its lease. Once nothing else can start,
+Such an attempt is recorded and asked to stop, but keeps its slot, its row and its lease. Once nothing else can start,
 the loop ends (``pacing``) and cuts these leases to 2 s (``loop``), and the process exits before these leases end
-(``command.leaving``). A handler in a process of its own is killed by ``execution.process``.
+(``command.leaving``). A handler in its own process is killed by ``execution.process``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cronjobs.model import Interrupted, TimedOut, duration_text
 
 @dataclass
 class HungHandlers:
-    """Notes handlers that run on past their time. ``collect`` takes the ends that workers have delivered so far."""
+    """Notes handlers that run past their time. ``collect`` takes the ends that workers have delivered so far."""
 
     clock: Clock
     in_flight: InFlight
@@ -31,7 +31,10 @@ class HungHandlers:
     collect: Callable[[], None]
 
     def note_overdue(self) -> None:
-        """Note attempts whose thread runs past its timeout, and ask them to stop. They keep slot, row and lease."""
+        """Note attempts whose thread runs past its timeout, and ask them to stop.
+
+        Such attempts keep their slot, row and lease.
+        """
         if not self._overdue():
             return
         self.collect()  # an attempt that ended during a slow turn is not overdue
@@ -47,7 +50,10 @@ class HungHandlers:
         return [each for each in self.in_flight.busy() if each.phase is Phase.HELD and now >= each.overdue_at]
 
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
-        """Return the attempts that still run as the tick ends. Attempts not yet overdue are noted as interrupted."""
+        """Return the attempts that are still running as the tick ends.
+
+        Attempts not yet overdue are noted as interrupted.
+        """
         stuck = self.in_flight.busy()
         for attempt in stuck:
             if attempt.phase is Phase.HELD:
@@ -58,7 +64,7 @@ class HungHandlers:
         return stuck
 
     def rows(self) -> list[Finish]:
-        """Return the history rows to write for overdue attempts, which still run."""
+        """Return the history rows to write for overdue attempts, which are still running."""
         return [self._overdue_row(attempt) for attempt in self.in_flight.unrecorded()]
 
     def _overdue_row(self, attempt: Attempt) -> Finish:

@@ -1,4 +1,4 @@
-"""The log file of the ``log:`` setting, and the function with which worker threads report that a job started."""
+"""The log file of the ``log:`` setting, and the function that worker threads call to report that a job has started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """Writes one line per event, as JSON if the file's name ends in .jsonl. A failing log stops nothing."""
+    """Writes one line per event, as JSON if the file's name ends in .jsonl.
+
+    A log that cannot be written never stops the tick.
+    """
 
     def __init__(self, file: Path | None) -> None:
         self._descriptor: int | None = None
@@ -55,9 +58,9 @@ class Log:
 
 
 def start_reporter(write: Callable[[events.Event], None], extras: Extras | None = None) -> Callable[[Attempt], None]:
-    """Return the function to call when the code of an attempt begins.
+    """Return the function to call when the code of an attempt starts.
 
-    It is called in the worker's thread, so *write* must be safe in any thread.
+    It is called in the worker's thread, so *write* must be thread-safe.
     """
 
     def started(attempt: Attempt) -> None:

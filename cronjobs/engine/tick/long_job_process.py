@@ -1,9 +1,9 @@
-"""One long job in its own process: ``python -m`` this module, started by ``long_jobs``.
+"""Runs one long job in its own process. ``long_jobs`` starts this module with ``python -m``.
 
 Before any user code runs, this process takes over the tick's lease with a compare-and-swap of ``locked_by``, under the
 same attempt. If no row matches, it exits. Otherwise it answers the tick and runs the tick's loop for one job: it renews
 the lease, obeys the timeout, cancel requests and SIGTERM, and records the result. The process only supervises: the
-handler or command is its child, in a session of its own, and dies with it. As in a tick, the watchdog fires before the
+handler or command is its child, in a separate session, and dies with it. As in a tick, the watchdog fires before the
 lease ends.
 """
 
@@ -33,7 +33,7 @@ from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 
-REPORT_S: Final = 30.0  # for extras at the end, to look for findings and to send alerts
+REPORT_S: Final = 30.0  # time for extras at the end, to look for findings and to send alerts
 
 
 class Signals:
@@ -44,7 +44,7 @@ class Signals:
         self._loop: Loop | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the job goes on when the tick's terminal is closed
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the job keeps running when the tick's terminal is closed
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._came.append(signal.Signals(number).name)
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def _answer(descriptor: int, word: str) -> None:
-    with suppress(OSError):  # the tick is gone; the job is ours all the same
+    with suppress(OSError):  # the tick is gone, but the job is still ours
         os.write(descriptor, f"{word}\n".encode())
         os.close(descriptor)
 

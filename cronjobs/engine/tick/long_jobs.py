@@ -2,7 +2,7 @@
 
 Before any user code runs, the process takes over the lease with a compare-and-swap, and answers with one word on a
 pipe. After "adopted" only the process owns the job. If no answer comes, the tick releases the job, fenced on the tick's
-own ``locked_by``. Whichever of the two is late finds that it has lost the lease.
+own ``locked_by``. Whichever of the two comes second finds that it has lost the lease.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ PROGRAM: Final = (
 ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
 REAPED_WITHIN_S: Final = 0.1
 ADOPTED: Final = "adopted"
-FULL: Final = "full"  # as many long jobs run on this host as are allowed
+FULL: Final = "full"  # this host is already running as many long jobs as it may
 STOPPED: Final = "it was asked to stop before it began"
 SILENT: Final = "no answer in time"
 
 
 @dataclass(frozen=True)
 class Handover:
-    """The facts that the process of a long job is started with.
+    """What a long job's process is given when it starts.
 
-    That process reads everything else from the configuration file.
+    The process reads everything else from the configuration file.
     """
 
     config: str
@@ -66,7 +66,7 @@ class Handover:
     max_memory: int | None
     success: list[int]  # exit statuses, see ExitCodes
     permanent: list[int]
-    row_policy: str  # the AttemptPolicy for the job's row, as JSON; the process also retries by it
+    row_policy: str  # the AttemptPolicy for the job's row, as JSON; the process uses it for retries, too
 
     @classmethod
     def of(cls, settings: Settings, attempt: Attempt) -> Handover:
@@ -157,7 +157,7 @@ class Handovers:
         try:
             process, reader = _start(Handover.of(self.settings, attempt))
             self.started.append(process)
-            if attempt.stop.reason is not None:  # the stop came while the process started
+            if attempt.stop.reason is not None:  # the stop came while the process was starting
                 process.terminate()
             until = min(until, self.clock.monotonic() + ANSWER_WITHIN_S)
             with open(reader, "rb", buffering=0) as opened:
@@ -256,7 +256,7 @@ def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted
             now = database_now(connection)
             job = next(iter(held_by(connection, own)), None)
             if job is not None:
-                sent = began  # an earlier try succeeded, so the lease may be as old as that
+                sent = began  # an earlier try succeeded, so the lease may date from that try
             else:
                 job = leases.adopt(
                     connection,

@@ -63,7 +63,7 @@ class Loop:
     many_queues: bool = False  # see ``Overview``
     tells_each: bool = True  # see ``TickContext``
     overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
-    overran_now: set[str] = field(default_factory=set)  # types whose jobs this tick has to interrupt
+    overran_now: set[str] = field(default_factory=set)  # types of the jobs that this tick has to interrupt
     signs: Signs = NO_SIGNS  # whether reading a row may have killed earlier ticks
     say_progress_s: float = math.inf  # seconds between progress lines on a terminal
     catches: bool = True  # catch unexpected exceptions; tests set this to False, so that they propagate
@@ -157,7 +157,8 @@ class Loop:
     def run(self) -> str:
         """Work until nothing is due, time is up, no slot will come free, or a stop is requested. Return the reason.
 
-        After an unexpected error the loop claims nothing more. It releases jobs not begun and lets running jobs finish.
+        After an unexpected error the loop claims nothing more. It releases jobs that have not started, and lets running
+        jobs finish.
         """
         while not self.net.gave_up:
             try:
@@ -189,7 +190,7 @@ class Loop:
         self.writer.claim_unsettled = True
 
     def stop(self, reason: str) -> None:
-        """Begin shutdown: tell running handlers at once, and claim no more. A second call ends the loop at once.
+        """Begin shutdown: notify running handlers at once, and claim no more jobs. A second call ends the loop at once.
 
         Signal handlers call this.
         """
@@ -212,14 +213,14 @@ class Loop:
             self.emit(events.signalled(self.stopping))
 
     def finish(self, last_write: Callable[[Connection], None] = write_no_row) -> bool:
-        """Run the last transaction. Return whether a thread still runs.
+        """Run the last transaction. Return whether a thread is still running.
 
-        The transaction writes the outcomes, and the history rows of attempts that still run. It cuts the leases of
-        these attempts to 2 s, and then calls *last_write*, which by default marks that findings may have changed.
+        The transaction writes the outcomes, and the history rows of attempts that are still running. It cuts the leases
+        of these attempts to 2 s, and then calls *last_write*, which by default marks that findings may have changed.
 
-        If a thread still runs, the caller must end the process before the thread's lease ends, so that no second owner
-        can begin while the code still runs here. The lease may be cut from the first try on, even if that try seems to
-        fail.
+        If a thread is still running, the caller must end the process before the thread's lease ends, so that no second
+        owner can start the job while its code is still running here. The lease may be cut from the first try on, even
+        if that try seems to fail.
         """
         self.finishing = True
         try:
@@ -247,7 +248,8 @@ class Loop:
                     self.writer.cut_leases(connection, stuck)
                 last_write(connection)
 
-            unsettled = self.writer.claim_unsettled  # this turn finds the jobs of that claim, the next releases them
+            # this turn finds the jobs of that claim; the next turn releases them
+            unsettled = self.writer.claim_unsettled
             went_well = self._turn(last=write)
             done = went_well and not unsettled
             # A second signal ends the loop at once, unless this turn found jobs of an unanswered claim. The database
@@ -363,7 +365,10 @@ class Loop:
             self._move_watchdog()
 
     def _begin(self, turn: BatchResult) -> None:
-        """Hand claimed jobs to the workers. Jobs of an unanswered claim start only if they still fit into the tick."""
+        """Hand the claimed jobs to the workers.
+
+        Jobs of an unanswered claim start only if they still fit into the tick.
+        """
         attempts = []
         for job in (*turn.settled, *turn.unsure, *turn.claimed, *turn.long):
             job_type = self.job_types.types.get(job.job_type)
@@ -414,7 +419,7 @@ class Loop:
         if self.workers.fault is not None and before is None:
             self.planner.workers = self.workers.count
             self.emit(events.worker_not_started(self.workers.fault, self.workers.count))
-        if not handed:  # no slot is left, so claim no more
+        if not handed:  # no slot is left, so claim no more jobs
             self.net.error = self.net.error or RuntimeError(self.workers.fault)
             self.ends.release([attempt])
 

@@ -62,7 +62,7 @@ class Alarm:
         ]
 
     def code_at_fault(self) -> bool:
-        """Whether a fault of the code was reported, and is not over."""
+        """Whether a fault in the code was reported and is not over."""
         return any(entry.get("about") == CODE for entry in self._load().values())
 
     def worth_telling(
@@ -76,9 +76,9 @@ class Alarm:
         about: str | None = None,
         not_started: bool = False,
     ) -> bool:
-        """Whether to report *cause* now. Remembers that the cause occurred.
+        """Whether to report *cause* now. Also records that the cause occurred.
 
-        *said* is the text that is reported, if it differs from *cause*. *job_type* says that jobs of this type die of
+        *said* is the text that is reported, if it differs from *cause*. *job_type* is given if jobs of that type die of
         the cause. Such a cause may come and go before it counts as over: see ``over``. If *about* is CODE or DATABASE,
         only a tick that checks the code or the database can see that the cause is over. *not_started* says that the
         cause kept a tick from starting: see ``kept_from_starting``.
@@ -111,7 +111,7 @@ class Alarm:
         return worth
 
     def untold(self, cause: str) -> int:
-        """Return how often *cause* occurred unreported between its last two reports."""
+        """Return how often *cause* occurred, without being reported, between its last two reports."""
         return int(self._load().get(cause, {}).get("untold", 0))
 
     def over(
@@ -119,10 +119,12 @@ class Alarm:
     ) -> list[str]:
         """Forget the causes that are not in *still*. Return a sentence for each repeated cause that is over.
 
-        *unknown* names what this tick could not check: CODE, DATABASE or both. Causes about these are kept.
+        *unknown* names what this tick could not check: CODE, DATABASE or both. Causes about the things in *unknown* are
+        kept.
 
         A cause with a job type is over once no job has died of it for an hour and a job of that type has succeeded
-        (*well*) since the last death. Without a success, it is forgotten a day after that hour, and not reported.
+        (*well*) since the last death. If no job of that type succeeds, the cause is forgotten a day after that hour,
+        and its end is not reported.
         """
         known = self._load()
         lines, changed = [], False
@@ -161,7 +163,7 @@ class Alarm:
 def _quiet_until(known: dict[str, Any]) -> dict[str, int]:
     """Return, for the fast path, the instant before which no tick without work can end any of these causes.
 
-    Return {} if one of them is not about deaths, since such a cause may end at any time. A cause of deaths is over an
+    Return {} if any cause is not about deaths, since such a cause may end at any time. A cause of deaths is over an
     hour after the last death if a job has succeeded since, otherwise a day later.
     """
     ends = [
@@ -185,7 +187,7 @@ def _is_sound(entry: Any) -> bool:
 
 
 def leave_word(config: Path, line: str) -> None:
-    """Keep *line* for the next tick of *config* to print. Processes whose output nobody reads use this."""
+    """Keep *line* for the next tick of *config* to print. For processes whose output nobody reads."""
     State().append(word_name(config), one_line(line, WORD) + "\n")
 
 
@@ -222,7 +224,7 @@ def alarm_name(config: Path) -> str:
 
 
 def away_name(config: Path) -> str:
-    """The name of the file that lists the alert channels that were told that the database is unreachable."""
+    """The name of the file that lists the alert channels that got the alert that the database is unreachable."""
     return f"away-{_name(config)}.json"
 
 

@@ -36,7 +36,7 @@ WHY: Final = {
     BEHIND_ANOTHER: "another job of schedule {schedule} was running, or came first",
     LIMITED: "{limit}",
     NO_PLACE: "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
-    "--limit": "the tick had started its limit of jobs (--limit)",
+    "--limit": "the tick had already started as many jobs as it was allowed to (--limit)",
     "stopped": "the tick was asked to stop",
     OUT_OF_TIME: "its timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
     TOO_SHORT: "its timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
@@ -49,7 +49,7 @@ LONGEST_NAME: Final = 200  # characters
 
 @dataclass(frozen=True)
 class TickState:
-    """The room that a tick still had when it ended.
+    """The capacity that a tick had left when it ended.
 
     A job longer than ``longest_s`` needs a place for long jobs. ``longest_s`` is infinite if there are no such places
     (``long_jobs: 0``). ``left`` is how many more jobs --limit allowed. ``slots`` says whether a worker was free.
@@ -104,7 +104,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
 
 
 def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]]:
-    """Return the entries for the jobs that wait in *lanes*."""
+    """Return the entries for the jobs waiting in *lanes*."""
     entries: dict[tuple[Any, ...], dict[str, Any]] = {}
     for lane in lanes:
         known = tick.types.types.get(lane.job_type)
@@ -127,7 +127,7 @@ def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]
 
 
 def counted(lanes: Iterable[WaitingLane]) -> dict[str, int]:
-    """Return how many due jobs wait, by job type."""
+    """Return how many due jobs are waiting, by job type."""
     counts: dict[str, int] = {}
     for lane in lanes:
         counts[lane.job_type] = counts.get(lane.job_type, 0) + lane.count
@@ -135,7 +135,7 @@ def counted(lanes: Iterable[WaitingLane]) -> dict[str, int]:
 
 
 def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
-    """Return the entry for a job type that *schedules* use and no tick knows."""
+    """Return the entry for a job type that *schedules* use but no tick knows."""
     names = [one_line(name, LONGEST_NAME) for name in schedules[:MOST_ENTRIES]]
     return {"why": "unknown type", "job_type": one_line(job_type, LONGEST_NAME), "schedules": names}
 

@@ -12,10 +12,10 @@ from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.engine.tick.trouble import FAULT
 
 POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
-MORE_DUE_S: Final = 0.02  # until the next claim, if another runner was just checking limits
+MORE_DUE_S: Final = 0.02  # pause before the next claim, if another runner was just checking limits
 UNBEGUN_S: Final = 1.0  # after this, release jobs claimed ahead that have not started, since no slot will be free soon
 LAST_CHANCE_S: Final = 0.25  # time in which a handler that stops when asked at its timeout can still end in this tick
-LOCKED_PAUSE_S: Final = 0.1  # before the next try for a row that another transaction has locked
+LOCKED_PAUSE_S: Final = 0.1  # pause before the next try for a row that another transaction has locked
 SHORTEST_WAIT_S: Final = 0.001
 
 TIME_IS_UP: Final = "time is up"
@@ -64,7 +64,7 @@ class LoopState:
     ``busy`` has the claimed attempts that have not ended. ``running_on`` has attempts that recorded their own success
     and are still within their timeouts. ``without_lease`` counts the attempts that occupy a slot without a lease,
     including ``running_on``. ``left`` is how many more jobs the caller allows. ``outage_pause_s`` is how long to wait
-    after a database error, or None without one. ``outage_stays`` says that waiting cannot fix that error.
+    after a database error, or None if there was none. ``outage_stays`` says that waiting cannot fix that error.
     """
 
     now: float
@@ -90,12 +90,12 @@ class LoopState:
 
     @property
     def last_chance_until(self) -> float:
-        """Return the instant until which an attempt that just reached its timeout may still end by itself."""
+        """Return the instant until which an attempt that has just reached its timeout may still end on its own."""
         return max((a.recorded_at + LAST_CHANCE_S for a in self.busy if a.phase is Phase.OVERDUE), default=0.0)
 
 
 def why_ended(state: LoopState) -> str | None:
-    """Return why the loop ends now, or None if it goes on."""
+    """Return why the loop should end now, or None if it should continue."""
     working = [attempt for attempt in state.busy if attempt.phase is Phase.HELD] + [*state.running_on]
     if state.hurry:
         return f"{state.stopping}, twice"

@@ -49,7 +49,7 @@ class Before:
 def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
     """Return, by kind, how many rows a ``Pruner`` would remove now, and the oldest one's instant.
 
-    Locked rows count, too, although a ``Pruner`` would leave them. Writes nothing.
+    Locked rows also count, although a ``Pruner`` would leave them. Writes nothing.
     """
     found: dict[str, store.Past] = {}
     for status, limit in before.jobs:
@@ -89,7 +89,7 @@ class Pruner:
 
     @property
     def gone(self) -> int:
-        """The number of rows removed, without attempts and without jobs that were only stripped."""
+        """The number of rows removed, not counting attempts and jobs that were only stripped."""
         return self.counts.total() - self.counts["stripped"] - self.counts["attempts"]
 
     def run(self) -> bool:
@@ -131,7 +131,7 @@ class Pruner:
             wanted = [job for job in page if not (job.keyed and job.stripped)]
             left = self._remove(wanted, status, before) if wanted else []
             if not self.go_on() and left:
-                return False  # the jobs may be left only because time was up
+                return False  # jobs may be left merely because time was up
             if left and stuck is None:
                 stuck = left[0].finished_at
             place = Slot(page[-1].finished_at, page[-1].id)
@@ -157,14 +157,14 @@ class Pruner:
             for job in [left.pop(id_) for id_ in done]:
                 if not job.keyed:
                     self.counts[status] += 1
-                elif job.finished_at >= self.before.keys:  # otherwise this round deletes the row, too
+                elif job.finished_at >= self.before.keys:  # otherwise this round also deletes the row
                     self.counts["stripped"] += 1
             if not runs and not done:
                 break
         return list(left.values())
 
     def _keyed_jobs(self, status: str, before: datetime) -> bool:
-        """Delete stripped jobs whose key has expired. Other jobs of that age are deleted already."""
+        """Delete stripped jobs whose key has expired. Other jobs of that age have already been deleted."""
         place: Slot | None = None
         while self.go_on():
             page = self._page(status, before, place)
@@ -233,5 +233,6 @@ class Pruner:
             took_s = self.clock.monotonic() - began
         self._batch = next_batch(self._batch, took_s, SHARE_S["sqlite" if is_sqlite else "postgresql"])
         if is_sqlite and took_s:
-            # Writers that wait for SQLite retry at least every 100 ms. Without pauses they would rarely find it free.
+            # Writers waiting for SQLite retry at least every 100 ms. Without pauses, they would rarely find the
+            # database free.
             sleep(min(self.clock.monotonic() - began, 0.05))

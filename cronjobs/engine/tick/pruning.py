@@ -10,7 +10,7 @@ from cronjobs.engine.probe.idle_conditions import PRUNE_EVERY_S, WRONG_CLOCK_S
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.errors import DatabaseBusy
 
-EVERY: Final = timedelta(seconds=PRUNE_EVERY_S)  # between two rounds of pruning; only time limits a round
+EVERY: Final = timedelta(seconds=PRUNE_EVERY_S)  # between two rounds of pruning; a round is limited only by time
 OVERDUE: Final = timedelta(hours=2)  # after this even a tick with work spends a little of its time on pruning
 WRONG_CLOCK: Final = timedelta(seconds=WRONG_CLOCK_S)
 SHARE: Final = 0.75  # of the time left in the tick after its work is used for pruning
@@ -27,7 +27,10 @@ def is_overdue(pruned_at: datetime | None, now: datetime) -> bool:
 
 
 def clock_jumped(last_tick_at: datetime | None, now: datetime) -> bool:
-    """Whether the clock moved by over a day since the last tick (with the highest id). Then no row's age is certain."""
+    """Whether the clock moved by over a day since the last tick (with the highest id).
+
+    If so, no row's age is certain.
+    """
     return last_tick_at is not None and abs(now - last_tick_at) > WRONG_CLOCK
 
 

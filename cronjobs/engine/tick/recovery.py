@@ -37,7 +37,10 @@ class Recovery:
     recovered: int = 0
 
     def look(self, connection: Connection, seen: Overview) -> bool:
-        """Find out which of this host's runners are dead and which still work. Return whether to recover anything."""
+        """Find out which of this host's runners are dead and which are still working.
+
+        Return whether to recover anything.
+        """
         holders = expiry.holders(connection, self.tick.identity.place) if seen.held_here else {}
         self.runners = sort_runners(holders, self.tick.identity)
         if seen.far_lease:
@@ -58,7 +61,7 @@ class Recovery:
     def run(self) -> None:
         """Settle attempts whose lease expired or whose runner is dead.
 
-        The outcome is what the runner recorded. If it recorded nothing, an attempt that may have begun is lost.
+        The outcome is what the runner recorded. If the runner recorded nothing, an attempt that may have begun is lost.
         """
         self._cut_far_leases()
         while self.tick.go_on():
@@ -67,7 +70,7 @@ class Recovery:
                     connection, RECOVER_BATCH, self.runners.dead, working=self.runners.working
                 )
                 looked_at = len(found)
-                # Since these rows were read, a cluster's worker may have begun or confirmed one of the attempts.
+                # After these rows were read, a cluster worker may have begun or confirmed one of the attempts.
                 closed = tokens.close(connection, [lease_of(expired.job) for expired in found])
                 found = [
                     replace(expired, unbegun=expired.job.id in closed.unbegun)

@@ -27,8 +27,9 @@ class TickFilter:
 
     queue: str | None = None
     only: str | None = None  # a job type
-    jobs: int | None = None  # the most jobs that are claimed
-    executor: str | None = None  # for its supervisor: only jobs of its types; if None, only types without an executor
+    jobs: int | None = None  # the most jobs that the tick may claim
+    # for this executor's supervisor: only jobs of its types; if None, only types without an executor
+    executor: str | None = None
 
     def options(self) -> dict[str, Any]:
         """Return the restrictions that were given, by the names of the options."""
@@ -83,7 +84,7 @@ TOLD_CODES: Final = (3, 4, EX_SOFTWARE)  # exit codes that a tick's row stores; 
 
 @dataclass
 class Result:
-    """The result of a tick. If ``stuck`` is True, a thread still runs, so the process must exit at once."""
+    """The result of a tick. If ``stuck`` is True, a thread is still running, so the process must exit at once."""
 
     ended: str = ""
     counts: Counts = field(default_factory=Counts)
@@ -92,8 +93,8 @@ class Result:
     pruned: int = 0
     overran: set[str] = field(default_factory=set)  # types whose jobs were expected to fit, but were interrupted
     not_started: list[dict[str, Any]] = field(default_factory=list)  # due jobs not started, see not_started.py
-    options: dict[str, Any] = field(default_factory=dict)  # how the caller restricted it
-    broken: dict[str, str] = field(default_factory=dict)  # bad entries of its file, and what is wrong with them
+    options: dict[str, Any] = field(default_factory=dict)  # how the caller restricted the tick
+    broken: dict[str, str] = field(default_factory=dict)  # bad entries in the tick's file, and what is wrong with them
     not_loaded: dict[str, str] = field(default_factory=dict)  # modules and job types that did not load, and why
     kept_from_starting: list[dict[str, Any]] = field(default_factory=list)  # see ``noted_causes``
     skew_s: float = 0  # how far this host's clock is ahead of the database's, if that is too far

@@ -40,7 +40,7 @@ def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners
 
 
 def lease_is_wrong(locked_until: datetime, now: datetime, lease_s: float | None) -> bool:
-    """Whether a lease ends later than any runner with a correct clock can have written.
+    """Whether a lease ends later than any that a runner with a correct clock can have written.
 
     *lease_s* is the length of that runner's leases, or None if unknown.
     """

@@ -52,7 +52,7 @@ class SpareTime:
         tick.extras = self.extras = of_tick(beside)
 
     def begin(self) -> None:
-        """Note a clock that jumped, and let the extras begin. A tick calls this before all else."""
+        """Note whether the clock jumped, and let the extras begin. A tick calls this before anything else."""
         tick, seen = self.tick, self.seen
         if pruning.clock_jumped(seen.last_tick_at, seen.now):
             # Do this before the tick's row is written: compared with that row, the next tick's clock shows no jump.
@@ -60,7 +60,7 @@ class SpareTime:
         self.extras.begin()
 
     def before_work(self) -> None:
-        """Do overdue tasks, which no tick has had time for lately."""
+        """Do overdue tasks, which no recent tick has had time for."""
         tick, seen = self.tick, self.seen
         if pruning.is_overdue(seen.pruned_at, seen.now):
             tick.try_part(partial(self._prune, pruning.OVERDUE_SHARE))

@@ -68,7 +68,7 @@ class Tick(TickContext):
             if self.fire_schedules:
                 self.try_part(partial(self.firing.sync, seen))
                 if seen.schedules_due and self.go_on():
-                    self.try_part(self.firing.materialise)  # a part of its own, so a retry does not sync again
+                    self.try_part(self.firing.materialise)  # a separate part, so a retry does not sync again
             made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
             if (seen.jobs_due or made) and self.go_on():
                 spare.before_work()
@@ -109,8 +109,9 @@ class Tick(TickContext):
         """Whether to load the handlers even if the tick has no work.
 
         They are loaded after a fault in the code, which may be over, and after the file was applied. They are loaded
-        while a job waits whose payload fits no handler, because that job dies only once every version of the code that
-        ticks has refused it. They are also loaded once an hour, because a deploy may have changed only Python.
+        while a job whose payload fits no handler is waiting, because that job dies only once every version of the code
+        on which ticks run has refused it. They are also loaded once an hour, because a deploy may have changed only
+        Python.
         """
         at_fault = self.code_at_fault or is_code_fault(seen.not_started)
         return at_fault or seen.misfits or self.firing.applied or seen.handlers_stale
@@ -182,7 +183,7 @@ class Tick(TickContext):
 
     def _work(self) -> None:
         loop = self.work.prepare()
-        self._listen()  # a module of the user's may have taken the signals
+        self._listen()  # one of the user's modules may have replaced our signal handlers
         if self.stop_requested is not None and loop.stopping is None:
             loop.stop(self.stop_requested)
         loop.handovers.begin_supervisors(self, self.work.types())
@@ -240,10 +241,10 @@ class Tick(TickContext):
                 process.send_signal(number)
         if self.loop is not None:
             self.loop.stop(self.stop_requested)
-        elif first:  # an import of handlers may be under way, and gets as much time to stop as a handler
+        elif first:  # an import of handlers may be under way; it gets as much time to stop as a handler does
             grace_s = self.settings.run.shutdown_grace.total_seconds()
             self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
-        else:  # nothing runs yet, so no transaction is worth waiting for
+        else:  # nothing is running yet, so no transaction is worth waiting for
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 

@@ -21,8 +21,8 @@ FRAMES: Final = 6
 class SafetyNet:
     """Catches unexpected errors. ``error`` is the first one. If ``spread`` is False, errors propagate, for tests.
 
-    After the first error nothing more is claimed. Memory changes only after a commit, so an interrupted turn is simply
-    done again. Jobs that it may have claimed are found by reading the rows.
+    After the first error, no more jobs are claimed. Memory changes only after a commit, so an interrupted turn is
+    simply done again. Jobs that such a turn may have claimed are found by reading the rows.
     """
 
     tell: Callable[[events.Event], None]
@@ -49,7 +49,7 @@ class SafetyNet:
             self.emit(events.fault_of_ours(error, place(error)))
 
     def emit(self, event: events.Event) -> None:
-        """Report *event*. A failing report stops nothing, and counts as an error."""
+        """Report *event*. If the report itself fails, that stops nothing, but counts as an error."""
         try:
             self.tell(event)
         except Exception as error:

@@ -58,9 +58,10 @@ AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this tim
 NO_LIMIT: Final = 1_000_000
 
 
-LEAST_ENDS: Final = 20  # so many jobs of a type must have ended before their run times predict the next job's
-MOST_ENDS: Final = 100  # only so many of a type's latest run times count
-EXPECTED_TIMES: Final = 2.0  # the expected time is this times the longest of these run times, plus EXPECTED_MORE
+LEAST_ENDS: Final = 20  # this many jobs of a type must have ended before their run times predict the next job's
+MOST_ENDS: Final = 100  # only this many of a type's latest run times count
+# the expected time is the longest of these run times, multiplied by this, plus EXPECTED_MORE
+EXPECTED_TIMES: Final = 2.0
 EXPECTED_MORE: Final = timedelta(seconds=0.5)
 
 
@@ -85,7 +86,7 @@ class Experience:
         self._took.setdefault(job_type, deque(maxlen=MOST_ENDS)).append(took)
 
     def expected(self, job_type: JobType) -> timedelta | None:
-        """Return a time that the next job of this type will hardly exceed, or None to go by its timeout.
+        """Return a time that the next job of this type is unlikely to exceed, or None to go by its timeout.
 
         It is None if the timeout was declared, or if a lost job of this type is not retried.
         """
@@ -107,9 +108,9 @@ def unknown() -> None:
 class ClaimPlanner:
     """Plans the claims of one tick.
 
-    ``typical_s`` is how long jobs that may be claimed ahead took lately, or None if unknown. ``last_s`` is how long the
-    last job took, ``write_s`` how long the last turn's transaction took. ``claimed`` counts the jobs claimed so far.
-    ``runner`` is the highest age this tick's process can reach, or None if unknown. ``Overview`` describes
+    ``typical_s`` is how long recent jobs that may be claimed ahead took, or None if unknown. ``last_s`` is how long the
+    last job took, and ``write_s`` how long the last turn's transaction took. ``claimed`` counts the jobs claimed so
+    far. ``runner`` is the highest age this tick's process can reach, or None if unknown. ``Overview`` describes
     ``many_queues``.
     """
 
@@ -142,7 +143,10 @@ class ClaimPlanner:
     # --- how many -----------------------------------------------------------------------------------------------------
 
     def free(self, in_flight: InFlight) -> int:
-        """Return how many more jobs would start at once. If negative, so many jobs are waiting for a worker."""
+        """Return how many more jobs would start at once.
+
+        If the number is negative, that many jobs are waiting for a worker.
+        """
         busy = in_flight.busy()
         overdue = sum(attempt.phase is Phase.OVERDUE for attempt in busy)
         return self._slots(overdue, in_flight) - (len(busy) - overdue)
@@ -180,7 +184,7 @@ class ClaimPlanner:
     def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
         """Return the filter for jobs that end before the tick does, so that the tick need not interrupt any.
 
-        A job passes if its timeout fits into *remaining*, or if the run time that experience predicts does.
+        A job passes if its timeout fits into *remaining*, or if the run time predicted from earlier jobs does.
         """
         longest, known = self.longest, self._known()
         short = {name: job_type for name, job_type in known.items() if not job_type.is_long(longest)}
@@ -250,9 +254,9 @@ def fits(timeout: timedelta, remaining: timedelta) -> bool:
 
 
 def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedelta:
-    """Return how much of the tick a job may take.
+    """Return how much of the tick's time a job may take.
 
-    That is its timeout or *expected*, whichever is shorter, plus the time to stop its process.
+    That time is the job's timeout or *expected*, whichever is shorter, plus the time to stop its process.
     """
     longest = job_type.timeout if expected is None else min(expected, job_type.timeout)
     return longest + job_type.stop_grace
@@ -302,7 +306,7 @@ class Batch:
     alone: bool = True  # nothing is leased here
     unsettled: bool = False
     given_up: Collection[Lease] = ()
-    watched: Collection[str] = ()  # types that crash or are suspected, until enough of their jobs ended cleanly
+    watched: Collection[str] = ()  # types that crash or are suspected, until enough of their jobs have ended cleanly
     reports: Mapping[int, Report] = field(default_factory=dict)
     last: Callable[[Connection], None] | None = None  # runs after everything else, at the end of the tick
 
@@ -321,7 +325,8 @@ class BatchResult:
     renewal: Renewal | None = None
     reported: Sequence[Report] = ()  # the reports that the renewal wrote
     settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
-    unsure: Sequence[Job] = ()  # leased, not to be started: another session has the row, or a failover may undo this
+    # leased, but not to be started: another session has locked the row, or a failover may undo the lease
+    unsure: Sequence[Job] = ()
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
     database_now: datetime | None = None
@@ -343,7 +348,7 @@ class Writer:
     before_writing: Callable[[Connection], None]
     claim_unsettled: bool = False  # a turn that claimed jobs failed, so we may hold their leases
     warily: bool = False  # a row made a claim fail, so from now on each row is claimed alone
-    doubtful: bool = False  # some runners ended before they had read a row they claimed; such rows are claimed last
+    doubtful: bool = False  # some runners died before they had read a row that they claimed; such rows are claimed last
     refused: set[int] = field(default_factory=set)
     suspects: set[int] = field(default_factory=set)  # leased jobs whose rows have unreadable content
     unconfirmed: list[Job] = field(default_factory=list)  # leased by the last turn, but unconfirmed by a standby
@@ -414,7 +419,7 @@ class Writer:
         )
 
     def _read_leased(self, turn: BatchResult) -> BatchResult:
-        """Read the rows that a wary claim leased, each in a transaction of its own.
+        """Read the rows that a wary claim leased, each in its own transaction.
 
         If the content of a row cannot be read, the job stays leased until recovery settles it. The next turn releases
         jobs whose rows could not be read for another reason. Never raises, because *turn* is already committed.
@@ -456,7 +461,7 @@ class Writer:
             return isinstance(error, _NO_ROWS_FAULT) and not fetching
 
         def failed(*_: object) -> None:
-            self.claim_unsettled = True  # if it was the COMMIT whose reply was lost, the job is ours
+            self.claim_unsettled = True  # if only the reply to the COMMIT was lost, the job is ours
 
         until = self.clock.monotonic() + READ_AGAIN_S
         pauses = repeat(READ_PAUSE_S, MOST_READS - 1)
@@ -511,7 +516,7 @@ class Writer:
         return self._claim(connection, room, admission, alone=order.alone)
 
     def cut_leases(self, connection: Connection, attempts: Sequence[Attempt]) -> None:
-        """Cut the leases of attempts that still run to 2 s. This process must exit before they end."""
+        """Cut the leases of attempts that are still running to 2 s. This process must exit before these leases end."""
         leases.cut_leases(connection, [attempt.lease for attempt in attempts], CUT_LEASE)
 
     def write_alone(self, last: Callable[[Connection], None]) -> None:
@@ -520,7 +525,7 @@ class Writer:
             last(connection)
 
     def write_one(self, end: End) -> BatchResult:
-        """Write one end alone, without its texts if the database refuses them. Raises BadValue if that fails, too."""
+        """Write one end alone, without its texts if the database refuses them. Raises BadValue if that also fails."""
         try:
             return self._write_one(end, lambda finish: finish)
         except BadValue:

@@ -1,7 +1,7 @@
-"""``run-due --wait`` after its tick: by exec, the tick's process becomes ``python -m`` this module.
+"""``run-due --wait`` after its tick: the tick's process execs this module with ``python -m``.
 
 This is a separate program because a thread that did not end at its timeout must be gone before its lease ends. The exec
-ends that thread, and the processes of the long jobs remain children of this process. A process that waits for hours
+ends that thread, while the processes of the long jobs remain children of this process. A process that waits for hours
 should also be small.
 """
 
@@ -54,7 +54,7 @@ def main() -> None:
     ends = []
     for pid in pids:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        left.remove(pid)  # before it is reaped; after that, another process may get its pid
+        left.remove(pid)  # before the process is reaped; after that, another process may get its pid
         ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     code = _worst(code, ends, bool(count_dead))
     for word in take_word(Path(config)):

@@ -1,7 +1,8 @@
 """End a tick on time whatever Python is doing, with a kernel timer and SIGALRM's default action.
 
 Signal handlers in Python, watchdog threads and ``os._exit`` all need the GIL, which a C call may hold for seconds. The
-kernel does not need it. faulthandler's C handler dumps the stacks first, so that cron's mail shows where the tick hung.
+kernel does not need the GIL. faulthandler's C handler dumps the stacks first, so that cron's mail shows where the tick
+hung.
 
 A handler may disarm SIGALRM. So before the first handler is imported, a second timer is set to fire shortly after
 SIGALRM. User code cannot remove this timer: ``HardLimit``.
@@ -49,11 +50,15 @@ class Watchdog:
             try:
                 # chain: after the dump run the default action, which ends the process
                 faulthandler.register(signal.SIGALRM, file=target, all_threads=True, chain=True)
-            except (ValueError, OSError, AttributeError):  # a closed or unusual stderr: end without stacks
+            # stderr is closed or unusual, so SIGALRM will end the process without a dump of the stacks
+            except (ValueError, OSError, AttributeError):
                 faulthandler.unregister(signal.SIGALRM)
 
     def stand_at(self, instant: float) -> None:
-        """Set the timer to end the process at *instant* (monotonic seconds). An instant in the past ends it now."""
+        """Set the timer to end the process at *instant* (monotonic seconds).
+
+        An instant in the past ends the process now.
+        """
         left_s = max(0.001, instant - self._clock.monotonic())
         # this call releases the GIL, so skip it when nothing has changed
         if self._hard is not None and instant != self.instant:
@@ -71,7 +76,7 @@ class Watchdog:
         if not self.hardened and self.instant < math.inf:
             self.hardened = True
             self._hard_after_s = min(HARD_AFTER_S, lease.total_seconds() / 10)
-            with suppress(OSError):  # not Linux, or no timers left for this user: SIGALRM has to do
+            with suppress(OSError):  # not Linux, or no timers left for this user: SIGALRM has to suffice
                 self._hard = HardLimit()
                 self._hard.stand_at(self.instant + self._hard_after_s)
 
@@ -85,7 +90,7 @@ class Watchdog:
 
 
 class Unarmed(Watchdog):
-    """A watchdog without a kernel timer, for tests and for processes that a person uses."""
+    """A watchdog without a kernel timer, for tests and for interactive processes."""
 
     def __init__(self) -> None:
         pass

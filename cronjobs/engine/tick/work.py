@@ -49,7 +49,7 @@ class Work:
     tick: TickContext
     loop: Loop | None = None
     loaded: JobTypes | None = None
-    unknown_due: set[str] = field(default_factory=set)  # types of due jobs that no recent tick knew
+    unknown_due: set[str] = field(default_factory=set)  # types of due jobs, not known to any recent tick
 
     def types(self) -> JobTypes:
         """The job types that run here; the first call imports the handlers."""
@@ -63,7 +63,7 @@ class Work:
         return self.loaded
 
     def _load(self) -> JobTypes:
-        self.tick.watchdog.harden(self.tick.settings.run.lease)  # importing handlers runs user code, too
+        self.tick.watchdog.harden(self.tick.settings.run.lease)  # importing handlers also runs user code
         within = remembered(self.tick.settings.run.every)
         with self.tick.database.read() as connection:
             runnable = runnable_types(connection, within)
@@ -109,7 +109,7 @@ class Work:
         return self.loop
 
     def _look(self) -> tuple[list[Crashing], Signs]:
-        """Return the job types that runners died with, and the signs that reading a row killed a tick.
+        """Return the types of jobs that dead runners held, and the signs that reading a row killed a tick.
 
         First write this tick's row, by which a later tick can see whether this one died.
         """
@@ -165,7 +165,7 @@ class Work:
                 tick.emit(events.not_started(left["job_type"], left["jobs"], left["timeout_s"], left["left_s"]))
 
     def note_unknown_types(self) -> None:
-        """Report job types of schedules and due jobs that no recent tick knew. Each counts as a fault."""
+        """Report job types of schedules and due jobs that no recent tick knew. Each such type counts as a fault."""
         with self.tick.database.read() as connection:
             # Read the known types again: another host may have started a tick while this one worked.
             present = self._present_types(connection)

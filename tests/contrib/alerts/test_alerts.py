@@ -230,7 +230,7 @@ def test_a_command_that_hangs_is_killed(tmp_path: Path) -> None:
 
 def test_a_command_is_killed_before_the_sender_stops_waiting_for_it(tmp_path: Path) -> None:
     message = note("a test", Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path), "here", SYSTEM.now())
-    with pytest.raises(command.CommandRefused, match=r"did not end within 500ms"):
+    with pytest.raises(command.CommandRefused, match=r"did not exit within 500ms"):
         command.send(CommandChannel(("sleep", "60")), message, 1.0, tmp_path)
 
 

@@ -346,7 +346,9 @@ def test_a_job_that_is_gone_too_early_is_a_difference_and_a_pruned_one_ran(world
     with world.database.write() as connection:
         connection.execute(delete(tables.jobs).where(tables.jobs.c.id == ids[5]))
     [difference] = told(kept(world))
-    assert f"job {ids[5]}, which was made for it, is missing, although it is too young to be pruned" in difference
+    assert (
+        f"job {ids[5]}, which was made for it, is missing, although it is too recent to have been pruned"
+    ) in difference
 
 
 def test_a_job_that_retention_removed_dead_has_failed(world: World) -> None:
@@ -366,8 +368,8 @@ def test_a_job_of_another_occurrence_is_a_difference(world: World) -> None:
     with world.database.write() as connection:
         _, one, other = connection.execute(select(of.c.job_id).order_by(of.c.last_for)).scalars()
         connection.execute(update(of).where(of.c.job_id == one).values(job_id=other))
-    assert f"job {other}, which the ledger names for it, belongs to another occurrence" in " ".join(told(kept(world)))
-    assert f"job {one} was made for it, and the ledger does not name that job" in " ".join(told(kept(world)))
+    assert f"job {other} for it, but that job belongs to another occurrence" in " ".join(told(kept(world)))
+    assert f"job {one} was made for it, but the ledger does not name that job" in " ".join(told(kept(world)))
 
 
 def minutes(world: World) -> int:
@@ -387,8 +389,11 @@ def second(minute: int, seconds: float = 0) -> datetime:
     ("row", "said"),
     [
         ({"first_for": second(1), "last_for": second(3, 30), "count": 3}, "more than one ledger row covers it"),
-        ({"first_for": second(2, 30), "last_for": second(2, 30)}, "nothing was due by the definition in force then"),
-        ({"first_for": second(2, 30), "last_for": second(2, 30), "outcome": "enqueued"}, "but names no job"),
+        (
+            {"first_for": second(2, 30), "last_for": second(2, 30)},
+            "under the definition in force then, nothing was due",
+        ),
+        ({"first_for": second(2, 30), "last_for": second(2, 30), "outcome": "enqueued"}, "but does not say which"),
         ({"first_for": second(2, 30), "last_for": second(2, 30), "reason": "backfill by eve"}, "nothing was due"),
         ({"first_for": second(3, 1), "last_for": second(3, 59), "count": 9}, "nothing was due"),
     ],
@@ -453,7 +458,7 @@ def test_what_is_older_than_the_retention_is_not_judged(world: World) -> None:
     assert (told(found), counts(found)) == ([], {"due": 7, "ran": 3, "beyond": 4})
     answer = world.cronjobs("books", "--from", "10d")
     assert answer.code == 0
-    assert "s: 4 without a row: the ledger goes back only to 2026-03-0" in answer.out
+    assert "s: 4 have no ledger row: the ledger only goes back to 2026-03-0" in answer.out
 
 
 def test_a_retention_that_was_shorter_until_now_is_no_difference(world: World) -> None:
@@ -566,7 +571,7 @@ def test_a_wrong_clock_when_a_definition_changed_leaves_a_doubt_not_a_difference
     world.tick(utc("2026-03-02T08:12:00"))
     found = kept(world)
     assert told(found) == []
-    assert "a clock was wrong when its definition changed" in " ".join(found[0].notes)
+    assert "a clock was wrong when the schedule's definition changed" in " ".join(found[0].notes)
 
 
 def test_a_clock_that_was_ahead_at_a_change_is_seen_though_cron_stood_still_after_it(world: World) -> None:
@@ -586,14 +591,14 @@ def test_runs_that_a_clock_ahead_made_too_early_are_noted_with_their_command(wor
     for right in ("11:25", "12:30"):
         world.tick(utc(f"2026-03-02T{right}:00"))
     nightly, sync = kept(world)
-    said = "of the occurrences that ran were early, because a clock was ahead: cronjobs explain"
+    said = "of the occurrences that ran did so early, because a clock was ahead: cronjobs explain"
     at = "2026-03-02T12:15:00+00:00"
     assert nightly.notes == [f"1 {said} nightly --at {at}"]
     span = "--from 2026-03-02T12:00:00+00:00 --to 2026-03-02T12:20:00+00:00"
     assert sync.notes == [f"2 {said} sync {span}"]
     assert told([nightly, sync]) == []
     answer = world.cronjobs("books")
-    assert "were early" in answer.out
+    assert "did so early" in answer.out
     assert answer.code == 0
     with world.database.write() as connection:  # it ran once more, in time
         connection.execute(update(tables.jobs).where(tables.jobs.c.schedule == "nightly").values(attempts=2))

@@ -331,7 +331,7 @@ def test_two_copies_that_find_the_old_side_open_do_not_both_close_it(
         return real(*given)
 
     monkeypatch.setattr(copying, "_close", close_later)
-    with pytest.raises(copying.CopyRefused, match="just begun or ended"):
+    with pytest.raises(copying.CopyRefused, match="just started or ended"):
         sides.copy()
     assert not sides.old_is_open()
     assert sides.marks() == 1

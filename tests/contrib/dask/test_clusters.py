@@ -332,5 +332,5 @@ def test_the_next_tick_prints_why_a_supervisor_could_not_begin(far: Far) -> None
     done = subprocess.run(argv, input=given.encode(), env=env, check=False, timeout=60)
     assert done.returncode == 3
     taken = State(far.project.folder / "cronjobs")
-    assert any("the supervisor of executor cluster ended" in (taken.read(each.name) or "") for each in
+    assert any("the supervisor of executor cluster exited" in (taken.read(each.name) or "") for each in
                (far.project.folder / "cronjobs").iterdir())  # fmt: skip

@@ -269,7 +269,7 @@ def test_retry_and_cancel_are_those_of_the_command_line(site: Any, rows: Rows, d
     for status in ("dead", "queued", "running", "succeeded"):
         rows.job(status=status)
     assert act(site, ADA, "retry", 1, 4) == [
-        "1 queued again; 1 unchanged: their status does not allow it, or a transaction holds them"
+        "1 queued again; 1 unchanged: their status does not allow this, or another transaction has locked them"
     ]
     assert act(site, ADA, "cancel", 2, 3) == ["1 cancelled; 1 running and asked to stop"]
     assert column(database, "status") == ["queued", "cancelled", "running", "succeeded"]

@@ -138,7 +138,7 @@ def test_what_is_written_goes_before_what_django_has(folder: Path, sqlite_url: s
     assert djangos.database == sqlite_url
     assert (given.database, named.database) == (f"sqlite:///{folder / 'given.db'}", f"sqlite:///{folder / 'named.db'}")
     assert [each.by_django for each in (own, djangos, given, named)] == [False, True, False, False]
-    with pytest.raises(ConfigError, match="there is no database"):  # no Django project any more
+    with pytest.raises(ConfigError, match="no database is set"):  # no Django project any more
         load(None, environ={})
 
 
@@ -166,7 +166,7 @@ def test_what_cannot_be_used_is_said_with_its_place_and_without_a_password(folde
     file = folder / "cronjobs.yaml"
     file.write_text("timezone: UTC\ndatabase: django\n")
     with django_project(sqlite_url, CRONJOBS={"database": "nowhere"}):
-        with pytest.raises(ConfigError, match=r'cronjobs\.yaml:2:11: database: .*no "nowhere"'):
+        with pytest.raises(ConfigError, match=r'cronjobs\.yaml:2:11: database: .*no entry "nowhere"'):
             load(None, environ={})
         assert load(None, environ={}, need_database=False).database == ""
     with django_project("sqlite:///:memory:"), pytest.raises(ConfigError, match="in memory"):

@@ -242,10 +242,10 @@ def test_jobs_of_a_renamed_handler_are_counted_before_a_tick_and_before_they_are
     for job_type in ("t.gone", "t.gone", "t.work"):
         put(world.database, job_type=job_type, run_at=world.clock.now() + timedelta(days=7))
     found = surgery.see()["job types"]
-    assert found["text"] == "2 jobs wait for type t.gone, for which this project has no handler"
+    assert found["text"] == "2 jobs wait for a handler of type t.gone, which this project does not have"
     assert "cronjobs jobs cancel --type t.gone; cronjobs explain t.gone" in found["fix"]
     work = registry._registered.pop("t.work")
-    assert "1 job waits for type t.work, for which" in surgery.see()["job types"]["text"]
+    assert "1 job waits for a handler of type t.work" in surgery.see()["job types"]["text"]
     registry._registered["t.work"] = work
     world.tick(utc("2026-03-02T08:11:20"), "beta")
     del registry._registered["t.work"]

@@ -77,7 +77,7 @@ NIGHTLY = ScheduleSettings("nightly", "mail", cron="0 2 * * *")
             "by UTC: nightly",
         ),
         (in_file(timezone="UTC", schedules={"nightly": NIGHTLY}), "time zone", "ok", "UTC"),
-        (with_type(timeout_declared=False), "time limits", "ask", "s, the default, is the limit of mail"),
+        (with_type(timeout_declared=False), "time limits", "ask", "s, applies to mail"),
         (with_type(retry=RetryPolicy(max_attempts=100)), "retries", "ask", "mail (100)"),
         (with_type(on_lost="retry"), "lost runs", "ask", "are retried automatically: mail"),
         (in_file(log=None), "log", "to do", "there is no log"),
@@ -87,7 +87,7 @@ NIGHTLY = ScheduleSettings("nightly", "mail", cron="0 2 * * *")
         (replace(READY, delivered=[]), "alerts", "ask", "ever been delivered by ops"),
         (replace(READY, delivered=None), "alerts", "ask", "ever been delivered by ops"),
         (in_file(run=RunSettings()), "silence", "ask", "a stopped tick cannot report itself"),
-        (in_file(positions={}), "retention", "ask", "succeeded jobs 14d"),
+        (in_file(positions={}), "retention", "ask", "succeeded jobs for 14d"),
     ],
 )
 def test_what_is_missing_is_said(facts: ReleaseFacts, name: str, answer: str, says: str) -> None:

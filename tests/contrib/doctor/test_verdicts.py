@@ -49,19 +49,23 @@ ENV = (("/srv/shop/migrations/env.py", False),)
 
 CASES: list[tuple[str, Diagnosis, str]] = [
     # the configuration
-    ("ok", host.configuration("cronjobs.yaml", []), "can be used as it is"),
+    ("ok", host.configuration("cronjobs.yaml", []), "cronjobs.yaml is valid"),
     ("problem", host.configuration("cronjobs.yaml", ["line 3: bad"] * 7), "and 2 more"),
     ("problem", host.unreadable("cronjobs.yaml", "it does not parse"), "nothing runs: it does not parse"),
     ("ok", host.handlers(3, []), "job types: 3"),
     ("problem", host.handlers(3, ["module shop: cannot be imported"]), "module shop"),
     ("ok", host.job_types([], [], {}), "has a handler"),
     ("problem", host.job_types(["no handler is registered"], [], {}), "no handler"),
-    ("problem", host.job_types([], ["mail.send"], {}), "mail.send, which no host has"),
-    ("problem", host.job_types([], [], {"a.b": 2}), "2 jobs wait for type a.b, for which this project has no handler"),
+    ("problem", host.job_types([], ["mail.send"], {}), "mail.send, which no host can run"),
+    (
+        "problem",
+        host.job_types([], [], {"a.b": 2}),
+        "2 jobs wait for a handler of type a.b, which this project does not have",
+    ),
     (
         "problem",
         host.job_types([], [], {"a.b": 1, "a.c": 1}),
-        "1 job waits for type a.c, for which",
+        "1 job waits for a handler of type a.c",
     ),
     ("ok", host.timeouts([]), "fits"),
     ("problem", host.timeouts(["mail.send: timeout 2h is above"]), "mail.send"),
@@ -70,12 +74,16 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", host.crontab(replace(LINE, daemon=False), ticks=False), "no cron daemon runs"),
     ("ok", host.crontab(replace(LINE, daemon=None), ticks=False), "exactly"),
     ("warning", host.crontab(replace(LINE, state="differs"), ticks=True), "exactly"),
-    ("warning", host.crontab(replace(LINE, others=["/b/cronjobs.yaml"]), ticks=True), "ticks start twice"),
+    ("warning", host.crontab(replace(LINE, others=["/b/cronjobs.yaml"]), ticks=True), "two ticks start each time"),
     ("problem", host.crontab(replace(LINE, state="missing"), ticks=False), "nothing starts ticks"),
     ("warning", host.crontab(replace(LINE, state="missing"), ticks=None), ""),
     ("not applicable", host.crontab(replace(LINE, state="missing"), ticks=True), "something else starts ticks"),
-    ("problem", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=True), "and ticks run them, too"),
-    ("problem", host.crontab(replace(LINE, twice=BOTH), ticks=False), "and ticks run them, too"),
+    (
+        "problem",
+        host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=True),
+        "and ticks run the same commands",
+    ),
+    ("problem", host.crontab(replace(LINE, twice=BOTH), ticks=False), "and ticks run the same commands"),
     ("not applicable", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=False), BOTH),
     ("not applicable", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=None), BOTH),
     ("problem", host.crontab(replace(LINE, state="broken"), ticks=True), ""),
@@ -92,13 +100,13 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("not applicable", host.mail(replace(MAIL, mailto=None)), "no crontab"),
     ("ok", host.overlapping(ticks(*range(0, 600, 60)), MINUTE), "ends before"),
     ("ok", host.overlapping(ticks(0, 60, 120, 121, 180, 240, 300), MINUTE), "ends before"),  # one by hand
-    ("warning", host.overlapping(ticks(*range(0, 600, 60), took=70), MINUTE), "was running"),
-    ("warning", host.overlapping(ticks(0, 1, 60, 61, 120, 121), MINUTE), "two lines start them"),
+    ("warning", host.overlapping(ticks(*range(0, 600, 60), took=70), MINUTE), "was still running"),
+    ("warning", host.overlapping(ticks(0, 1, 60, 61, 120, 121), MINUTE), "two crontab lines start ticks"),
     ("not applicable", host.overlapping(ticks(0), MINUTE), ""),
     # folders and disks
     ("ok", host.state_folder(STATE), "survives a restart"),
     ("problem", host.state_folder(replace(STATE, fault="it is not ours alone")), "not ours alone"),
-    ("warning", host.state_folder(replace(STATE, lasting=False)), "which a restart empties"),
+    ("warning", host.state_folder(replace(STATE, lasting=False)), "which a reboot empties"),
     ("warning", host.state_folder(replace(STATE, filesystem="tmpfs")), "in memory"),
     ("ok", host.state_folder(replace(STATE, runs=2, longest=timedelta(minutes=2))), "survives a restart"),
     (
@@ -113,7 +121,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("not applicable", host.alembic(host.AlembicSetUp()), ""),
     ("ok", host.alembic(host.AlembicSetUp((("env.py", True),), same_database=True)), "leaves our tables alone"),
     ("ok", host.alembic(host.AlembicSetUp(ENV, same_database=False)), "another database"),
-    ("warning", host.alembic(host.AlembicSetUp(ENV)), "if it migrates this database"),
+    ("warning", host.alembic(host.AlembicSetUp(ENV)), "if this alembic migrates this database"),
     ("problem", host.alembic(host.AlembicSetUp(ENV, same_database=True)), "would drop the cronjobs_ tables"),
     # the database
     ("ok", db.database(db.Reached("sqlite:///a.db")), "answers"),
@@ -136,7 +144,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("warning", db.version(replace(SERVER, version=990_000), (), (3, 13, 1)), "newer"),
     ("ok", db.version(None, (3, 40, 1), (3, 11, 7)), "SQLite 3.40.1"),
     ("problem", db.version(None, (3, 34, 0), (3, 11, 7)), "too old"),
-    ("ok", db.pooler(SERVER), "itself"),
+    ("ok", db.pooler(SERVER), "directly to the server"),
     ("ok", db.pooler(replace(SERVER, pooled=True)), "PgBouncer"),
     # SQLite's file
     ("ok", db.sqlite_place(FILE), "local disk (ext4)"),

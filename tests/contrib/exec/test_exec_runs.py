@@ -85,8 +85,9 @@ def test_a_line_that_left_the_crontab_is_expected_no_more(database: Database, cr
 def test_a_line_that_left_the_crontab_is_forgotten_before_its_next_run_is_due(
     database: Database, crontab: dict[str, str], clock: FakeClock
 ) -> None:
-    record(database, a_run("hourly", timedelta(0)), a_run("nightly", timedelta(0), cron="0 3 * * *"))
-    crontab["text"] = "0 3 * * * cronjobs exec nightly -c true\n"
+    far = f"0 {(clock.now() + 12 * HOUR).hour} * * *"  # not within the three hours, whenever the test runs
+    record(database, a_run("hourly", timedelta(0)), a_run("nightly", timedelta(0), cron=far))
+    crontab["text"] = f"{far} cronjobs exec nightly -c true\n"
     settling.tidy(database, local=False)
     clock.advance(3 * HOUR)
     assert found(database, no_project()) == {}

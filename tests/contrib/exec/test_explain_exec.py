@@ -68,7 +68,7 @@ def test_a_run_of_exec_is_explained_by_its_time(nights: World) -> None:
     told = nights.ask("exec:dump", "--at", "2026-03-03T02:15")
     assert told.verdict == "absent"
     assert "dump was due at 2026-03-03 02:15:00 UTC" in told
-    assert "The run before began at 2026-03-02 02:15:01 (job 1)" in told
+    assert "The previous run began at 2026-03-02 02:15:01 (job 1)" in told
     assert nights.ask("dump", "--at", "02:15").verdict == "absent"
     assert nights.ask("dump", "--at", "03:00").verdict == "not_due"
     assert nights.ask("dump", "--at", "2026-03-06T02:15").verdict == "pending"

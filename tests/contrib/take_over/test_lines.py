@@ -96,7 +96,7 @@ def test_an_entry_has_the_settings_above_it_and_the_comments_right_above_it() ->
     assert (third.when, third.settings) == ("@hourly", (("MAILTO", "ops"), ("A", "2")))
     assert [(each.number, each.why) for each in bad if isinstance(each, NoEntry)] == [
         (15, "it has no command"),
-        (16, 'its command begins with "*", so it has a field too many'),
+        (16, 'its command begins with "*", so the line has one field too many'),
         (17, "it is neither a setting nor a line with five fields"),
     ]
 

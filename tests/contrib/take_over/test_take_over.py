@@ -97,7 +97,7 @@ def test_cron_tz_counts_for_cronie_only() -> None:
         ("@reboot up", "only the cron daemon notices that the machine starts (@reboot)", "debian"),
         ("61 * * * * x", 'cron cannot read it: minute "61": 61 is not in 0-59', "debian"),
         ("0 0 30 2 * x", "cronjobs has no expression for it: day 30 never comes in feb", "debian"),
-        ("0 0 * * fri-sun x", "cronjobs has no expression for it: a range in it runs backwards", "debian"),
+        ("0 0 * * fri-sun x", "cronjobs has no expression for it: one of its ranges runs backwards", "debian"),
         ("*/7,3 * * * * x", 'cronjobs has no expression for it: a field with "*" and more in a list', "debian"),
         ("~ * * * * x", 'cron cannot read it: minute "~": cronie chooses the time at random', "cronie"),
         ("CRON_TZ=Mars/Base\n0 1 * * * x", 'its CRON_TZ, "Mars/Base", is not a time zone', "cronie"),
@@ -410,7 +410,7 @@ def test_compare_lists_what_cron_does_otherwise_in_the_skipped_hour(cron_host: H
         ),
         ('"-c", a]', '"-c", b]', "the schedule runs something else", 0),
         ("stdin: none", 'stdin: "x"', "the schedule runs something else", 0),
-        ("\n  a:   # line 1\n", "\n  z:\n    environments: [staging]\n", "no schedule of the file runs", 0),
+        ("\n  a:   # line 1\n", "\n  z:\n    environments: [staging]\n", "no schedule in the file runs", 0),
     ],
 )
 def test_an_entry_that_was_changed_since_is_a_difference(
@@ -499,7 +499,7 @@ def test_install_refuses_while_cron_runs_what_a_schedule_runs(cron_host: Host) -
     assert twice in cron_host.cli("show").stderr
     result = cron_host.cli("install")
     assert isinstance(result.exception, block.CrontabError)
-    assert f"{twice}, and ticks would run each again" in str(result.exception)
+    assert f"{twice}, and ticks would run the same commands again" in str(result.exception)
     assert cron_host.crontab == old
     others = old.replace("/bin/bash", "/bin/dash").replace("@hourly", "# @hourly").replace("hello", "good day")
     cron_host.has(others)
@@ -521,7 +521,7 @@ def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host:
     assert f"nothing runs them now: cronjobs crontab restore --config {cron_host.config}" in result.stderr
     elsewhere = cron_host.cli("restore", "--config", "other.yaml")
     assert "nothing to restore" in elsewhere.stdout
-    assert "swapped for another configuration: name that configuration with --config" in elsewhere.stderr
+    assert "handed over to another configuration: name that configuration with --config" in elsewhere.stderr
     assert cron_host.cli("restore").exit_code == 0
     assert cron_host.crontab == "@daily a\n"
 

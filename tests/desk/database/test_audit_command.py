@@ -81,7 +81,7 @@ def test_filters(database: Database, cronjobs: Cronjobs, options: tuple[str, ...
     put(database, *ACTS)
     answer = cronjobs("audit", "--json", *options)
     assert [entry["action"] for entry in answer.json] == found.split()
-    assert (answer.code, "there are older ones" in answer.err) == (0, "--limit" in options)
+    assert (answer.code, "raise --limit" in answer.err) == (0, "--limit" in options)
 
 
 def test_dates_are_left_out_only_where_they_stand_above_the_line(database: Database, cronjobs: Cronjobs) -> None:

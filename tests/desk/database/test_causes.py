@@ -118,7 +118,7 @@ def test_no_more_than_so_many_deaths_are_read_and_that_is_said(
         assert [each["jobs"] for each in told["causes"]] == [most]
         assert told["causes"][0]["last_died_at"] == ago(minutes=0).isoformat(), "the last ones to die"
         assert told["causes_are_of_newest"] == (most if unread else None)
-        assert ("causes of the 3 jobs that died last" in " ".join(cronjobs("status").out.split())) is unread
+        assert ("causes of the 3 most recent deaths" in " ".join(cronjobs("status").out.split())) is unread
 
 
 def test_what_is_written_in_an_error_does_nothing_to_a_terminal(cronjobs: Cronjobs, rows: Rows) -> None:
@@ -233,7 +233,7 @@ def test_a_retry_takes_what_it_counted_and_nothing_that_dies_meanwhile(
         (["jobs", "retry", "--cause", INVOICE, "--status", "failed", "--yes"], "none of them is retrying"),
         (["jobs", "list", "--cause", INVOICE, "--status", "queued"], "none of them is queued"),
         (["jobs", "list", "--cause", INVOICE, "--group-by", "error"], "a cause has only one"),
-        (["jobs", "retry", "17", "--cause", INVOICE], "in one way"),
+        (["jobs", "retry", "17", "--cause", INVOICE], "in one of three ways"),
         (["jobs", "list", "--cause", "GiveUp"], "12 hexadecimal digits"),
         (["jobs", "list", "--cause", INVOICE[:-1]], "12 hexadecimal digits"),
     ],

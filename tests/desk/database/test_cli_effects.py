@@ -90,7 +90,7 @@ def test_a_list_can_be_narrowed(project: Project, options: list[str], keys: list
     fill(project)
     answer = project.call("effects", "list", "--json", *options)
     assert [effect["key"] for effect in answer.json] == keys
-    assert ("there are more" in answer.err) == ("--limit" in options)
+    assert ("raise --limit" in answer.err) == ("--limit" in options)
 
 
 def test_json_has_the_columns_and_what_is_known(project: Project) -> None:
@@ -163,7 +163,7 @@ def test_settling_names_the_jobs_that_are_dead_for_the_effect_and_no_others(proj
     ("key", "said"),
     [
         ("mail:1", "is recorded as done and is never repeated: nothing was changed"),
-        ("pay:7", "job 7 is doing the effect pay:7 right now"),
+        ("pay:7", "job 7 is performing the effect pay:7 now"),
         ("mail:99", "there is no effect mail:99: cronjobs effects list"),
     ],
 )

@@ -180,7 +180,7 @@ def test_a_pause_is_kept_said_and_audited_and_ended(project: Project) -> None:
     again = project.call("pause", "--all", "--until", "2030-07-01T09:00", "--json")
     assert len(again.json) == 1
     assert again.json[0]["until"] == "2030-07-01T07:00:00+00:00"
-    assert "is read in the configuration's timezone, Europe/Berlin" in again.err
+    assert "is taken as Europe/Berlin time" in again.err
     ended = project.call("resume", "--all")
     assert (ended.code, ended.out, ended.err) == (0, "", "resumed: everything\nnothing is paused\n")
     nothing = project.call("resume", "--all")
@@ -287,7 +287,10 @@ def test_a_pause_that_cannot_be_meant_is_refused(lite: Project, arguments: list[
 
 def test_a_queue_in_which_nothing_waits_is_paused_with_a_warning(lite: Project) -> None:
     lite.execute(insert(jobs).values(job_type="t.ok", queue="mail"))
-    assert 'nothing waits in a queue "mial" now, did you mean "mail"?' in lite.call("pause", "--queue", "mial").err
+    assert (
+        'no job is waiting in a queue named "mial" now, did you mean "mail"?'
+        in lite.call("pause", "--queue", "mial").err
+    )
     assert lite.call("pause", "--queue", "mail").err == ""
     assert [row["name"] for row in lite.rows("pauses")] == ["mail", "mial"]
 

@@ -158,7 +158,7 @@ def test_every_and_spread(world: World) -> None:
         "s was due at 2026-03-02 08:10:00 UTC, by the definition applied on 2026-03-02 08:00:30 by host alpha" in told
     )
     assert "(every 10m)" in told
-    assert "spread: lets it start at 08:1" in told
+    assert "spread: delays its start until 08:1" in told
 
 
 def test_of_two_hosts_the_one_that_made_it_is_named(world: World) -> None:
@@ -249,7 +249,7 @@ def test_overlap_wait_is_coalesced_into_the_job_that_waits(world: World) -> None
     world.tick(utc("2026-03-02T08:02:05"))
     told = world.ask("s", "--at", "08:02")
     assert told.verdict == "coalesced"
-    waiting = "Job 1 of the schedule, for 08:01:00, was waiting already at 08:02:05"
+    waiting = "Job 1 of the schedule, for 08:01:00, was already waiting at 08:02:05"
     assert f"{waiting}: it stands for it too (overlap: wait)." in told
 
 
@@ -264,7 +264,7 @@ def test_a_list_says_when_the_job_was_made_that_waited_already(world: World) -> 
         "job 1, made at 08:01:10, stands for them",
         "job 1, made at 08:01:10, stands for it",
     ]
-    assert "Job 1 of the schedule, for 08:01:00, was waiting already at 08:05:05" in world.ask("s", "--at", "08:03")
+    assert "Job 1 of the schedule, for 08:01:00, was already waiting at 08:05:05" in world.ask("s", "--at", "08:03")
 
 
 def put_off() -> None:
@@ -377,14 +377,14 @@ def test_ticks_that_came_and_left_it_alone(world: World) -> None:
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "pending"
     broken = "its entry in the file of that host was broken: minute 61 is not in 0–59"
-    assert f"A tick of host alpha began since, at 02:03:10, and left it unsettled; {broken}" in told
+    assert f"A tick of host alpha has begun since then, at 02:03:10, but left it unsettled; {broken}" in told
     assert "Its entry in the file here is broken, so ticks with this file leave it alone:" in told
     assert "minute 61 is not in 0–59" in told
     world.file(**MINUTELY)
     world.tick(utc("2026-03-03T02:10:10"))
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "coalesced"
-    assert "A tick reached the database at 02:01:10 already but did not settle it; " + broken in told
+    assert "A tick had already reached the database at 02:01:10, but it did not settle it; " + broken in told
 
 
 def test_made_up_for_by_a_backfill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,7 +398,7 @@ def test_made_up_for_by_a_backfill(world: World, monkeypatch: pytest.MonkeyPatch
     assert told.verdict == "enqueued"
     assert told.steady[1:] == [
         "No tick reached the database between 01:58:00 and 02:31:12.",
-        "It did not run at its time: missed (no tick fired it in time (catch_up: none)).",
+        "It did not run when it was due: missed (no tick fired it in time (catch_up: none)).",
         "A backfill by ada, at 02:31:12, made job 4 for it.",
         "Attempt 1 succeeded at 02:31:13 on alpha, after a moment.",
     ]
@@ -438,7 +438,7 @@ def test_held_back_by_somebody_who_said_why(world: World, monkeypatch: pytest.Mo
     world.ticks(utc("2026-03-03T02:05:10"), utc("2026-03-03T02:06:10"))
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "coalesced"
-    assert told.steady[1] == ("It was held back: everything was paused by ada from 01:58:20 to 02:04:30 (why: deploy).")
+    assert told.steady[1] == "It was held back: everything was paused by ada from 01:58:20 to 02:04:30 (why: deploy)."
     assert told.facts["pause"]["by"] == "ada"
     assert world.ask("s", "--at", "02:06").verdict == "enqueued"
 

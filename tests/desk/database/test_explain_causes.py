@@ -32,7 +32,7 @@ def test_ticks_that_fire_no_schedules_are_named(world: World) -> None:
         host.tick(fire_schedules=False, queue="nothing")
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "pending"
-    assert "and left it unsettled; it fired no schedules (CRONJOBS_SCHEDULES=off on that host)" in told
+    assert "but left it unsettled; it fired no schedules (CRONJOBS_SCHEDULES=off on that host)" in told
     world.tick(utc("2026-03-03T02:10:10"))
     told = world.ask("s", "--at", "02:01")
     assert "did not settle it; it fired no schedules (CRONJOBS_SCHEDULES=off on that host)" in told
@@ -144,7 +144,7 @@ def test_the_jobs_that_come_before_a_job_are_counted(
     mine = put(world.database, job_type="t.work")
     world.go(utc("2026-03-03T01:58:30"))
     put(world.database, job_type="t.work")
-    waits = f"Job {mine} waits for its turn, due since 01:58:00, for 30s: {said}the next tick with room runs it"
+    waits = f"Job {mine} waits for its turn, due since 01:58:00, for 30s: {said}the next tick with room will run it"
     assert waits in world.ask(str(mine))
 
 
@@ -184,7 +184,7 @@ def test_runs_of_exec_with_the_name_of_a_schedule_are_mentioned(world: World) ->
     at = world.database.clock.now()
     ended = {"status": "succeeded", "attempts": 1, "started_at": at, "finished_at": at}
     put(world.database, job_type="exec:s", **ended)
-    said = 'A line of cronjobs exec has the name s, too; see "cronjobs explain exec:s".'
+    said = 'A line run by cronjobs exec is also named s; see "cronjobs explain exec:s".'
     assert world.ask("s").steady[-1] == world.ask("s", "--at", "01:59").steady[-1] == said
     assert "cronjobs exec s" in world.ask("exec:s")
 
@@ -235,14 +235,14 @@ def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, ke
     ]
     told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
     assert told.endswith(
-        f'Find out whether it happened, and record that: "{settle}" (or not-done); then "cronjobs jobs retry 1"'
+        f'Find out whether the effect happened, and record that: "{settle}" (or not-done); then "cronjobs jobs retry 1"'
     )
 
     assert world.cronjobs(*shlex.split(settle)[1:]).code == 0
     told = world.ask(*asked).steady[-1]
     assert told.endswith('after it failed 1 of 10 tries. It runs again only if someone types "cronjobs jobs retry 1".')
     told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
-    assert told == "is dead: the outcome of an effect was unknown; it stays so until someone retries it"
+    assert told == "is dead: the outcome of an effect was unknown; it will not run again unless someone retries it"
     assert world.cronjobs("jobs", "retry", "1").code == 0
 
 
@@ -387,7 +387,7 @@ def test_a_long_job_waits_for_a_place_only_if_a_tick_found_none(world: World) ->
     later = str(put(world.database, job_type="t.work", timeout_s=3600.0, run_at=utc("2026-03-02T08:30:00")))
     for asked in (job_id, later):
         assert "needs its own process" not in world.ask(asked)
-    assert "the next tick with room runs it" in world.ask(job_id)
+    assert "the next tick with room will run it" in world.ask(job_id)
     world.go(utc("2026-03-02T08:01:10"))
     no_room(world)
     left_by_the_last_tick(world, "long jobs")

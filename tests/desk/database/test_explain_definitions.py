@@ -131,7 +131,7 @@ def test_retired_and_returned(world: World) -> None:
     told = world.ask("s", "--at", "12:15")
     assert told.verdict == "retired"
     assert "for this environment; it came back at 2026-03-02 13:00:00." in told
-    assert "A schedule that returns does not make up for its absence." in told
+    assert "A schedule that returns to the file does not make up for the occurrences it missed in between." in told
     assert world.ask("s", "--at", "2026-03-02T13:15").verdict == "pending"
 
 
@@ -184,7 +184,10 @@ def test_a_renaming_that_no_tick_has_applied_is_named_under_both_names(world: Wo
     world.tick()
     world.tick(utc("2026-03-02T08:15:10"))
     world.file(new='cron: "15 * * * *", renamed_from: old')
-    said = "The file here renames old to new: the next tick applies that, and the history moves with it."
+    said = (
+        "The file here renames old to new: the next tick will apply this, and the schedule keeps its history under the "
+        "new name."
+    )
     for asked in (["new"], ["old"], ["new", "--at", "08:15"]):
         told = world.ask(*asked)
         assert (told.verdict, told.steady[0]) == ("enqueued", said), asked
@@ -281,9 +284,9 @@ def test_a_schedule_of_a_file_that_ticks_refuse(world: World) -> None:
     for at in ("08:01:10", "08:02:10"):
         world.tick(utc(f"2026-03-03T{at}"))
     told = world.ask("new")
-    assert "host alpha refuses the file since 2026-03-03 08:01:10 UTC: " in told
+    assert "host alpha has refused the file since 2026-03-03 08:01:10 UTC: " in told
     assert '("cronjobs sync --plan" shows the rest)' in told
-    assert "the next one does" not in told
+    assert "the next tick will" not in told
 
 
 def test_an_unknown_schedule_names_near_ones(world: World) -> None:
@@ -331,7 +334,7 @@ def test_a_wildcard_has_no_run_in_the_gap(world: World) -> None:
     spring(world, "*/30 * * * *")
     told = world.ask("s", "--at", "2026-03-08T02:30")
     assert told.verdict == "not_due"
-    assert "2026-03-08 02:00, 02:30 do not exist in America/New_York: no run, as * in the minute or hour means" in told
+    assert "2026-03-08 02:00, 02:30 do not exist in America/New_York: no run, because a schedule with * in the" in told
 
 
 def test_a_time_in_the_gap_that_the_schedule_does_not_name(world: World) -> None:
@@ -428,7 +431,7 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
     assert told.verdict == "enqueued"
     assert told.steady[1:] == [
         "A tick of host alpha made job 1 for it, 12s late.",
-        "Its row is gone (succeeded jobs are kept 14d): how it ended is no longer recorded.",
+        "Its row was deleted (succeeded jobs are kept for 14d), so how it ended is no longer recorded.",
     ]
     told = world.ask("1")
     assert told.verdict == "pruned"
@@ -437,7 +440,7 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
             "Job 1 was made by a tick of host alpha for the occurrence of nightly-report at 2026-11-20 02:15:00 "
             "America/New_York (07:15:00 UTC), 12s late."
         ),
-        "Its row is gone (succeeded jobs are kept 14d): how it ended is no longer recorded.",
+        "Its row was deleted (succeeded jobs are kept for 14d), so how it ended is no longer recorded.",
     ]
 
 
@@ -467,7 +470,7 @@ def test_older_than_the_ledger(world: World) -> None:
     told = world.ask("nightly-report", "--at", "2026-11-20T02:15")
     assert told.verdict == "beyond_retention"
     assert "by the definition applied on 2026-11-19 12:00:00 by host alpha (15 2 * * *)." in told
-    assert "What became of it is no longer recorded: the ledger and the ticks are kept 90d." in told
+    assert "What became of it is no longer recorded: the ledger and the records of ticks are kept for 90d." in told
     assert world.ask("nightly-report", "--at", "2026-11-20T02:16").verdict == "not_due"
     assert world.ask("nightly-report", "--at", "2026-12-20T02:15").verdict in ("enqueued", "coalesced")
 

@@ -113,7 +113,7 @@ def test_a_type_that_runs(world: World) -> None:
     assert told.found["sentences"] == [
         "Job type t.ok can run: a recent tick knew it.",
         "Schedules that use it: s.",
-        "No job of this type waits.",
+        "No job of this type is waiting.",
     ]
 
 
@@ -122,9 +122,9 @@ def test_of_several_jobs_the_one_that_is_due_first_is_named_and_not_called_the_o
     world.tick(utc("2026-03-02T09:00:10"))
     put(world.database, job_type="t.work", run_at=utc("2026-03-02T09:30:00"), status="failed", failures=3)
     put(world.database, job_type="t.work", run_at=utc("2026-03-02T09:20:00"))
-    assert "2 jobs of this type wait, 0 of them due; job 2 is due first, at 09:20:00." in world.ask("t.work")
+    assert "2 jobs of this type are waiting, 0 of them due; job 2 is due first, at 09:20:00." in world.ask("t.work")
     world.go(utc("2026-03-02T09:21:00"))
-    assert "2 jobs of this type wait, 1 of them due; job 2 is due first, since 09:20:00." in world.ask("t.work")
+    assert "2 jobs of this type are waiting, 1 of them due; job 2 is due first, since 09:20:00." in world.ask("t.work")
 
 
 def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
@@ -139,12 +139,12 @@ def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
     told = world.ask("t.ok")
     assert told.verdict == "not_runnable"
     since = (
-        'no host can run type "t.ok": no tick that loaded handlers has had it since 09:01:10 '
-        "(the last that had it began at 09:00:10 on alpha)"
+        'no host can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
+        "(the last tick that knew it began at 09:00:10 on alpha)"
     )
     assert since in told
     assert "on alpha module lately_broken cannot be imported: RuntimeError: no such table: shop" in told
-    assert told.found["sentences"][-1] == "1 job of this type waits: job 2, due since 09:00:10."
+    assert told.found["sentences"][-1] == "1 job of this type is waiting: job 2, due since 09:00:10."
     job = world.ask("--key", "k")
     assert job.verdict == "waiting"
     assert since in job
@@ -159,8 +159,8 @@ def test_a_type_that_was_renamed_a_moment_ago_cannot_run(world: World) -> None:
     world.file(OK.replace("t.ok", "t.renamed"))
     world.tick(utc("2026-03-02T09:01:10"))
     since = (
-        'no host can run type "t.ok": no tick that loaded handlers has had it since 09:01:10 '
-        "(the last that had it began at 09:00:10 on alpha)"
+        'no host can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
+        "(the last tick that knew it began at 09:00:10 on alpha)"
     )
     assert world.ask("t.ok").verdict == "not_runnable"
     assert since in world.ask("t.ok")
@@ -185,7 +185,7 @@ def test_a_broken_entry_of_a_type(world: World) -> None:
     put(world.database, job_type="t.ok")
     world.tick()
     told = world.ask("t.ok")
-    assert "no tick on record ever had it" in told
+    assert "no tick on record has ever known this type" in told
     assert "its entry in the file here is broken" in told
     assert "timeout" in told
 
@@ -234,7 +234,7 @@ def test_a_schedule_of_other_environments(world: World) -> None:
     world.tick()
     told = world.ask("s")
     assert told.verdict == "not_yet_defined"
-    assert told.text == 'schedule s is in the file for other environments than this one ("staging").'
+    assert told.text == 'schedule s is in the file, but only for environments other than this one ("staging").'
 
 
 def test_a_schedule_that_was_moved_to_another_environment(world: World) -> None:
@@ -256,10 +256,10 @@ def test_due_work_that_no_ticks_options_reach(world: World) -> None:
         world.hosts["alpha"].tick(queue="slow", jobs=50)
     world.clock.advance(timedelta(seconds=20))
     told = world.ask(str(job_id))
-    assert "no tick's options reach it: since 08:01:10 all ran on alpha with --queue slow" in told
+    assert "no tick's options reach it: since 08:01:10, all ticks ran on alpha with --queue slow" in told
     world.hosts["alpha"].tick(only="t.work")
     world.clock.advance(timedelta(seconds=20))
-    assert "all ran on alpha with --only t.work" in world.ask(str(job_id))
+    assert "all ticks ran on alpha with --only t.work" in world.ask(str(job_id))
 
 
 def test_due_work_that_only_a_host_which_stopped_could_run(world: World) -> None:
@@ -280,7 +280,7 @@ def test_due_work_that_only_a_host_which_stopped_could_run(world: World) -> None
     assert late() == [f"1 job has been due for more than 2m: {only_beta}"]
     put(world.database, job_type="t.work", run_at=utc("2026-03-02T08:04:00"))
     assert late() == [
-        f"2 jobs have been due for more than 2m, and 1 of them could run: the ticks do not keep up; {only_beta}"
+        f"2 jobs have been due for more than 2m, and 1 of them could run: the ticks cannot keep up; {only_beta}"
     ]
     world.file(OK)
     world.tick(host="gamma")

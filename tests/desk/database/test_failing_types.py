@@ -65,7 +65,9 @@ def test_three_failures_in_a_row_are_a_finding(world: World, outcomes: str) -> N
     world.job(outcomes, 20)
     [said] = world.found().values()
     assert said.key == "failing_type:t.mail"
-    assert said.text.startswith("the last 3 runs of t.mail failed, none succeeded in between; 1 job of this type waits")
+    assert said.text.startswith(
+        "the last 3 runs of t.mail failed, with no success in between; 1 job of this type waits"
+    )
     assert said.command == "cronjobs jobs list --status failed --type t.mail"
 
 

@@ -227,7 +227,7 @@ def read(out: str) -> tuple[Counter[str], list[tuple[str, str]]]:
             lines[-1] = (lines[-1][0], f"{lines[-1][1]} {line.strip()}")
     found = Counter[str]()
     for word, text in lines:
-        number = re.match(r"([\d,]+) alike|([\d,]+) jobs?\b|\S+ ×([\d,]+)|.*?, ([\d,]+) occurrences", text)
+        number = re.match(r"([\d,]+) similar|([\d,]+) jobs?\b|\S+ ×([\d,]+)|.*?, ([\d,]+) occurrences", text)
         many = next(filter(None, number.groups()), "1") if number else "1"
         acted = re.search(r" by ada\b", text) and word != "paused"
         found[f"job {word}" if acted else word] += int(many.replace(",", ""))
@@ -237,7 +237,7 @@ def read(out: str) -> tuple[Counter[str], list[tuple[str, str]]]:
 def said(text: str) -> Counter[str]:
     """The figures of the first line, or of what is left out, by the words of the lines."""
     found = Counter[str]()
-    words = r"(\d[\d,]*) (\w+(?: out|s? without ticks| \w+ed)?)(?=,|$|:)"
+    words = r"(\d[\d,]*) (\w+(?: out|s? without ticks| \w+ed)?)(?=,|$|:|;)"
     for number, word in re.findall(words, " ".join(text.split())):
         plain = {"time without ticks": "no tick", "times without ticks": "no tick", "deploys": "deploy"}
         word = re.sub("^jobs ", "job ", word)
@@ -267,7 +267,7 @@ def test_a_night_is_told_without_losing_what_broke(cronjobs: Cronjobs, rows: Row
     if limit == 200:
         assert not left_out
         assert answer.err == ""
-        assert {word for word, text in lines if " alike " in text} == set()
+        assert {word for word, text in lines if " similar until " in text} == set()
         tallied = {
             (match[1], word.replace(" ", "_")): int((match[2] or "1").replace(",", ""))
             for word, text in lines
@@ -300,7 +300,7 @@ def test_twelve_thousand_successes_hide_none_of_29_deaths(cronjobs: Cronjobs, ro
     json = cronjobs("history", "--json")
     assert [entry["kind"] for entry in json.json].count("death") == 29
     assert len(json.json) == 200
-    assert json.err == "left out: 11,712 succeeded: raise --limit, or choose a shorter time\n"
+    assert json.err == "left out: 11,712 succeeded; raise --limit, or choose a shorter period\n"
 
 
 def test_many_failures_leave_each_death_its_line(cronjobs: Cronjobs, rows: Rows) -> None:
@@ -313,7 +313,7 @@ def test_many_failures_leave_each_death_its_line(cronjobs: Cronjobs, rows: Rows)
     rows.tick()
     answer = cronjobs("history").out
     assert [answer.count(f"  {word}  ") for word in ("dead     ", "failed     ", "succeeded  ")] == [29, 2, 1]
-    assert "failed       200 alike until " in answer
+    assert "failed       200 similar until " in answer
 
 
 def test_more_of_what_broke_than_there_are_lines_is_one_line_of_those_alike(cronjobs: Cronjobs, rows: Rows) -> None:
@@ -323,7 +323,7 @@ def test_more_of_what_broke_than_there_are_lines_is_one_line_of_those_alike(cron
     night.write()
     rows.tick()
     answer = " ".join(cronjobs("history", "--limit", "20").out.split())
-    assert len(re.findall(r" 50 alike until 2026-07-01 [\d:]+, the first: mail.send #", answer)) == 2
+    assert len(re.findall(r" 50 similar until 2026-07-01 [\d:]+, the first: mail.send #", answer)) == 2
 
 
 def test_only_so_many_are_counted_and_it_says_from_when_on(
@@ -336,7 +336,7 @@ def test_only_so_many_are_counted_and_it_says_from_when_on(
     rows.tick()
     answer = cronjobs("history")
     assert answer.out.splitlines()[0].endswith(": 3 succeeded")
-    assert answer.err == "only the newest 3 attempts are counted: since 13:55:07\n"
+    assert answer.err == "only the newest 3 attempts are counted, back to 13:55:07\n"
     assert cronjobs("history", "--until", "8m30s").err == ""
     assert cronjobs("history", "--since", "8m30s").err == ""  # exactly three
 
@@ -495,7 +495,7 @@ Wednesday 2026-07-01
     assert cronjobs("history", "--outcome", "cancelled", "--json").json == []
     assert (
         cronjobs("history", "--limit", "2").err
-        == "left out: 2 jobs retried, 1 job triggered, 1 job backfilled: raise --limit, or choose a shorter time\n"
+        == "left out: 2 jobs retried, 1 job triggered, 1 job backfilled; raise --limit, or choose a shorter period\n"
     )
 
 
@@ -522,7 +522,7 @@ def test_only_so_many_acts_on_jobs_are_counted_and_it_says_from_when_on(
     rows.tick()
     answer = cronjobs("history")
     assert answer.out.splitlines()[0].endswith(": 3 jobs cancelled")
-    assert answer.err == "only the newest 3 acts on jobs are counted: since 13:55:07\n"
+    assert answer.err == "only the newest 3 actions on jobs are counted, back to 13:55:07\n"
 
 
 def test_dates_are_left_out_only_where_they_stand_above_the_line(cronjobs: Cronjobs, rows: Rows) -> None:
@@ -585,7 +585,7 @@ def test_however_many_job_types_there_are_totals_are_whole(
     answer = cronjobs("history")
     assert answer.out.startswith("since 2026-06-30 14:03:07 Europe/Berlin: 1 dead, 1 failed, 1 snoozed, 9\nsucceeded\n")
     assert read(answer.out)[0] == Counter({"succeeded": 5, "snoozed": 1, "failed": 1, "dead": 1})
-    assert answer.err == "left out: 4 succeeded: raise --limit, or choose a shorter time\n"
+    assert answer.err == "left out: 4 succeeded; raise --limit, or choose a shorter period\n"
 
 
 @pytest.mark.parametrize(

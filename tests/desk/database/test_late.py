@@ -139,7 +139,7 @@ def test_of_several_only_those_that_could_run_are_late(database: Database, tmp_p
     world.put(concurrency_key="other")
     world.put()
     assert world.found()["late"] == (
-        "2 jobs have been due for more than 2m and have not started: the ticks do not keep up"
+        "2 jobs have been due for more than 2m and have not started: the ticks cannot keep up"
     )
 
 
@@ -158,7 +158,7 @@ def test_a_job_of_a_schedule_that_allows_overlap_is_late(database: Database, tmp
         ("long jobs", "all places for long jobs are taken (run.long_jobs)"),
         ("budget", "their timeout was longer than the time left in recent ticks (run.budget, --budget)"),
         ("slots", "the ticks are saturated: all their workers were busy until the end (run.workers)"),
-        ("late", "the ticks do not keep up"),
+        ("late", "the ticks cannot keep up"),
     ],
 )
 def test_what_the_last_tick_says_of_them_is_the_reason(

@@ -96,7 +96,7 @@ def test_schedules_show_tells_definition_next_five_and_the_ledger(
     assert len(seen["next"]) == 5
     assert set(seen["ledger"][0]) == {*tables.occurrences.c.keys(), "job_status"}
     assert "minute 61 is not in" in cronjobs("schedules", "show", "broken").out
-    assert "the next tick applies this file" in cronjobs("schedules", "show", "refresh-cache").out
+    assert "the next tick will apply this file" in cronjobs("schedules", "show", "refresh-cache").out
 
 
 def test_an_unknown_schedule_is_one_sentence_that_names_the_nearest(cronjobs: Cronjobs, rows: Rows) -> None:
@@ -162,6 +162,7 @@ def test_history_json_is_one_array_with_a_kind(cronjobs: Cronjobs, rows: Rows) -
     gap, coalesced, failed, *_ = cronjobs("history", "--json").json
     assert gap == {
         "kind": "gap",
+        "reason": None,
         "started_at": "2026-06-30T23:58:00.310000+00:00",
         "finished_at": "2026-07-01T00:31:01+00:00",
     }

@@ -205,7 +205,7 @@ def test_explain_answers_from_the_record_while_the_job_waits_and_once_it_has_beg
     host.tick(jobs=1)
     clock.advance(timedelta(seconds=20))  # a tick ends by the real clock
     assert "did not start it" not in explained(host, 1)  # the very tick that ran it recorded the other one
-    said = "on alpha did not start it: the tick had started its limit of jobs (--limit)"
+    said = "on alpha did not start it: the tick had already started as many jobs as it was allowed to (--limit)"
     assert said in explained(host, 2)
     clock.advance(MINUTE)
     host.tick(queue="mail")
@@ -241,8 +241,8 @@ def test_a_timeout_longer_than_a_whole_tick_waits_for_no_next_tick(
     clock.advance(timedelta(seconds=20))
     told = explained(host, 1)
     assert "is longer than the 20s of a whole tick (--budget)" in told
-    assert "its timeout is too long for such a tick" in told
-    assert "the next tick with room runs it" not in told
+    assert "its timeout is too long for the tick that passed it over" in told
+    assert "the next tick with room will run it" not in told
 
 
 def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, host: Host, clock: FakeClock) -> None:
@@ -259,7 +259,7 @@ def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, hos
         health = look(connection, host.settings, load(host.settings))
     found = {each.kind: each.text for each in troubles(health, host.settings)}
     assert "late" not in found, "it has the same cause"
-    assert "t.long: timeout 2h is above run.budget (55s), and run.long_jobs is 0" in found["config"]
+    assert "t.long: timeout 2h is longer than run.budget (55s), and run.long_jobs is 0" in found["config"]
     assert found["config"].endswith("; 1 due job waits for it")
 
 

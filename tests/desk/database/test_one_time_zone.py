@@ -44,7 +44,7 @@ def test_what_a_backfill_would_run_is_in_the_zone_in_which_it_was_asked_for(rows
     of_day = cronjobs("backfill", "nightly-report", "--from", "yesterday 00:00", "--to", "00:00", "--dry-run")
     assert of_day.out == answer.out, "as history and explain take it"
     assert (
-        "--from yesterday 00:00 is read in the configuration's timezone, Europe/Berlin: 2026-06-30T00:00" in of_day.err
+        "--from yesterday 00:00 is taken as Europe/Berlin time, the configured timezone: 2026-06-30T00:00" in of_day.err
     )
     wrong = cronjobs("backfill", "nightly-report", "--from", "25:00", "--to", "00:00", "--dry-run")
     assert wrong.code == 2

@@ -88,7 +88,7 @@ def test_jobs_are_meant_in_exactly_one_way(
     answer = cronjobs("jobs", verb, *choice, "--yes")
     assert (answer.code, answer.out) == (2, "")
     assert f"cronjobs jobs {verb} 17 18" in answer.err
-    assert "or --all" in answer.err
+    assert "or with --all" in answer.err
     assert everything(database) == before
 
 

@@ -259,7 +259,7 @@ def test_in_a_limit_with_room_a_job_of_better_priority_comes_first(world: World)
     mine = put(world.database, job_type="t.work", concurrency_key="api:1", priority=9)
     world.go(utc("2026-03-03T01:57:30"))
     told = world.ask(str(mine))
-    assert "1 due job with a better priority comes first; after it the next tick with room runs it" in told
+    assert "1 due job with a better priority comes first; after it the next tick with room will run it" in told
     assert is_well(world)
 
 
@@ -271,7 +271,7 @@ def test_overlap_wait_behind_a_job_that_fails(world: World) -> None:
     world.tick(utc("2026-03-03T02:00:05"))
     told = world.ask("s", "--at", "02:00")
     assert told.verdict == "coalesced"
-    assert "Job 1 of the schedule, for 01:59:00, was waiting already at 02:00:05: it stands for it too" in told
+    assert "Job 1 of the schedule, for 01:59:00, was already waiting at 02:00:05: it stands for it too" in told
     assert "Job 1 waits for another try (failed " in told
     assert is_well(world)
 
@@ -380,8 +380,8 @@ def test_two_ticks_that_a_timer_killed(world: World) -> None:
     assert world.ask("s", "--at", "08:02").verdict == "enqueued"
     said = found(world)
     assert said.keys() == {"ending:alpha"}
-    assert said["ending:alpha"].startswith("2 ticks of host alpha did not end in the last")
-    assert said["ending:alpha"].endswith("they were killed")
+    assert "2 ticks of host alpha were killed" in said["ending:alpha"]
+    assert said["ending:alpha"].endswith("they never recorded their end")
     assert alarm(world) == 1
 
 
@@ -435,12 +435,14 @@ def test_a_database_of_another_environment(world: World) -> None:
     world.go(utc("2026-03-03T02:01:20"))
     assert "Ticks with the file here refuse this database: " in world.ask("s", "--at", "02:01")
     whose = 'this database belongs to project "shop", environment "staging"'
-    here = 'this database belongs to environment "staging" and the configuration says "production": nothing was claimed'
+    here = (
+        'this database belongs to environment "staging", but the configuration says "production": nothing was claimed'
+    )
     assert here in world.ask("s", "--at", "02:01")
     said = found(world)
     assert said.keys() == {"foreign"}
     assert said["foreign"].startswith(
-        f'{whose}, and the configuration says project "shop", environment "production": ticks claim nothing.'
+        f'{whose}, but the configuration says project "shop", environment "production", so ticks claim nothing.'
     )
     assert alarm(world) == 1
 
@@ -466,8 +468,8 @@ def test_a_file_that_was_rolled_back_while_a_job_of_the_newer_code_waits(world: 
     world.file()
     world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
     assert (
-        'no host can run type "t.newer": no tick that loaded handlers has had it since 01:56:00 '
-        "(the last that had it began at 01:55:00 on alpha)"
+        'no host can run type "t.newer": no tick that loaded handlers has known this type since 01:56:00 '
+        "(the last tick that knew it began at 01:55:00 on alpha)"
     ) in world.ask(str(job_id))
     said = 'no host that ticks has a handler or command "t.newer"'
     assert found(world) == {"unresolved:t.newer": f"1 due job waits: {said}"}
@@ -477,7 +479,9 @@ def test_a_file_that_was_rolled_back_while_a_job_of_the_newer_code_waits(world: 
 def test_a_schedule_of_other_environments_is_no_trouble(world: World) -> None:
     world.file("environment: staging\n", s='cron: "* * * * *", environments: [production]', t='cron: "0 3 * * *"')
     world.tick()
-    assert world.ask("s").text == ('schedule s is in the file for other environments than this one ("staging").')
+    assert world.ask("s").text == (
+        'schedule s is in the file, but only for environments other than this one ("staging").'
+    )
     assert is_well(world)
 
 
@@ -525,7 +529,7 @@ def test_ticks_for_another_queue(world: World) -> None:
         world.go(utc(f"2026-03-02T08:0{minute}:10"))
         world.hosts["alpha"].tick(queue="mail")
     told = world.ask("s", "--at", "08:01")
-    assert "no tick's options reach it: since 08:01:10 all ran on alpha with --queue mail" in told
+    assert "no tick's options reach it: since 08:01:10, all ticks ran on alpha with --queue mail" in told
     said = "no tick's options reach it; all ran with --queue mail on alpha"
     assert found(world) == {"out_of_reach:default/t.work": f'1 due job waits in queue "default", type t.work: {said}'}
     assert alarm(world) == 1
@@ -553,7 +557,7 @@ def test_a_timeout_that_fits_into_no_tick(world: World) -> None:
         world.hosts["alpha"].tick(budget_s=20)
     told = world.ask(str(job_id))
     assert "its timeout of 40s is longer than the 20s of a whole tick (--budget)" in told
-    assert "its timeout is too long for such a tick" in told
+    assert "its timeout is too long for the tick that passed it over" in told
     late = "their timeout is longer than a whole tick (run.budget, --budget)"
     assert found(world) == {"late": f"1 job has been due for more than 2m and has not started: {late}"}
     assert alarm(world) == 1
@@ -595,7 +599,9 @@ def test_a_schedule_that_was_edited_removed_returned_and_is_new(world: World) ->
     assert is_well(world)
     world.file(s='cron: "45 * * * *"', other=other, young='cron: "50 8 * * *"')
     world.tick(utc("2026-03-02T09:10:00"))
-    assert "A schedule that returns does not make up for its absence." in world.ask("s", "--at", "08:45")
+    assert (
+        "A schedule that returns to the file does not make up for the occurrences it missed in between."
+    ) in world.ask("s", "--at", "08:45")
     assert "A new schedule never fires for times before it existed." in world.ask("young", "--at", "08:50")
     assert is_well(world)
 
@@ -681,7 +687,7 @@ def test_more_owed_than_catch_up_limit(world: World) -> None:
     assert "more than catch_up_limit were owed" in told
     assert "catch_up_within" not in told
     said = found(world)["dropped"]
-    assert said.startswith("3 occurrences of s were dropped, as more were owed than catch_up_limit")
+    assert said.startswith("3 occurrences of s were dropped, because more were owed than catch_up_limit")
     assert alarm(world) == 1
 
 
@@ -832,7 +838,7 @@ def test_a_timeout_longer_than_a_tick_needs_a_process_of_its_own_and_is_no_fault
     world.file()
     world.tick()
     job_id = put(world.database, job_type="t.work", timeout_s=55.0)
-    assert "the next tick with room runs it" in world.ask(str(job_id))
+    assert "the next tick with room will run it" in world.ask(str(job_id))
     assert is_well(world)
 
 
@@ -1017,7 +1023,7 @@ def test_what_a_backfill_a_trigger_and_a_spread_make_is_well(world: World, monke
     brake(world, "trigger", "t", monkeypatch=monkeypatch)
     world.ticks(utc("2026-03-02T22:06:00"), utc("2026-03-02T22:16:00"))
     assert "A backfill by ada, at 22:05:00, made job" in world.ask("s", "--at", at)
-    assert "spread: lets it start at 22:1" in world.ask("t", "--at", "2026-03-02T22:10")
+    assert "spread: delays its start until 22:1" in world.ask("t", "--at", "2026-03-02T22:10")
     assert is_well(world)
 
 
@@ -1048,7 +1054,7 @@ def test_a_job_that_a_lingering_tick_ran_at_once_was_not_left_by_it(world: World
         connection.execute(insert(tables.job_runs).values(run | times))
     world.go(utc("2026-03-02T08:02:10"))
     told = world.ask(str(job_id))
-    assert "It was due at 08:01:30 and begun on time, at 08:01:30." in told
+    assert "It was due at 08:01:30 and started on time, at 08:01:30." in told
     assert "Attempt 1 succeeded at 08:01:30 on alpha" in told
     assert "did not start it" not in told
     assert is_well(world)
@@ -1084,7 +1090,7 @@ def test_an_occurrence_whose_job_is_pruned(world: World) -> None:
     told = world.ask("s", "--at", "2026-03-02T09:00")
     assert told.steady[1:] == [
         "A tick of host alpha made job 1 for it, 10s late.",
-        "Its row is gone (succeeded jobs are kept 1d): how it ended is no longer recorded.",
+        "Its row was deleted (succeeded jobs are kept for 1d), so how it ended is no longer recorded.",
     ]
     assert is_well(world)
 

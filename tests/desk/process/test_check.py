@@ -98,14 +98,17 @@ FOUND = [
     (
         "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 2h}",
         (
-            "6:20: job_types.t.say.timeout: t.say: timeout 2h is above run.budget (55s), and run.long_jobs "
-            "is 0: the job would never start. Raise long_jobs, shorten the timeout, or raise the budget"
+            "6:20: job_types.t.say.timeout: t.say: timeout 2h is longer than run.budget (55s), and run.long_jobs is 0: "
+            "the job would never start. Raise long_jobs, shorten the timeout, or raise the budget"
         ),
     ),
-    ("run: {budget: 5s, long_jobs: 0}", "3:10: imports: t.say: timeout 10s is above run.budget (5s), and run.long"),
+    (
+        "run: {budget: 5s, long_jobs: 0}",
+        "3:10: imports: t.say: timeout 10s is longer than run.budget (5s), and run.long",
+    ),
     (
         "run: {long_jobs: 0}\nschedules:\n  a: {every: 5m, job: t.any, timeout: 2h}",
-        "6:39: schedules.a.timeout: t.any: timeout 2h is above run.budget (55s), and run.long_jobs is 0",
+        "6:39: schedules.a.timeout: t.any: timeout 2h is longer than run.budget (55s), and run.long_jobs is 0",
     ),
     (
         "job_types:\n  t.say: {max_memory: 64MiB}",
@@ -241,7 +244,7 @@ def test_no_database_is_needed_but_one_must_be_named(project: Project) -> None:
     (project.folder / "cronjobs.yaml").write_text("project: shop\n")
     missing = project.call("check")
     assert missing.code == 1
-    assert "cronjobs.yaml: database: there is no database: write" in missing.out
+    assert "cronjobs.yaml: database: no database is set: write" in missing.out
     (project.folder / "cronjobs.yaml").write_text("database: postgresql://nobody@127.0.0.1:1/x\n")
     assert project.call("check").code == 0
 

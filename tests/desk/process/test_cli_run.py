@@ -194,7 +194,7 @@ def test_a_failure_shows_its_traceback_and_is_not_tried_again(project: Project) 
 def test_a_job_that_asks_to_be_run_later_is_said_to_be(lite: Project) -> None:
     done = lite.run("run", "t.snooze")
     assert (done.code, lite.jobs()[0]["status"]) == (1, "queued")
-    assert "snoozed: a tick runs it in 10m" in done.err
+    assert "snoozed: a tick will run it in 10m" in done.err
 
 
 @pytest.mark.either
@@ -260,7 +260,7 @@ def test_a_waiting_job_runs_before_it_is_due_and_retries_as_usual(project: Proje
     project.call("enqueue", "t.fail", "--in", "24h", "--no-import")
     done = project.run("run", "1")
     assert done.code == 1
-    assert "a tick retries it in " in done.err
+    assert "a tick will retry it in " in done.err
     [job] = project.jobs()
     assert (job["status"], job["failures"], job["max_attempts"]) == ("failed", 1, None)
     assert project.run("run", "1").code == 1
@@ -270,7 +270,7 @@ def test_a_waiting_job_runs_before_it_is_due_and_retries_as_usual(project: Proje
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"status": "succeeded"}, 'job 1 has succeeded: "cronjobs run t.ok" runs a new one'),
+        ({"status": "succeeded"}, 'job 1 has succeeded: "cronjobs run t.ok" runs a new job'),
         ({"status": "dead"}, 'job 1 is dead: "cronjobs jobs retry 1" queues it again'),
         ({"status": "cancelled"}, "job 1 is cancelled:"),
         ({"status": "running"}, "job 1 is running already: attempt 3, on web1"),
@@ -298,7 +298,7 @@ def test_a_job_that_cannot_be_run_says_why_and_is_left_alone(lite: Project, valu
         (["7"], 1, "there is no job 7"),
         (["007"], 1, "there is no job 7"),
         (["9" * 5000], 1, "there is no job with that id"),
-        (["7", "--payload", "{}"], 2, "use --payload with a TYPE or SCHEDULE"),
+        (["7", "--payload", "{}"], 2, "use --payload only with a TYPE or SCHEDULE"),
         (["t.okk"], 2, 'no job type or schedule "t.okk" is known here; did you mean "t.ok"?'),
         (["nightyl"], 2, 'did you mean "nightly"?'),
         (["--schedule", "t.ok"], 2, 'no schedule "t.ok" is known here'),

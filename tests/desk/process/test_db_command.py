@@ -63,7 +63,7 @@ def migrated(tmp_path: Path, database_url: str) -> Folder:
 def test_upgrade_says_from_where_to_where(folder: Folder) -> None:
     assert folder.run("db", "current") == (
         "none\n",
-        f'this version brings revision {SCHEMA_REVISION}: run "cronjobs db upgrade"\n',
+        f'this version needs revision {SCHEMA_REVISION}: run "cronjobs db upgrade"\n',
     )
     assert folder.run("db", "upgrade") == (f"revision none → {SCHEMA_REVISION}\n", "")
     assert folder.run("db", "upgrade") == (f"revision {SCHEMA_REVISION}: nothing to do\n", "")
@@ -108,7 +108,10 @@ def test_adopt_hands_the_database_over(migrated: Folder) -> None:
     assert migrated.run("db", "adopt")[0] == (
         'project "shop", environment "production" → project "shop", environment "staging"\n'
     )
-    assert migrated.run("db", "adopt")[0] == 'belongs to project "shop", environment "staging" already: nothing to do\n'
+    assert (
+        migrated.run("db", "adopt")[0]
+        == 'the database already belongs to project "shop", environment "staging": nothing to do\n'
+    )
 
 
 def tick(folder: Folder, at: datetime, host: str = "web1", ended: datetime | None = None) -> None:
@@ -149,7 +152,10 @@ def test_adopt_asks_nothing_where_nobody_ticks_for_those_who_have_it(migrated: F
     migrated.configure(environment="staging")
     migrated.run("db", "adopt")
     tick(migrated, SYSTEM.now())
-    assert migrated.run("db", "adopt")[0] == 'belongs to project "shop", environment "staging" already: nothing to do\n'
+    assert (
+        migrated.run("db", "adopt")[0]
+        == 'the database already belongs to project "shop", environment "staging": nothing to do\n'
+    )
     migrated.execute(update(tables.ticks).values(started_at=SYSTEM.now() - timedelta(minutes=4)))  # a restored copy
     migrated.configure(environment="elsewhere")
     migrated.run("db", "adopt")

@@ -64,8 +64,8 @@ def test_jobs_are_told_in_the_order_in_which_they_would_run(project: Project) ->
         "  job 6 t.ok",
     ]
     assert ", queue mail" in lines[1]
-    assert lines[4].endswith("in a process of its own: its timeout 1h is above the 50s of a tick")
-    assert lines[5].startswith("the next one is due ")
+    assert lines[4].endswith("in a process of its own: its timeout of 1h is longer than the 50s allowed within a tick")
+    assert lines[5].startswith("the next job is due ")
     assert [job["id"] for job in project.run("run-due", "--dry-run", "--json", "--queue", "mail").json["jobs"]] == [3]
     assert [job["id"] for job in project.run("run-due", "--dry-run", "--json", "--only", "t.two").json["jobs"]] == [2]
 
@@ -163,9 +163,9 @@ def test_what_is_paused_waits_unresolved_or_ran_out_is_told(project: Project) ->
     project.call("pause", "--queue", "default", "--why", "deploy")
     lines = dry(project)
     assert lines[0].startswith("queue default is paused by ")
-    assert lines[1] == "1 lease expired: these attempts would be settled first"
+    assert lines[1] == "1 lease expired: their attempts would be settled first"
     assert lines[2] == "no job would run"
-    assert lines[3] == '1 job of type "t.gone" would wait, as there is no handler or command here'
+    assert lines[3] == '1 job of type "t.gone" would wait, as there is no handler or command for it here'
     project.call("resume", "--queue", "default")
     assert "would run 1 job, in this order:" in dry(project)
 

@@ -167,7 +167,7 @@ def test_a_job_stopped_by_an_effect_says_how_to_settle_it(project: Project) -> N
     assert f"cronjobs effects settle mail:{job_id} done (or not-done)" in job["last_error"]
     told = cli(project, "jobs", "retry", str(job_id))
     assert f"Nobody knows whether its effect mail:{job_id} happened" in told
-    assert f"type: cronjobs effects settle mail:{job_id} done, or not-done" in told
+    assert f"then run: cronjobs effects settle mail:{job_id} done (or not-done)" in told
 
 
 @pytest.mark.either

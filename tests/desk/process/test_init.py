@@ -183,8 +183,8 @@ TEMPLATE = (Path(alembic.__file__).parent / "templates/generic/env.py").read_tex
 
 
 TAKE_OVER = (
-    '"cronjobs crontab import" in a folder of its own takes its lines over; '
-    '"cronjobs crontab wrap" leaves them with cron, and records each run'
+    '"cronjobs crontab import" in a separate folder converts them to schedules; '
+    '"cronjobs crontab wrap" leaves them to cron, and records each run'
 )
 
 
@@ -229,7 +229,7 @@ def test_in_an_app_it_says_what_it_found_and_the_next_command_works(app: Project
         "  cronjobs check",
         "  cronjobs run-due",
         "  cronjobs crontab install",
-        "then, in a request, in the transaction of your own rows (FastAPI):",
+        "then, in a request, in the same transaction as your own rows (FastAPI):",
         "  from shop.jobs import hello",
         '  hello.enqueue(session, name="Ada")   # you commit',
     ]

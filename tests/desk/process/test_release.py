@@ -80,16 +80,16 @@ def test_explain_and_status_say_if_its_process_is_gone(project: Project) -> None
 def test_a_cancel_says_if_there_is_no_runner_that_could_hear_of_it(project: Project) -> None:
     project.configure("run: {workers: 3}\n")
     [first, second, third], tick = running(project, 3)
-    asked = f"job {first} is running: it is asked to stop at its runner's next heartbeat\n"
+    asked = f"job {first} is running: it will be asked to stop at its runner's next heartbeat\n"
     assert cli(project, "jobs", "cancel", str(first)) == asked
     kill(tick)
-    said = f"job {second} has lost its runner: the next tick on this host cancels it\n"
+    said = f"job {second} has lost its runner: the next tick on this host will cancel the job\n"
     assert cli(project, "jobs", "cancel", str(second)) == said
     other = "'web9' || substr(locked_by, length('" + Identity.here().host + "') + 1)"
     project.sql(f"UPDATE cronjobs_jobs SET locked_by = {other} WHERE id = {third}")
     assert "next heartbeat" in cli(project, "jobs", "cancel", str(third))  # for all that this host can see
     project.let_leases_end()
-    said = f"job {third} has an expired lease: the next tick cancels it, unless its runner does before\n"
+    said = f"job {third} has an expired lease: the next tick will cancel the job, unless its runner does so first\n"
     assert cli(project, "jobs", "cancel", str(third)) == said
     project.tick().wait()
     assert [project.job(each)["status"] for each in (first, second, third)] == ["cancelled"] * 3
@@ -100,7 +100,7 @@ def test_a_job_whose_runner_lives_is_left_alone_and_it_is_said_who_holds_it(proj
     before = project.everything()
     said = cli(project, "jobs", "release", str(job_id), code=1)
     assert f"job {job_id} is held by process {tick.pid} on {Identity.here().host}, and that process or a " in said
-    assert "its lease stands until " in said
+    assert "its lease runs until " in said
     assert f"cronjobs jobs cancel {job_id}" in said
     tick.send(signal.SIGSTOP)  # frozen is not gone
     try:
@@ -143,10 +143,10 @@ def test_a_job_that_is_held_where_we_cannot_look_is_left_alone(project: Project,
     project.sql(f"UPDATE cronjobs_jobs SET locked_by = '{there}' WHERE id = {job_id}")
     said = cli(project, "jobs", "release", str(job_id), code=1)
     assert f"is held by process {holder.pid} on {there.host}, which cannot be checked from" in said
-    assert "its lease stands until" in said
+    assert "its lease runs until" in said
     assert project.job(job_id)["status"] == "running"
     project.let_leases_end()
-    assert "the next tick settles it" in cli(project, "jobs", "release", str(job_id), code=1)
+    assert "the next tick will settle" in cli(project, "jobs", "release", str(job_id), code=1)
 
 
 def test_in_bulk_only_jobs_whose_runner_is_gone_are_chosen(project: Project) -> None:

@@ -43,7 +43,7 @@ ME, ANOTHER = 1000, 1001
 STICKY = stat.S_ISVTX
 NOBODY = pwd.getpwnam("nobody")
 GIVES_AWAY = os.geteuid() == 0
-THEIRS = "and this runs as root: run it as nobody, or check its contents and chown root"
+THEIRS = "but this command runs as root: run this command as nobody, or check what the file contains and chown root"
 Give = Callable[[Path], None]
 Refused = Callable[..., UntrustedFiles]
 
@@ -162,7 +162,7 @@ def test_root_refuses_what_everybody_may_write(settings: Settings, name: str, re
     (settings.folder / name).chmod(0o777)
     error = refused(settings)
     assert paths(error) == {settings.folder / name}
-    assert "is writable by everyone (mode 0777), and this runs as root: chmod o-w" in str(error)
+    assert "is writable by everyone (mode 0777), but this command runs as root: chmod o-w" in str(error)
     trust.require(settings, {}, me=ME)  # the damage is that user's own
     trust.require(settings, {trust.VARIABLE: "1"}, me=0)
 
@@ -192,7 +192,9 @@ def test_a_pycache_for_everybody_is_refused_even_if_it_is_sticky(settings: Setti
 def test_nobody_is_told_to_make_planted_bytecode_roots(settings: Settings, refused: Refused, give: Give) -> None:
     planted = settings.folder / pyc("prepare.py")
     give(planted)
-    assert f".pyc belongs to nobody, and this runs as root: rm {planted}; if that is intended" in str(refused(settings))
+    assert f".pyc belongs to nobody, but this command runs as root: rm {planted}; if that is intended" in str(
+        refused(settings)
+    )
 
 
 # --- the way out ------------------------------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ def test_a_folder_that_another_user_deploys_needs_one_line(settings: Settings, r
     (said,) = refused(settings, {trust.VARIABLE: "ci"}).lines
     assert said.startswith(f"{settings.folder}, {settings.file}, {settings.folder}/")
     assert f" more belong to nobody, {THEIRS} each of them; if that is intended, set" in said
-    assert f"set {trust.VARIABLE}=ci,nobody in the crontab, or in your shell if you type this" in said
+    assert f"set {trust.VARIABLE}=ci,nobody in the crontab, or in your shell if you run the command by hand" in said
     trust.require(settings, {trust.VARIABLE: "ci,nobody"}, me=0)
 
 
@@ -515,7 +517,7 @@ def test_no_command_of_roots_runs_what_another_user_owns(project: Project, comma
     assert "if that is intended, write run: {trust_files: [nobody]}" in said
     assert not (project.folder / "ran").exists()
     project.write("run: {trust_files: [nobody]}\n", HANDLERS)
-    assert "this runs as root" not in project.run(*command.split()).err
+    assert "this command runs as root" not in project.run(*command.split()).err
     assert (project.folder / "ran").exists()
 
 
@@ -539,7 +541,7 @@ def test_a_module_that_a_handler_imports_while_it_runs_is_refused(project: Proje
     project.run("run-due")
     assert not (project.folder / "helped").exists()
     (run,) = project.rows("job_runs")
-    assert "helper.py is writable by everyone (mode 0666), and this runs as root" in run["error"]
+    assert "helper.py is writable by everyone (mode 0666), but this command runs as root" in run["error"]
 
 
 @ROOTS
@@ -550,7 +552,7 @@ def test_a_tick_refuses_a_program_that_everybody_may_write(project: Project) -> 
     project.run("enqueue", "t.c")
     for command in (["run-due"], ["run", "t.c"]):
         assert project.run(*command).code == 3
-    assert "job.sh is writable by everyone (mode 0777), and this runs as root" in project.run("check").out
+    assert "job.sh is writable by everyone (mode 0777), but this command runs as root" in project.run("check").out
     assert not (project.folder / "ran").exists()
 
 

@@ -39,7 +39,7 @@ def test_a_file_that_is_gone_is_exit_4_with_the_command_for_a_new_one(project: P
     file = lose(project)
     answer = project.call(*words.replace("FOLDER", str(project.folder)).split())
     assert answer.code == 4
-    assert "existed before and is missing now" in answer.err
+    assert "existed before, but is missing now" in answer.err
     assert 'cronjobs db upgrade --new"' in answer.err
     assert not file.exists()
 
@@ -48,7 +48,7 @@ def test_a_file_that_is_gone_is_exit_4_with_the_command_for_a_new_one(project: P
 def test_the_doctor_says_so_too(project: Project) -> None:
     lose(project)
     told = " ".join(project.call("doctor").out.split())
-    assert "existed before and is missing now" in told
+    assert "existed before, but is missing now" in told
     assert "makes it" not in told
 
 

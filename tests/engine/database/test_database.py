@@ -179,7 +179,7 @@ def test_an_sqlite_that_is_too_old_is_one_sentence_and_no_file_is_made(
 ) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.34.1")
-    with pytest.raises(SqliteTooOld, match=r"this Python has SQLite 3\.34\.1, and cronjobs needs 3\.35 or later"):
+    with pytest.raises(SqliteTooOld, match=r"this Python has SQLite 3\.34\.1, but cronjobs needs 3\.35 or later"):
         Database(parse_url(f"sqlite:///{tmp_path}/jobs.db"))
     assert list(tmp_path.iterdir()) == []
 

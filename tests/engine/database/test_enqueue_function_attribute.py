@@ -78,7 +78,7 @@ def test_arguments_that_do_not_fit_are_a_type_error_at_the_call(database: Databa
         ]:
             with pytest.raises(TypeError, match=says):
                 anything.enqueue(connection, **arguments)
-        with pytest.raises(TypeError, match="ids has no name"):
+        with pytest.raises(TypeError, match="ids cannot be passed by name"):
             positions.enqueue(connection, 1, 2)
         with pytest.raises(TypeError, match=r"options\(\) has no argument 'at'"):
             anything.options(at=1).enqueue(connection, invoice_id=1)

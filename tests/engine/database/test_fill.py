@@ -156,7 +156,7 @@ def test_a_range_ends_at_the_last_instant_that_ticks_have_settled(yard: Yard) ->
 @pytest.mark.parametrize(
     ("first", "last", "says"),
     [
-        (START - timedelta(days=91), at(0), "the ledger reaches back 90d"),
+        (START - timedelta(days=91), at(0), "the ledger only reaches back 90d"),
         (START + MINUTE, START + timedelta(hours=1), "ticks will run all later occurrences"),
         (at(0), at(0) - MINUTE, "--from must be before --to"),
         (START - timedelta(days=80), START - timedelta(days=1), "backfill it in parts"),

@@ -259,17 +259,20 @@ DAMAGE_POSTGRESQL = [
     ),
     (
         "ALTER TABLE cronjobs_jobs ALTER COLUMN run_at DROP DEFAULT",
-        ["cronjobs_jobs: column run_at is «timestamp with time zone NOT NULL» and should be «timestamp with"],
+        ["cronjobs_jobs: column run_at is «timestamp with time zone NOT NULL» but should be «timestamp with"],
     ),
     (
         "ALTER TABLE cronjobs_jobs ALTER COLUMN queue DROP NOT NULL",
-        ["cronjobs_jobs: column queue is «text DEFAULT 'default'::text» and should be «text NOT NULL DEFAULT"],
+        ["cronjobs_jobs: column queue is «text DEFAULT 'default'::text» but should be «text NOT NULL DEFAULT"],
     ),
     ("DROP FUNCTION cronjobs_enqueue", ["function cronjobs_enqueue is missing"]),
     ("ALTER SCHEMA public RENAME TO elsewhere; CREATE SCHEMA public", ["has no cronjobs tables"]),
-    ("DELETE FROM cronjobs_alembic_version", ["cronjobs_alembic_version says revision None and cronjobs_meta says 00"]),
+    (
+        "DELETE FROM cronjobs_alembic_version",
+        ["cronjobs_alembic_version says revision None, but cronjobs_meta says 00"],
+    ),
     ("UPDATE cronjobs_meta SET schema_revision = '0000'", ["is at revision 0000, from a version before 0.2.0"]),
-    ("UPDATE cronjobs_meta SET schema_revision = '9999'", ["and cronjobs_meta says 9999: one of them was changed by"]),
+    ("UPDATE cronjobs_meta SET schema_revision = '9999'", ["but cronjobs_meta says 9999: one of them was changed by"]),
 ]
 
 
@@ -324,7 +327,7 @@ def test_a_check_that_is_gone_from_sqlite_is_found(sqlite_migrated: str) -> None
     with opened(f"sqlite:///{sqlite_migrated}") as database:
         [finding] = migrations.check(database)
     assert finding == (
-        "cronjobs_jobs: constraint cronjobs_jobs_priority_ck is «CHECK (priority >= 0)» and should be "
+        "cronjobs_jobs: constraint cronjobs_jobs_priority_ck is «CHECK (priority >= 0)» but should be "
         "«CHECK (priority BETWEEN 0 AND 9)»"
     )
 

@@ -140,7 +140,7 @@ def test_a_failure_says_when_it_fires(file: Path) -> None:
 
 
 def test_what_is_no_schedule_is_refused(file: Path) -> None:
-    with pytest.raises(UsageError, match=r'no schedule "nightlyy" in .*: there is nightly, often'):
+    with pytest.raises(UsageError, match=r'no schedule "nightlyy" in .*: its schedules are nightly, often'):
         assert_fires("nightlyy", between=("2026-03-28", "2026-03-29"), config=file)
     with pytest.raises(CronError):
         assert_fires("61 * * * *", between=("2026-03-28", "2026-03-29"))

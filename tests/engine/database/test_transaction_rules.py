@@ -126,7 +126,7 @@ def test_nothing_with_a_transaction_of_its_own_begins_inside_of_it(jobs: Jobs, w
             connection.execute(WORK)
             begin(ctx, what)
 
-    with pytest.raises(UsageError, match=rf"ctx\.{what}\(\) inside ctx\.transaction\(\)"):
+    with pytest.raises(UsageError, match=rf"ctx\.{what}\(\) was called inside ctx\.transaction\(\)"):
         act()
     assert (worked(jobs), status(jobs, job)) == (0, "running")
 

@@ -210,10 +210,10 @@ WRONG = {
     'isolation="procces"': "isolation 'procces' is not one of thread, process",
     "check_types=1": "check_types 1 is neither True nor False",
     "retry=RetryPolicy(max_retries=1)": "RetryPolicy() has no argument 'max_retries', did you mean 'max_attempts'?",
-    "retry=RetryPolicy(max_attempts=0)": "retry: max_attempts is at least 1",
+    "retry=RetryPolicy(max_attempts=0)": "retry: max_attempts must be at least 1",
     "retry=RetryPolicy(1, 2, 3, 4, 5, 6, 7, 8, 9)": "positional arguments",
     'retry=replace(RetryPolicy(), base="soon")': "'soon' is not a duration",
-    "retry=replace(RetryPolicy(factor=0), max_attempts=2)": "factor is between 1 and 100",
+    "retry=replace(RetryPolicy(factor=0), max_attempts=2)": "factor must be between 1 and 100",
 }
 
 
@@ -259,7 +259,7 @@ def test_a_module_that_reads_a_file_while_it_is_imported_hears_of_a_wrong_policy
     file.write_text("database: sqlite:///x.db\njob_types: {t.x: {retry: {base: 2h, cap: 1h}}}\n")
     with Loading():
         [wrong] = load_config(file, environ={}).problems
-    assert "base is above zero and at most cap" in str(wrong)
+    assert "base must be above zero and at most cap" in str(wrong)
 
 
 def test_whatever_is_wrong_with_one_type_the_others_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A change of many jobs: what it will do, how far it has come, and, when it has ended, what else is wrong."""
+"""A change to many jobs: what it will do, how far along it is, and, once it has ended, what else is wrong."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _cause(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> CauseNa
     """Return the name of the cause if the search is for one cause and nothing else.
 
     When the change has ended, no dead job has the cause any more, so the name is taken from an attempt of a changed
-    job. Return None if those attempts are pruned, too.
+    job. Return None if those attempts have been pruned, too.
     """
     key = bulk.wanted.cause
     if key is None or bulk.wanted != Filter(cause=key):

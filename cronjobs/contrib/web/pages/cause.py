@@ -35,7 +35,7 @@ def cause(connection: Connection, view: View, _types: JobTypes, key: str) -> str
 def verbs(cause: Cause) -> list[str]:
     """Return the actions that the cause's jobs allow.
 
-    Runs of exec cannot be retried, because cron's line starts them.
+    Runs of exec cannot be retried, because cron starts them.
     """
     return ["dismiss"] if cause.name.job_type.startswith(EXEC_PREFIX) else ["retry", "dismiss"]
 

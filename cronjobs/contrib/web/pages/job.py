@@ -23,7 +23,7 @@ from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
 
 ATTEMPTS: Final = 20
-LAST_LINES: Final = 20  # of a running job's output; earlier lines are folded
+LAST_LINES: Final = 20  # lines shown of a running job's output; earlier lines are folded
 LONGEST_JSON: Final = 20_000  # characters
 
 
@@ -54,8 +54,8 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         earlier=earlier,
         so_far=so_far,
         progress=how_far(row, view),
-        # Failed attempts are shown with their errors. If the job died without a failed attempt, as at its deadline, its
-        # own error is shown.
+        # Failed attempts are shown with their errors. If the job died without a failed attempt, for example at its
+        # deadline, the job's own error is shown.
         last_error=row.last_error if row.last_error not in [run.error for run in runs] else None,
         runs=runs,
         left_out=count - len(runs),
@@ -63,7 +63,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
 
 
 def _cause(row: Any) -> str | None:
-    """Return the key of the page about the job's cause of death, or None if it is not dead or was dismissed."""
+    """Return the key of the page about the job's cause of death, or None if the job is not dead or was dismissed."""
     if row.status != Status.DEAD or is_dismissed(row):
         return None
     return cause_of(row.job_type, row.error_type, row.last_error).key

@@ -92,7 +92,7 @@ def typed_in(query: Mapping[str, str]) -> str:
 
 
 def _other_statuses(asked: Search, wrong: str) -> dict[str, str]:
-    """Return the same search for each status, and for no status."""
+    """Return the same search for each status, and once without a status."""
     if wrong or asked.cause is not None:
         return {}
     with_each = {word: vars(asked) | {"status": word} for word in STATUS_WORDS}
@@ -120,7 +120,7 @@ def _place(text: str, sort: str) -> Place | None:
         if place.job_id >= 2**63 or (place.at is not None and place.at.tzinfo is None):
             raise ValueError
     except ValueError:
-        raise BadRequest("the address has an invalid place to continue from") from None
+        raise BadRequest("the address has an invalid position to continue from") from None
     return place
 
 

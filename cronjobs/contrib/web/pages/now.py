@@ -31,8 +31,8 @@ class Waits(NamedTuple):
 def now_sections(connection: Connection, health: Health, view: View) -> dict[str, Any]:
     """Return the values for "now.html".
 
-    It shows the jobs that have run longest, the queues that have waited longest, the schedules that are due next, and
-    the pauses in force.
+    The template shows the jobs that have been running longest, the queues that have been waiting longest, the schedules
+    that are due next, and the pauses in force.
     """
     running = [SimpleNamespace(**each) for each in health.running[:RUNNING]]
     reported = tailing.progress_of(connection, [job.id for job in running])

@@ -25,12 +25,12 @@ from cronjobs.engine.store import exec_runs, quarters
 from cronjobs.engine.store.counts import by_hour
 from cronjobs.engine.store.schedule_runs import active_names, schedule_rows
 
-SCHEDULES: Final = 20  # how many a page shows; a report has more
+SCHEDULES: Final = 20  # how many schedules a page shows; a report shows more
 IN_REPORT: Final = 50
 BY_CRON: Final = 10
 ALL_BY_CRON: Final = 200
 FINDINGS: Final = 50
-OPEN_FINDINGS: Final = 5  # this many findings are shown in full; further ones are folded
+OPEN_FINDINGS: Final = 5  # this many findings are shown in full; the rest are folded
 TRIGGERS: Final = 5  # at most this many schedules of a finding get a trigger button
 MOST_PAGES: Final = 10_000
 LONGEST_SEARCH: Final = 200  # characters

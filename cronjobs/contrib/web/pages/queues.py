@@ -37,7 +37,8 @@ def queues_sections(connection: Connection, health: Health, view: View) -> dict[
 def _limits(health: Health, view: View, running: Mapping[str, int]) -> list[tuple[str, str, int, bool, int]]:
     """Return a row per limit.
 
-    A row has the limit's prefix and numbers, how many jobs run, whether the limit is reached, and how many jobs wait.
+    A row has the limit's prefix and numbers, how many jobs are running, whether the limit is reached, and how many jobs
+    are waiting for it.
     """
     rows = []
     for limit in view.settings.limits:

@@ -25,7 +25,7 @@ from cronjobs.model import Status, duration_text
 
 SHOWN: Final = 50
 LONGEST: Final = timedelta(days=31)
-FOLDED: Final = 3  # if more usual occurrences follow each other, one line stands for them
+FOLDED: Final = 3  # if more than this many usual occurrences follow one another, one line stands for all of them
 
 
 def schedule(connection: Connection, view: View, types: JobTypes) -> str:
@@ -39,7 +39,7 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
     end = _instant(view.query.get("to")) or now
     begin = _instant(view.query.get("from")) or end - timedelta(hours=24)
     if not begin <= end <= begin + LONGEST:
-        raise BadRequest("from must be before to, by at most 31 days")
+        raise BadRequest("from must be before to, and at most 31 days earlier")
     found, left_out = evidence.between(begin, end, SHOWN)
     explanations = [explain_occurrence(each) for each in found]
     letters = strips(connection, [stored.id], first_quarter(now), QUARTERS)[stored.id]

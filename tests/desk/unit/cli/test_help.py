@@ -17,13 +17,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_resume_does_not_say_what_a_pause_does(project: Project) -> None:
     resume, pause = (project.call(name, "--help").out for name in ("resume", "pause"))
-    assert "no job begins" in pause
-    assert "no job begins" not in resume
+    assert "no job starts" in pause
+    assert "no job starts" not in resume
     assert "End the pause of everything" in resume
     assert "End the pause of this queue" in resume
 
 
 def test_the_root_says_where_its_verbose_and_quiet_count(project: Project) -> None:
     out = project.call("--help").out
-    assert "Print the traceback of an internal error; in run-due, also a line for each ended job." in out
+    assert "Print the traceback of an internal error; in run-due, also a line for each finished job." in out
     assert "In run-due: print only errors." in out

@@ -137,13 +137,13 @@ def test_of_a_long_expression_the_part_with_the_mistake_is_shown(project: Projec
         (["30", "2", "cronjobs.yaml"], 'in quotes: cronjobs next "30 2 * * *"'),  # a shell's *
         (["@dialy"], "is not a name that cron knows"),
         (["every 10x"], "is not a duration"),
-        (["every 500ms"], "whole seconds"),
+        (["every 500ms"], "whole number of seconds"),
         (["every 10m", "--timezone", "Berlin"], "did you mean Europe/Berlin"),
         (["@daily", "--timezone", "Berlin"], "did you mean Europe/Berlin?"),
         (["@daily", "--timezone", "Berlin/Europe"], "did you mean Europe/Berlin?"),
         (["@daily", "--from", "tomorrow"], "is not an ISO time"),
         (["@daily", "--from", "0001-01-01"], "is not an ISO time"),
-        ([""], "5 fields, this one 0"),
+        ([""], "5 fields, but this one has 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_what_to_write(project: Project, arguments: list[str], said: str) -> None:
@@ -234,7 +234,7 @@ def test_a_name_that_is_none_is_answered_with_the_nearest(project: Project) -> N
     with_file(project)
     assert 'no schedule "nighly"' in refused(project.call("next", "nighly"))
     assert "did you mean nightly?" in refused(project.call("next", "nighly"))
-    assert 'an expression is "30 2 * * *" or "every 10m"' in refused(project.call("next", "10m"))
+    assert 'an expression looks like "30 2 * * *" or "every 10m"' in refused(project.call("next", "10m"))
 
 
 def test_a_bad_entry_is_said_and_the_others_are_shown(project: Project) -> None:

@@ -115,7 +115,11 @@ BEGIN, LINE, END = BLOCK.splitlines(keepends=True)
         (END + BEGIN, 1, "has no begin before it"),
         (BEGIN + BEGIN + LINE + END, 2, "more than once"),
         (BLOCK + BLOCK, 3, "more than once"),
-        (BEGIN + "# cronjobs begin /srv/blog/cronjobs.yaml\n" + LINE + END, 2, "another mark is inside"),
+        (
+            BEGIN + ("# cronjobs begin /srv/blog/cronjobs.yaml\n") + LINE + END,
+            2,
+            "contains a begin or end line of another block",
+        ),
     ],
 )
 def test_a_block_that_is_not_whole_is_refused_with_its_line_number(text: str, line: int, what: str) -> None:
@@ -159,7 +163,7 @@ def test_the_shell_under_cron_gets_exactly_the_path(path: str, tmp_path: Path) -
     "path", ["/srv/a\nb.yaml", "/srv/a\rb.yaml", "/srv/a\\b.yaml", "/srv/\x1b[2J.yaml", "/srv/\udcff"]
 )
 def test_a_path_that_cron_cannot_carry_is_refused(path: str) -> None:
-    with pytest.raises(UsageError, match="cron cannot carry the path"):
+    with pytest.raises(UsageError, match="a crontab line cannot contain the path"):
         crontab.block(Path(path), PYTHON)
 
 
@@ -167,7 +171,7 @@ def test_a_command_may_be_as_long_as_debians_cron_takes_and_no_longer() -> None:
     rest = len(crontab.command(Path("/"), PYTHON)) - 1
     fits = Path("/" + "ü" * ((crontab.LONGEST_COMMAND - rest - 3) // 2))
     assert len(crontab.command(fits, PYTHON).encode()) >= crontab.LONGEST_COMMAND - 1
-    with pytest.raises(UsageError, match="bytes long and cron takes 998"):
+    with pytest.raises(UsageError, match="bytes long, but cron accepts at most 998"):
         crontab.command(Path(f"{fits}üü"), PYTHON)
 
 
@@ -364,7 +368,7 @@ def test_a_text_that_crontab_refuses_is_reported_in_its_words(host: Host) -> Non
 
 def test_a_crontab_program_that_stores_something_else_is_noticed(host: Host) -> None:
     host.fails("mangles")
-    with pytest.raises(crontab.CrontabError, match="lists a different one"):
+    with pytest.raises(crontab.CrontabError, match="now shows something else"):
         program.replace("", host.block)
 
 
@@ -594,7 +598,7 @@ def test_install_says_when_a_failure_would_reach_nobody(host: Host, monkeypatch:
     result = host.cli("install")
     assert "cannot send mail" in result.stderr
     assert "cronjobs status" in result.stderr
-    assert "no cron daemon runs here" in result.stderr
+    assert "no cron daemon is running here" in result.stderr
     monkeypatch.setattr(cron_host, "mail_program", lambda: Path("/usr/sbin/sendmail"))
     monkeypatch.setattr(cron_host, "daemon_runs", lambda: None)  # cannot be known: nothing is said
     host.has('MAILTO=""\n' + host.block)

@@ -92,7 +92,7 @@ def test_a_description_has_no_specifier() -> None:
 
 @pytest.mark.parametrize("path", ["/srv/a\nExecStartPre=/bin/rm -rf", "/srv/\udcff", "/srv/a\tb"])
 def test_a_path_that_would_be_another_line_is_refused(path: str) -> None:
-    with pytest.raises(UsageError, match="not printable"):
+    with pytest.raises(UsageError, match="unprintable character"):
         made(Path(path))
 
 
@@ -129,7 +129,7 @@ def test_the_command_prints_both_or_writes_both(tmp_path: Path, monkeypatch: pyt
     assert shown.exit_code == 0, shown.output
     assert "# ~/.config/systemd/user/cronjobs-shop.service\n[Unit]\n" in shown.stdout
     assert "OnCalendar=*-*-* *:0/2:00\n" in shown.stdout
-    assert "ticks would start twice: cronjobs crontab remove --config" in shown.stderr
+    assert "they would start twice: cronjobs crontab remove --config" in shown.stderr
     assert "CRONJOBS_DATABASE_URL is set here" in shown.stderr
     written = CliRunner().invoke(app, [*words, "--name", "mine", "--out", str(tmp_path / "units")])
     files = [tmp_path / "units" / f"mine.{kind}" for kind in ("service", "timer")]

@@ -96,7 +96,7 @@ def test_a_url_that_only_the_shell_has_is_used_and_said_not_to_reach_cron() -> N
     assert found.files[".env"].endswith("#DATABASE_URL=\n")
     assert found.private == {".env"}
     assert found.commands[:2] == ('echo "DATABASE_URL=$DATABASE_URL" >> .env', "cronjobs db upgrade")
-    assert "cron needs it in .env, too" in "\n".join(found.found)
+    assert "for cron, set the variable in .env, too" in "\n".join(found.found)
     text = yaml.safe_load(found.files["cronjobs.yaml"])
     assert (text["env_file"], text["database"]) == (".env", "${DATABASE_URL}")
     # What is there stays: a line is added to it.
@@ -129,7 +129,7 @@ def test_which_variable_is_the_jobs_database(variables: tuple[DatabaseVariable, 
 def test_an_env_file_that_cannot_be_read_is_not_used_and_named() -> None:
     found = planned(replace(EMPTY, dotenv=DotEnv(problem="line 3: this is not KEY=value"), shell=(POSTGRESQL,)))
     assert "env_file" not in yaml.safe_load(found.files["cronjobs.yaml"])
-    assert found.found[0] == ".env cannot be the env_file, line 3: this is not KEY=value"
+    assert found.found[0] == ".env cannot be the env_file: line 3: this is not KEY=value"
     assert found.makes_tables
 
 

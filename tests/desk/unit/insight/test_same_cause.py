@@ -256,7 +256,7 @@ def test_jobs_of_a_type_that_died_while_it_fails_are_its_finding() -> None:
     fails = [FailingType("t.a", 1, NOW - HOUR)]
     health = facts(failing_types=fails)
     died = replace(health.watch, deaths=Deaths(2, NOW, (1, 2), {"t.a": NOW}))
-    said = "2 dead jobs that nobody has retried or dismissed; other jobs of t.a fail, too"
+    said = "2 dead jobs that nobody has retried or dismissed; other jobs of t.a are failing, too"
     assert texts(replace(health, watch=died)) == {"dead": said}
     before = replace(died, deaths=Deaths(2, NOW, (1, 2), {"t.a": NOW - 2 * HOUR}))
     assert texts(replace(health, watch=before)).keys() == {"dead", "failing_type:t.a"}
@@ -268,7 +268,7 @@ def test_a_module_that_cannot_be_imported_is_why_its_types_are_unknown(here: boo
     health = facts(**more, faults=(Fault(*NO_MODULE),) if here else ())
     [found] = troubles(health, SETTINGS)
     why = "without t.a, t.b, 2 due jobs wait and schedule nightly cannot run"
-    there = "" if here else ' ("cronjobs check" there says more)'
+    there = "" if here else ' (for details, run "cronjobs check" there)'
     assert found.text.endswith(f"{': '.join(NO_MODULE)}; {why}{there}")
     assert (found.key, found.severity) == ("config:web1", "critical")
     assert texts(health, but={"config"}).keys() == {"unresolved:t.a", "unresolved:t.b"}, "for who reports no file"
@@ -283,7 +283,7 @@ def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
     [found] = troubles(health, SETTINGS)
     assert found.text == (
         f"hosts web1, web2, web3 cannot use all of their file: {': '.join(NO_MODULE)}; "
-        'without t.a, t.b, 3 due jobs wait ("cronjobs check" there says more)'
+        'without t.a, t.b, 3 due jobs wait (for details, run "cronjobs check" there)'
     )
     assert found.command is None, "typed here it would look at the file here"
     assert (found.key, found.severity, found.since) == ("config:web2", "critical", NOW - HOUR)
@@ -380,7 +380,7 @@ def test_a_host_that_joins_keeps_the_key_and_is_news_for_who_acknowledged_the_fa
     )
     [one], [two] = (troubles(each, SETTINGS) for each in (alone, both))
     said = f"host web2 cannot use all of its file: {': '.join(NO_MODULE)}"
-    assert (one.key, one.text) == ("config:web2", f'{said} ("cronjobs check" there says more)')
+    assert (one.key, one.text) == ("config:web2", f'{said} (for details, run "cronjobs check" there)')
     assert (one.key, one.rows) == (two.key, two.rows[:1])
     until = NOW + HOUR
     acks = {finding: StoredAck(one.key, "warning", finding.rows, until, "ada", None, NOW) for finding in (one, two)}

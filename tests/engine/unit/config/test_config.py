@@ -99,7 +99,7 @@ schedules:
     priority: 10
 """
     assert refusal(text) == [
-        "cronjobs.yaml: there is no database: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}",
+        "cronjobs.yaml: no database is set: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}",
         'cronjobs.yaml:1:16: run.workers: "100" is not in 1–64',
         'cronjobs.yaml:3:13: a cron expression must be quoted: cron: "* * * * *"',
         "cronjobs.yaml:5:11: schedules.b.cron: minute 61 is not in 0–59",
@@ -157,31 +157,32 @@ run: {worker: 4}
 retention: {succeeded: 14}
     2:24: retention.succeeded: "14" has no unit: write it as 55s, 10m, 24h or 7d
 timezone: europe/berlin
-    2:11: timezone: "europe/berlin" is not a time zone: did you mean Europe/Berlin? (Until then a cron: without
-    a timezone of its own is disabled.)
+    2:11: timezone: "europe/berlin" is not a time zone: did you mean Europe/Berlin? (Until this is fixed, schedules
+    with cron: and no timezone of their own are disabled.)
 timezone: Berlin/Europe
-    2:11: timezone: "Berlin/Europe" is not a time zone: did you mean Europe/Berlin? (Until then a cron: without
-    a timezone of its own is disabled.)
+    2:11: timezone: "Berlin/Europe" is not a time zone: did you mean Europe/Berlin? (Until this is fixed, schedules
+    with cron: and no timezone of their own are disabled.)
 timezone: New York/America
-    2:11: timezone: "New York/America" is not a time zone: did you mean America/New_York? (Until then a cron: without
-    a timezone of its own is disabled.)
+    2:11: timezone: "New York/America" is not a time zone: did you mean America/New_York? (Until this is fixed,
+    schedules with cron: and no timezone of their own are disabled.)
 timezone: UTC+1
     2:11: timezone: "UTC+1" is not a time zone: a fixed offset has no summer time: write a place, such as Europe/Berlin,
-    or Etc/GMT-1 for this offset all year (Until then a cron: without a timezone of its own is disabled.)
+    or Etc/GMT-1 for this offset all year (Until this is fixed, schedules with cron: and no timezone of their own
+    are disabled.)
 timezone: America
-    2:11: timezone: "America" is not a time zone: write UTC or Europe/Berlin (Until then a cron: without a
-    timezone of its own is disabled.)
+    2:11: timezone: "America" is not a time zone: write UTC or Europe/Berlin (Until this is fixed, schedules with
+    cron: and no timezone of their own are disabled.)
 imports: billing.jobs
     2:10: imports: write a list: [billing.jobs]
 imports: [a.b, billing/jobs.py]
     2:16: imports[1]: "billing/jobs.py" is not a module: write it as in an import statement, billing.jobs for
     billing/jobs.py
 python_path: [nowhere]
-    2:15: python_path[0]: "nowhere" is not a folder beside cronjobs.yaml
+    2:15: python_path[0]: "nowhere" is not a folder (a relative path starts at the folder of cronjobs.yaml)
 setup: setup
     2:8: setup: "setup" is not a function in a module: write it like django.setup
 log: ~/cron.log
-    2:6: log: "~/cron.log" begins with ~, and cron may not set HOME: write the full path
+    2:6: log: "~/cron.log" begins with ~, but HOME might not be set under cron: write the full path
 env: {1ST: x}
     2:7: env.1ST: "1ST" is not the name of a variable: write letters, digits and _
 env: {A: [1]}
@@ -189,7 +190,7 @@ env: {A: [1]}
 defaults: {retry: {jitter: 1}}
     2:28: defaults.retry.jitter: "1" is not in 0–0.99
 defaults: {retry: {base: 1h}}
-    2:19: defaults.retry: base is above zero and at most cap; the defaults are base 1m and cap 30m: write both
+    2:19: defaults.retry: base must be above zero and at most cap; the defaults are base 1m and cap 30m: write both
 defaults: {retry: {delays: [1s], cap: 1m}}
     2:19: defaults.retry: delays cannot be combined with cap: write one or the other
 job_types: {a: {command: pg_dump app}}
@@ -239,26 +240,29 @@ job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
 job_types: {a: {command: [ls], success_exit_codes: 3}}
     2:52: job_types.a.success_exit_codes: write a list: [3]
 job_types: {a: {command: [ls], success_exit_codes: []}}
-    2:52: job_types.a.success_exit_codes: the list is empty: no exit code means success; for 0 alone, delete the key
+    2:52: job_types.a.success_exit_codes: the list is empty: no exit code would mean success; for 0 alone, delete
+    the key
 job_types: {a: {command: [ls], success_exit_codes: [0, 3], retry_exit_codes: [65, 3]}}
-    2:78: job_types.a.retry_exit_codes: 3 means success: write it in one of the two lists only
+    2:78: job_types.a.retry_exit_codes: exit code 3 means success: delete it here, or write success_exit_codes
+    without it
 job_types: {a: {command: [ls], retry_exit_codes: [0]}}
-    2:50: job_types.a.retry_exit_codes: 0 means success: write it in one of the two lists only
+    2:50: job_types.a.retry_exit_codes: exit code 0 means success: delete it here, or write success_exit_codes
+    without it
 job_types: {a: {success_exit_codes: [0, 3]}}
     2:37: job_types.a.success_exit_codes: exit codes are for an entry with a command: a handler raises GiveUp or
     RetryLater
 job_types: {a: {stdin: yes}}
-    2:24: job_types.a.stdin: this is for an entry with a command: a handler reads its payload
+    2:24: job_types.a.stdin: only an entry with a command can have this: a handler reads its payload
 job_types: {a: {command: [cat], stdin: [yes]}}
     2:40: job_types.a.stdin: write one value, not a list
 job_types: {a: {command: [cat], stdin: }}
     2:40: job_types.a.stdin: there is no value here: write one, or delete the key
 job_types: {a: {folder: /srv}}
-    2:25: job_types.a.folder: this is for an entry with a command: a handler runs where the tick does
+    2:25: job_types.a.folder: only an entry with a command can have this: a handler runs in the tick's folder
 job_types: {a: {command: [ls], folder: ~/app}}
-    2:40: job_types.a.folder: "~/app" begins with ~, and cron may not set HOME: write the full path
+    2:40: job_types.a.folder: "~/app" begins with ~, but HOME might not be set under cron: write the full path
 job_types: {a: {leftovers: leave}}
-    2:28: job_types.a.leftovers: this is for an entry with a command: a handler ends its own processes
+    2:28: job_types.a.leftovers: only an entry with a command can have this: a handler must end its own processes
 job_types: {a: {command: [ls], leftovers: keep}}
     2:43: job_types.a.leftovers: "keep" is not one of end, leave
 job_types: {a b: {}}
@@ -524,15 +528,15 @@ def test_what_disables_the_file_is_a_key_of_the_file() -> None:
 project: [a]
     2:10: project: write one value, not a list
 project: ""
-    2:10: project: "" is not a name of 1–100 characters without spaces around it
+    2:10: project: "" is not a name of 1–100 characters without leading or trailing spaces
 environment:
     2:13: environment: there is no value here: write one, or delete the key
 schema: a;b
     2:9: schema: "a;b" is not a PostgreSQL schema: up to 63 letters, digits and _, not beginning with pg_
 schedules: [a]
-    2:12: schedules: write it as a mapping: a name, and below it its settings
+    2:12: schedules: write it as a mapping: each name, with its settings below it
 job_types: a
-    2:12: job_types: write it as a mapping: a name, and below it its settings
+    2:12: job_types: write it as a mapping: each name, with its settings below it
 database: sqlite:///y.db
     2:1: database: this key is already on line 1: delete one of the two
 """),

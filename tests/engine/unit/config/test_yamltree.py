@@ -48,9 +48,9 @@ TRAPS = [
     ("imports:\n\t- x", ["3:1: a tab is not allowed here: indent with spaces"]),
     ("a:\n  b: 1\n\tc: 2", ["4:1: a tab is not allowed here: indent with spaces"]),
     ("a: {b: ${X}}", ['2:9: inside {…} and […] a variable must be quoted: "${NAME}"']),
-    ("a: b: c", ['2:5: a second ": " in this line, or a wrong indentation: quote the value, or line the keys up']),
+    ("a: b: c", ['2:5: a second ": " in this line, or wrong indentation: quote the value, or line the keys up']),
     ("a: " + "[" * 20 + "]" * 20, ["2:23: values are nested deeper than 20 levels"]),
-    ('a: "x\\0y"', ["2:4: an escape in this value is not a valid character: delete it"]),
+    ('a: "x\\0y"', ["2:4: an escape sequence in this value does not stand for a valid character: delete it"]),
 ]  # fmt: skip
 
 

@@ -253,7 +253,10 @@ def test_the_clock_changes_of_a_year_are_named_also_where_nothing_runs() -> None
     assert list(clock_changes(rule, at("2026-01-01"), at("2027-01-01"))) == [
         (
             at("2026-03-29 01:00"),
-            "2026-03-29 02:00, 02:30 do not exist in Europe/Berlin: no run, as * in the minute or hour means real time",
+            (
+                "2026-03-29 02:00, 02:30 do not exist in Europe/Berlin: no run, because a schedule with * in the "
+                "minute or hour follows real time"
+            ),
         ),
         (at("2026-10-25 01:00"), "2026-10-25 02:00, 02:30 come twice in Europe/Berlin: runs both times"),
     ]

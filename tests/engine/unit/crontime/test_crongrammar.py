@@ -162,8 +162,8 @@ REFUSED = [
     ("@every_minute", 1, "write one of @hourly", False),
     ("@every 10m", 1, "write every: 10m", False),
     ("@daily 5", 8, '"@daily" stands alone', None),
-    ("", 1, "has 5 fields, this one 0", None),
-    ("* * *", 5, "has 5 fields, this one 3", None),
+    ("", 1, "has 5 fields, but this one has 0", None),
+    ("* * *", 5, "has 5 fields, but this one has 3", None),
     ("0 0 0 * * *", 11, 'seconds are not supported; without them this is "0 0 * * *"', None),
     ("0 * * * * *", 11, 'seconds are not supported; without them this is "* * * * *"', None),
     ("30 15 2 * * mon-fri", 13, 'without them this is "15 2 * * mon-fri"', None),
@@ -172,7 +172,7 @@ REFUSED = [
     ("0 0 12 ? * 2", 12, 'this is "0 12 * * 2" (weekdays count from 0, Sunday, not from 1)', None),
     ("0 12 * * * 2026", 12, 'years are not supported; without them this is "0 12 * * *"', None),
     ("0 0 25 * * *", 12, 'this one 6: write "minute hour day month weekday"', None),
-    ("0 2 * * * /usr/bin/backup --all", 11, 'write "0 2 * * *", and the rest of a crontab line', None),
+    ("0 2 * * * /usr/bin/backup --all", 11, "put the rest of the crontab line", None),
     ("0 2 * * * root run-parts /etc", 11, "which is what runs, in command:", None),
     ("٣ * * * *", 1, "(U+0663) cannot be part", False),
     ("1–5 * * * *", 2, "(U+2013) is not a hyphen", False),
@@ -194,7 +194,7 @@ def test_what_cannot_be_meant_is_refused_where_it_stands(
 
 
 def test_an_overlong_expression_is_refused_unread() -> None:
-    with pytest.raises(CronError, match="at most 256 characters, this one 100000"):
+    with pytest.raises(CronError, match="at most 256 characters, but this one has 100000"):
         parse("1," * 50_000)
     longest = ",".join(["1"] * 200)[: MAX_LENGTH - len(" * * * *")].rstrip(",") + " * * * *"
     assert parse(longest).minutes == {1}

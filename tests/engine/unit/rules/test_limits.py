@@ -130,7 +130,7 @@ def test_the_forms_of_a_limit() -> None:
 "smtp:": {each: 0}
     2:26: limits."smtp:".each: 0 would let no job start: to stop jobs for a while, run "cronjobs pause --queue NAME"
 "smtp:": {}
-    2:19: limits."smtp:": a limit needs most: (for all keys together), each: (for each key), or both
+    2:19: limits."smtp:": 'set "most" (for all keys together), "each" (for each key), or both'
 "smtp:": {mots: 4}
     2:20: limits."smtp:".mots: unknown key, did you mean "most"?
 "smtp:": [4]
@@ -138,7 +138,7 @@ def test_the_forms_of_a_limit() -> None:
 "smtp:": 4, "smtp:": 5
     2:22: limits."smtp:": this key is already on line 2: delete one of the two
 "": 4
-    2:10: limits.: "" is not the beginning of a concurrency_key: write 1–200 characters
+    2:10: limits.: "" is not a concurrency_key prefix: write 1–200 characters
 """),
 )
 def test_a_bad_limit_is_said_and_lets_none_of_its_jobs_begin(line: str, said: str) -> None:
