@@ -130,7 +130,7 @@ def test_the_forms_of_a_limit() -> None:
 "smtp:": {each: 0}
     2:26: limits."smtp:".each: 0 would let no job start: to stop jobs for a while, run "cronjobs pause --queue NAME"
 "smtp:": {}
-    2:19: limits."smtp:": 'set "most" (for all keys together), "each" (for each key), or both'
+    2:19: limits."smtp:": set "most" (for all keys together), "each" (for each key), or both
 "smtp:": {mots: 4}
     2:20: limits."smtp:".mots: unknown key, did you mean "most"?
 "smtp:": [4]
