@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from cronjobs.desk.insight.kept_from_starting import Causes
 from cronjobs.engine.rules.progress import HowFar, Reported
 
 Existence = Literal["defined", "retired", "not_yet", "unreadable"]
@@ -49,7 +50,7 @@ class TickFacts:
     started_at: datetime
     finished_at: datetime | None
     broken: tuple[tuple[str, str], ...] = ()
-    kept_from_starting: tuple[tuple[str, int], ...] = ()
+    kept_from_starting: Causes = ()
     schedules_off: bool = False  # CRONJOBS_SCHEDULES=off, so the tick settled no occurrences
 
     @property
@@ -225,7 +226,7 @@ class Now:
     succeeded_kept: timedelta = timedelta(days=14)
     ledger_kept: timedelta = timedelta(days=90)
     foreign: str | None = None  # why ticks with the configuration here refuse this database
-    kept_from_starting: tuple[tuple[str, int], ...] = ()  # why ticks of this user here do not start, and how many
+    kept_from_starting: Causes = ()  # why ticks of this user here do not start, and how many
 
 
 @dataclass(frozen=True)

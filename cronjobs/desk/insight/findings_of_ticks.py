@@ -89,13 +89,13 @@ def _name(project: str, environment: str) -> str:
 
 def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
     last = last_sign(health.ticks)
+    if last is not None and abs(health.now - last) <= quiet_after(settings.run.every):
+        return
     kept = kept_from_starting_here(settings.file)
     why = f"; {did_not_start('this host', kept)}" if kept else ""
     if last is None:
         text = f"no tick has ever reached this database{why or '; cron should run one each minute'}"
         yield Finding("no_tick", text, Severity.CRITICAL, command="cronjobs crontab install")
-    elif abs(health.now - last) <= quiet_after(settings.run.every):
-        return
     elif last > health.now:
         text = f"the newest tick is dated {rough(last - health.now)} in the future: some clock is or was wrong"
         yield Finding("no_tick", text, Severity.CRITICAL, command=_HISTORY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def kept_from_starting_here(file: Path) -> Causes:
     return kept_from_starting({"kept_from_starting": noted_causes(Alarm(file).kept_from_starting())})
 
 
-def did_not_start(whose: str, causes: Sequence[tuple[str, int]]) -> str:
+def did_not_start(whose: str, causes: Causes) -> str:
     """Return text such as "ticks of host web1 did not start: cronjobs.yaml:2:1: … (46 times)"."""
     listed = (f"{one_line(why, 200)} ({'once' if ticks == 1 else f'{ticks:,} times'})" for why, ticks in causes)
     return f"ticks of {whose} did not start: {'; '.join(listed)}"

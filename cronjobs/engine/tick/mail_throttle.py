@@ -45,20 +45,15 @@ class Alarm:
             self._store(known)
 
     def kept_from_starting(self) -> list[dict[str, Any]]:
-        """Return why ticks have not started since the last tick that did: ``ticks``, ``since``, ``last`` and ``why``.
+        """Return ``ticks``, ``since`` and ``why`` for each cause that kept ticks from starting since the last one did.
 
-        The instants are ISO 8601 text, by this host's clock. The cause that began first comes first.
+        ``since`` is ISO 8601 text, by this host's clock. The cause that began first comes first.
         """
         causes = sorted(self._load().items(), key=lambda item: str(item[1]["since"]))
         return [
-            {
-                "ticks": entry["seen"],
-                "since": entry["since"],
-                "last": entry.get("last", entry["since"]),
-                "why": entry.get("said", cause),
-            }
+            {"ticks": entry["not_started"], "since": entry["since"], "why": str(entry.get("said", cause))}
             for cause, entry in causes
-            if entry.get("not_started")
+            if "not_started" in entry
         ]
 
     def code_at_fault(self) -> bool:
@@ -92,7 +87,7 @@ class Alarm:
         if about is not None:
             entry["about"] = about
         if not_started:
-            entry["not_started"] = True
+            entry["not_started"] = entry.get("not_started", 0) + times
         if job_type is not None:
             entry |= {"job_type": job_type, "well": False}
         worth = now >= datetime.fromisoformat(entry["next"])
@@ -178,7 +173,8 @@ def _is_sound(entry: Any) -> bool:
     try:
         instants = [datetime.fromisoformat(entry[name]) for name in ("since", "next")]
         instants.append(datetime.fromisoformat(entry.get("last", entry["since"])))
-        return all(at.tzinfo for at in instants) and all(isinstance(entry[name], int) for name in ("told", "seen"))
+        counts = (entry["told"], entry["seen"], entry.get("not_started", 0))
+        return all(at.tzinfo for at in instants) and all(isinstance(count, int) for count in counts)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
 

@@ -233,6 +233,13 @@ def test_what_keeps_a_tick_from_beginning_is_in_the_log(sqlite_migrated: str, ne
     assert "cronjobs.yaml:" in project.log()  # the file names no log any more; the last good tick's is known
 
 
+def test_ticks_that_started_and_met_the_same_cause_are_not_counted(alarm: Alarm) -> None:
+    for not_started in (False, True, True, False):
+        alarm.worth_telling("the disk is full", NOW, said="disk full", not_started=not_started)
+    [cause] = alarm.kept_from_starting()
+    assert (cause["ticks"], cause["why"]) == (2, "disk full")
+
+
 def test_the_first_tick_that_starts_records_why_those_before_it_did_not(
     sqlite_migrated: str, new_project: NewProject
 ) -> None:
