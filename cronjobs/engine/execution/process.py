@@ -54,6 +54,7 @@ POLL_S: Final = 0.05  # a stop is noticed at most this late; a command's end is 
 # time for leftovers that are about to end on their own: bash's ``> >(tee log)`` outlives its shell
 LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
+EXIT_GRACE_S: Final = 5.0  # for the exit callbacks of a handler's process, once its outcome is written
 LAUNCHER_GRACE_S: Final = 5.0  # the launcher itself gives up after 3
 CHILD: Final = "cronjobs.engine.execution.child"
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
@@ -139,8 +140,10 @@ def run_handler(
     The handler's result or exception is passed on unchanged. Its result counts even after SIGTERM: unlike an exit 0, a
     result cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets SIGTERM.
     If we ended the process of a handler's ``subprocess.run``, the handler might not notice, and might return as if all
-    the work were done. A process that ends without an outcome has crashed, which is a failure named after its signal.
-    If the process could not be started at all, the job is released, and nothing is charged.
+    the work were done. Once the outcome is written, the process has ``EXIT_GRACE_S`` for its exit callbacks and is then
+    killed, because a callback that hangs would delay the outcome past the end of the tick. A process that ends without
+    an outcome has crashed, which is a failure named after its signal. If the process could not be started at all, the
+    job is released, and nothing is charged.
     """
     try:
         opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
@@ -165,7 +168,12 @@ def run_handler(
         if stop.reason is not None:
             return outcome_of_stop(command, stop.reason, ProcessEnding()), None
         try:
-            tell, look = partial(write_reason, answer.fileno()), _progress_of(progress_file.fileno(), report, clock)
+            tell, forward = partial(write_reason, answer.fileno()), _progress_of(progress_file.fileno(), report, clock)
+
+            def look() -> bool:
+                forward()
+                return read_outcome(answer.fileno()) is not None
+
             end = _attend(command, stop, clock, tell, look)
         except NoRoom as error:
             return Released(sentence(f"cannot start a process for the handler: {error}")), None
@@ -175,10 +183,12 @@ def run_handler(
             why = os.strerror(end.ending.failure[1])
             return Released(sentence(f"cannot start an interpreter for the handler: {why}")), None
         said = read_outcome(answer.fileno())
+    if said is not None and end.ending.stopped and end.reason is None:
+        end.output.write("\n[cronjobs] killed, because the process did not exit after its handler had ended\n")
     output = end.output.text()
     if isinstance(said, TimedOut):
         said = replace(said, error=timed_out_words(command.timeout))  # the child counted from its own start
-    if isinstance(said, Succeeded) or (said is not None and not end.ending.stopped):
+    if isinstance(said, Succeeded) or (said is not None and (end.reason is None or not end.ending.stopped)):
         return said, output
     if end.reason is None and end.ending.status == 0:
         return Failed(sentence("its process ended with exit status 0 before the handler had ended"), "exit-0"), output
@@ -225,11 +235,12 @@ def _attend(
     stop: StopRequest,
     clock: Clock,
     tell: Callable[[str], None] = lambda _reason: None,
-    look: Callable[[], None] = lambda: None,
+    look: Callable[[], bool] = lambda: False,
 ) -> _End:
     """Start *command* and wait until none of its processes is left.
 
-    Calls *tell* with the reason before SIGTERM, and *look* every ``POLL_S``.
+    Calls *tell* with the reason before SIGTERM. Every ``POLL_S`` calls *look*, which returns whether the handler has
+    ended.
     """
     leased_s = command.lease() - clock.monotonic() if command.lease is not None else None
     try:
@@ -251,7 +262,7 @@ def _watch(
     stop: StopRequest,
     clock: Clock,
     tell: Callable[[str], None],
-    look: Callable[[], None],
+    look: Callable[[], bool],
 ) -> str | None:
     """Wait until none of the command's processes is left. Return why we stopped it, or None if we did not."""
     deadline = clock.monotonic() + command.timeout.total_seconds()
@@ -275,17 +286,19 @@ def _watch(
                 command.output.write(news.text)
             if on_output is not None:
                 on_output(news.text)
-        look()
+        has_outcome = look()
         now = clock.monotonic()
         if not ended and child.ending.status is not None:
             ended = True
             if not plan or (command.term_alone and now < kill_by):
                 pause = now + LEFTOVER_PAUSE_S
                 plan = _steps(pause, max(pause, min(pause + LEFTOVER_GRACE_S, kill_by)))
-        elif not plan and (reason := _why_stop(child, stop, now >= deadline)):
+        elif not ended and reason is None and (reason := _why_stop(child, stop, now >= deadline)):
             tell(reason)
             kill_by = now + command.grace_for(reason).total_seconds()
             plan = _steps(now, kill_by, _TERM_COMMAND if command.term_alone else _TERM)
+        elif has_outcome and not plan:
+            plan = deque([(now + EXIT_GRACE_S, _KILL), (now + EXIT_GRACE_S + LAUNCHER_GRACE_S, _GIVE_UP)])
         while plan and plan[0][0] <= now:
             _, order = plan.popleft()
             child.order(order)

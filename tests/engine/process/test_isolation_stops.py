@@ -211,6 +211,12 @@ def _(ctx):
     atexit.register(time.sleep, 1000)
     return "done before"
 
+@apart("process.stop.raises_and_hangs_at_exit")
+def _(ctx):
+    say("start", ctx)
+    atexit.register(time.sleep, 1000)
+    raise CardDeclined("no money")
+
 @both("stop.saves")
 async def _(ctx):
     say("start", ctx)
@@ -300,6 +306,20 @@ def test_a_result_that_came_before_its_process_was_stopped_counts(sqlite_project
     assert project.tick().wait() == 0
     found = ran(project, job_id)
     assert (found["outcome"], found["result"]) == ("succeeded", "done before")
+
+
+def test_an_exit_callback_that_hangs_does_not_hold_an_outcome_back(sqlite_project: Project) -> None:
+    """By its timeout the tick's time is up, so an outcome that waited for it would be lost, and the job run again."""
+    project = sqlite_project.configure("run: {workers: 2, budget: 30s}\n", STOPS)
+    returned = project.add("process.stop.hangs_at_exit", timeout_s=25)
+    raised = project.add("process.stop.raises_and_hangs_at_exit", timeout_s=25)
+    assert project.tick().wait() == 0
+    found = ran(project, returned)
+    assert (found["outcome"], found["result"]) == ("succeeded", "done before")
+    assert "killed, because the process did not exit" in found["output"]
+    found = ran(project, raised)
+    assert (found["outcome"], found["error"], found["failures"]) == ("failed", "no money", 1)
+    assert project.times_ran("start") == {returned: 1, raised: 1}
 
 
 def test_a_time_out_reaches_threads_and_processes_and_their_coroutines(sqlite_project: Project) -> None:
