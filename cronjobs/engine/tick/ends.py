@@ -35,6 +35,7 @@ from cronjobs.errors import BadValue, DatabaseError
 from cronjobs.model import Finished, Released, RetryPolicy, Succeeded
 
 NOT_BEGUN: Final = Released()
+CLAIM_TOO_SLOW: Final = Released("the database took as long to answer the claim as the lease lasts")
 STILL_HERE: Final = Released("an earlier attempt of this job lost its lease, and that attempt's code still runs here")
 # The ends of jobs this short are written together, because waiting for the next end takes less time than a commit.
 BRIEF_S: Final = 0.0005

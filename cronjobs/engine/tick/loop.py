@@ -23,7 +23,7 @@ from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.lease import lease_margin_s, next_renewal
 from cronjobs.engine.store.ticks import NO_SIGNS, Signs
-from cronjobs.engine.tick.ends import STILL_HERE, Ends, write_no_row
+from cronjobs.engine.tick.ends import CLAIM_TOO_SLOW, STILL_HERE, Ends, write_no_row
 from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.long_jobs import Handovers
 from cronjobs.engine.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
@@ -367,7 +367,8 @@ class Loop:
     def _begin(self, turn: BatchResult) -> None:
         """Hand the claimed jobs to the workers.
 
-        Jobs of an unanswered claim start only if they still fit into the tick.
+        Jobs of an unanswered claim start only if they still fit into the tick. If the claim took as long as its lease,
+        no job starts, because another tick may have the jobs by now.
         """
         attempts = []
         for job in (*turn.settled, *turn.unsure, *turn.claimed, *turn.long):
@@ -381,6 +382,10 @@ class Loop:
             if self.tells_each:
                 self.emit(events.job_claimed(job))
             attempts.append(attempt)
+        too_late = self.clock.monotonic() >= turn.sent + self.lease_s - lease_margin_s(self.lease_s)
+        if too_late:
+            self.ends.release(attempts, CLAIM_TOO_SLOW)
+            return
         if attempts:
             self._move_watchdog()  # before any of their code runs, since this process may be frozen at any line
         still_here = {attempt.job.id for attempt in self.in_flight.without_lease}

@@ -819,7 +819,7 @@ def test_a_job_that_has_ended_and_cannot_be_written_does_not_have_the_process_ki
 def test_a_job_that_was_reset_by_hand_is_not_begun_beside_its_earlier_attempt(engine: Engine) -> None:
     engine.due(1, "t.slow")
     engine.at(3, lambda: engine.rows.due.append(Job(1, "t.slow", {}, attempt=2, locked_by=ME)))
-    engine.at(20, engine.workers.end_all)
+    engine.at(10, engine.workers.end_all)
     engine.play()
     assert engine.names().count("job.lease_lost") == 1
     assert engine.workers.running[1].stop.reason == "lease lost"
@@ -1043,6 +1043,27 @@ def test_one_end_that_no_column_takes_does_not_hold_up_the_others(engine: Engine
     engine.play()
     assert engine.rows.ends() == {2: "succeeded"}
     assert engine.names().count("job.end_not_recorded") == 1
+
+
+def test_a_claim_that_took_as_long_as_its_lease_is_released_and_the_tick_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another tick may have the jobs by now. A timer set to the end of such a lease would kill this process at once."""
+    lease_s = 5.0
+    engine = Engine(monkeypatch, lease=timedelta(seconds=lease_s))
+    engine.due(2)
+    engine.rows.gives_back = True
+    engine.rows.takes_s = lease_s - lease_margin_s(lease_s)
+    write = engine.rows.write
+
+    def first_is_slow(batch: Batch) -> BatchResult:
+        turn = write(batch)
+        engine.rows.takes_s = 0.0
+        return turn
+
+    monkeypatch.setattr(engine.rows, "write", first_is_slow)
+    engine.at(10, engine.workers.end_all)
+    assert engine.play() == NOTHING_DUE
+    assert all(instant > at for at, instant in engine.watchdog)
+    assert [word for _, _, word in engine.rows.wrote] == ["released", "released", "succeeded", "succeeded"]
 
 
 # --- long jobs --------------------------------------------------------------------------------------------------------
