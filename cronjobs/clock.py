@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 
-from cronjobs.engine.probe.here import process_age as process_age  # by a kernel clock that nobody can set
+from cronjobs.engine.probe.kernel_facts import process_age as process_age  # by a kernel clock that nobody can set
 
 
 class Clock(Protocol):

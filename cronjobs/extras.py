@@ -9,16 +9,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cronjobs.desk.insight.finding import Finding, Severity
     from cronjobs.desk.insight.findings_of_extras import Findings
-    from cronjobs.engine.tick.extras import Beside, Hook, Over
+    from cronjobs.engine.tick.extras import Hook, HookContext, RunSummary
 
-__all__ = ["Beside", "Finding", "Findings", "Hook", "Over", "Severity"]
+__all__ = ["Finding", "Findings", "Hook", "HookContext", "RunSummary", "Severity"]
 
 _HOMES = {
-    "Beside": "engine.tick.extras",
+    "HookContext": "engine.tick.extras",
     "Finding": "desk.insight.finding",
     "Findings": "desk.insight.findings_of_extras",
     "Hook": "engine.tick.extras",
-    "Over": "engine.tick.extras",
+    "RunSummary": "engine.tick.extras",
     "Severity": "desk.insight.finding",
 }
 

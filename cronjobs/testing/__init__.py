@@ -14,11 +14,11 @@ from cronjobs.testing.clocks import FakeClock
 
 if TYPE_CHECKING:
     from cronjobs.testing.assertions import Found, assert_enqueued, assert_fires, assert_not_enqueued
+    from cronjobs.testing.attempt_collector import JobFailed, Ran
     from cronjobs.testing.creating import create_tables
     from cronjobs.testing.draining import Drained, drain
     from cronjobs.testing.fixture import Jobs, cronjobs_fixture
-    from cronjobs.testing.handling import UNKNOWN, FakeContext, context
-    from cronjobs.testing.ran import JobFailed, Ran
+    from cronjobs.testing.handler_context import UNKNOWN, FakeContext, context
     from cronjobs.testing.ticking import Ticked, tick
 
 __all__ = [
@@ -46,8 +46,8 @@ _HOMES: Final = {
     "creating": {"create_tables"},
     "draining": {"Drained", "drain"},
     "fixture": {"Jobs", "cronjobs_fixture"},
-    "handling": {"UNKNOWN", "FakeContext", "context"},
-    "ran": {"JobFailed", "Ran"},
+    "handler_context": {"UNKNOWN", "FakeContext", "context"},
+    "attempt_collector": {"JobFailed", "Ran"},
     "ticking": {"Ticked", "tick"},
 }
 

@@ -19,7 +19,7 @@ from cronjobs.engine.store.listing import Filter, list_jobs
 from cronjobs.errors import UsageError
 from cronjobs.model import Status, duration, rough
 from cronjobs.testing.configured import settings_of
-from cronjobs.testing.lending import LentDatabase, require_tables
+from cronjobs.testing.lent_connection import LentDatabase, require_tables
 
 LOOKED_AT: Final = 10_000  # only this many of the newest jobs are searched
 LISTED: Final = 10

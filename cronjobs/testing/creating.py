@@ -10,7 +10,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.engine.database.tables import meta
 from cronjobs.engine.jobs.enqueue import Target
 from cronjobs.engine.store.meta import has_table
-from cronjobs.testing.lending import LentConnection, lend
+from cronjobs.testing.lent_connection import LentConnection, lend
 
 
 def create_tables(connection: Target, *, schema: str | None = None) -> None:

@@ -21,12 +21,12 @@ from cronjobs.engine.tick.pacing import LIMIT_REACHED
 from cronjobs.engine.tick.result import TickFilter
 from cronjobs.errors import UsageError
 from cronjobs.events import Event
+from cronjobs.testing.attempt_collector import EventCollector, JobFailed, Ran, ran_by
 from cronjobs.testing.clocks import FakeClock
 from cronjobs.testing.configured import handlers_of, settings_of
-from cronjobs.testing.lending import LentDatabase, require_tables
-from cronjobs.testing.one_here import WORKER, OneHere
-from cronjobs.testing.outside import refuse_jobs_from_outside
-from cronjobs.testing.ran import EventCollector, JobFailed, Ran, ran_by
+from cronjobs.testing.foreign_jobs import refuse_jobs_from_outside
+from cronjobs.testing.lent_connection import LentDatabase, require_tables
+from cronjobs.testing.single_worker import WORKER, SingleWorker
 
 MOST_JOBS: Final = 1000  # if more jobs run, one is probably enqueueing itself
 NO_LIMIT: Final = timedelta(days=31)  # no job is too long for a test
@@ -76,7 +76,7 @@ def drain(
     settings = replace(settings, run=alone, limits=())
     handlers = handlers_of(settings)
     database = LentDatabase(connection, "drain()", schema=schema, clock=clock)
-    workers = OneHere(settings, database, clock)
+    workers = SingleWorker(settings, database, clock)
     events: list[Event] = []
     with database.read() as lent:
         require_tables(lent, "drain()")

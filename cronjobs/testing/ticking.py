@@ -20,10 +20,10 @@ from cronjobs.engine.tick.tick import Tick
 from cronjobs.engine.tick.watchdog import Unarmed
 from cronjobs.errors import DatabaseError
 from cronjobs.events import Event
+from cronjobs.testing.attempt_collector import EventCollector, Ran, ran_by
 from cronjobs.testing.clocks import FakeClock
 from cronjobs.testing.configured import handlers_of, settings_of
 from cronjobs.testing.creating import create_tables
-from cronjobs.testing.ran import EventCollector, Ran, ran_by
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def tick(
     handlers_of(settings)
     database = Database(parse_url(settings.database, settings.schema), clock=clock)
     began, events = clock.monotonic(), list[Event]()
-    here = _InHere(
+    here = _TickInProcess(
         settings=settings,
         database=database,
         identity=Identity.here(),
@@ -92,7 +92,7 @@ def tick(
     return Ticked(ran_by(events), result.occurrences, waiting, result.ended)
 
 
-class _InHere(Tick):
+class _TickInProcess(Tick):
     """A tick without signal handlers, so that Ctrl-C ends the tests."""
 
     def _listen(self) -> dict[signal.Signals, Any]:

@@ -8,7 +8,7 @@ import pytest
 from support.alerted import noting
 
 from contrib.test_incidents import INCIDENTS, Incident, World, clock, make_world  # noqa: F401
-from cronjobs.contrib.alerts import looking
+from cronjobs.contrib.alerts import alert_rounds
 from cronjobs.contrib.alerts.texts import Message
 from cronjobs.engine.config.settings import AlertChannel, AlertFilter, AlertSettings, CommandChannel
 from cronjobs.engine.database.address import parse_url
@@ -32,7 +32,7 @@ def test_an_incident_is_told_and_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent: list[Message] = []
-    monkeypatch.setattr(looking, "deliver", noting(sent))
+    monkeypatch.setattr(alert_rounds, "deliver", noting(sent))
     database = Database(parse_url(f"sqlite:///{sqlite_migrated}"), clock=clock)
     try:
         world = make_world(database)

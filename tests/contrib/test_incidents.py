@@ -19,12 +19,12 @@ from support.browsing import Browser, Reply
 from support.hosts import Host
 
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.alerts import looking
+from cronjobs.contrib.alerts import alert_rounds
 from cronjobs.contrib.exec import delivery
 from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.web.application import Application
-from cronjobs.contrib.web.project import Current, OwnDoors
-from cronjobs.contrib.web.security import ByApp
+from cronjobs.contrib.web.project import Current, OwnDatabase
+from cronjobs.contrib.web.security import AppAccess
 from cronjobs.desk.insight.acking import acknowledge
 from cronjobs.desk.insight.findings import Finding, troubles
 from cronjobs.desk.insight.gathering import look
@@ -98,7 +98,7 @@ class World:
                 reporter.note(event)
             for problem in host.settings.problems:
                 mail.trouble(str(problem))
-            mail.tell(reporter)
+            mail.print_causes(reporter)
         mail.send()
 
     def minutes(self, count: int, **how: Any) -> None:
@@ -120,8 +120,8 @@ class World:
 
     def on_page(self) -> Reply:
         """The first page of ``cronjobs web``."""
-        current, doors = Current(self.host.settings), OwnDoors(self.database)
-        return Browser(Application(current, doors, ByApp(lambda _: "ada"), "alpha")).get("/")
+        current, doors = Current(self.host.settings), OwnDatabase(self.database)
+        return Browser(Application(current, doors, AppAccess(lambda _: "ada"), "alpha")).get("/")
 
     def count(self, status: str) -> int:
         with self.database.read() as connection:
@@ -967,7 +967,7 @@ def test_a_quiet_week_of_20_schedules_finds_nothing_and_tells_nobody(
     sqlite_migrated: str, clock: FakeClock, make_world: Callable[[Database], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(looking, "deliver", noting(told))
+    monkeypatch.setattr(alert_rounds, "deliver", noting(told))
     database = Database(parse_url(f"sqlite:///{sqlite_migrated}"), clock=clock)
     try:
         world = make_world(database)

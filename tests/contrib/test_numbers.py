@@ -24,8 +24,8 @@ from contrib.metrics.test_counted import check_text
 from contrib.web.test_quarters import by_select
 from cronjobs import masking
 from cronjobs.desk.cli.status_json import all_of_it
+from cronjobs.desk.insight.formatting import took
 from cronjobs.desk.insight.gathering import look
-from cronjobs.desk.insight.saying import took
 from cronjobs.desk.insight.worst_first import schedules_shown
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings

@@ -17,7 +17,7 @@ from support.pages import Page
 
 from cronjobs.contrib.take_over import swap_cli
 from cronjobs.contrib.take_over.as_yaml import as_yaml
-from cronjobs.contrib.take_over.taking_over import Importer
+from cronjobs.contrib.take_over.convert_lines import Importer
 from cronjobs.engine.config.settings import Leftovers
 from cronjobs.testing import FakeClock
 

@@ -18,7 +18,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor import release
 from cronjobs.contrib.metrics import families
 from cronjobs.desk.crontab import program
-from cronjobs.desk.insight import left_outside as outside
+from cronjobs.desk.insight import leftovers as outside
 from cronjobs.engine.config.settings import RunSettings
 from cronjobs.engine.database import tables
 from cronjobs.engine.rules.finding_kinds import FINDING_KINDS

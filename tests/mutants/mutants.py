@@ -74,7 +74,7 @@ COUNTS = "tests/engine/database/test_counts.py"
 TOKENS = "cronjobs/engine/store/tokens.py"
 TOKENS_TESTS = "tests/contrib/dask/test_tokens.py"
 SAME_CAUSE, SAME_CAUSES = "cronjobs/desk/insight/same_cause.py", "tests/desk/unit/insight/test_same_cause.py"
-STANDING = "cronjobs/engine/rules/standing.py"
+STANDING = "cronjobs/engine/rules/occurrence_results.py"
 WRONG_CLOCKS = (
     "tests/desk/database/test_all_well_generated.py"
     "::test_what_a_clock_that_was_ahead_ran_early_is_a_finding_when_it_is_due"
@@ -1235,7 +1235,7 @@ MUTANTS = (
     ),
     Mutant(
         "alerts are marked when all channels have ended",
-        "cronjobs/contrib/alerts/looking.py",
+        "cronjobs/contrib/alerts/alert_rounds.py",
         "                self._mark_all(answers)\n        self._mark_all(answers)",
         "                pass\n        self._mark_all(answers)",
         (PROCESS_ALERTS,),
@@ -1249,7 +1249,7 @@ MUTANTS = (
     ),
     Mutant(
         "a channel for which no time was left waits for a later look",
-        "cronjobs/contrib/alerts/looking.py",
+        "cronjobs/contrib/alerts/alert_rounds.py",
         "                store.look_soon(connection)\n            return",
         "                pass\n            return",
         (f"{ALERT}::test_a_channel_for_which_no_time_was_left_is_tried_by_the_next_tick",),
@@ -1451,14 +1451,14 @@ MUTANTS = (
     ),
     Mutant(
         "a change of many takes what came later",
-        "cronjobs/engine/store/walking.py",
+        "cronjobs/engine/store/bounded_search.py",
         "jobs.c.id + 0 <= below,",
         "jobs.c.id + 0 <= below + (1 << 40),",
         (f"{WEB_BULK}::test_a_retry_of_5000_goes_on_after_a_kill_and_beside_a_second_operator",),
     ),
     Mutant(
         "a change of many takes again what died since",
-        "cronjobs/engine/store/walking.py",
+        "cronjobs/engine/store/bounded_search.py",
         "return [c.finished_at <= bulk.as_of, *dealt]",
         "return [*dealt]",
         (f"{WEB_BULK}::test_what_was_retried_and_has_failed_since_is_not_retried_again",),
@@ -1507,14 +1507,14 @@ MUTANTS = (
     ),
     Mutant(
         "a search finds a secret by its letters",
-        "cronjobs/engine/store/walking.py",
+        "cronjobs/engine/store/bounded_search.py",
         "return part in masking.hide(whole).casefold()",
         "return True",
         (f"{WEB_SEARCH}::test_a_secret_is_not_found_by_its_letters",),
     ),
     Mutant(
         "a search walks through all jobs",
-        "cronjobs/engine/store/walking.py",
+        "cronjobs/engine/store/bounded_search.py",
         "if read == READ or len(found) == limit:",
         "if len(found) == limit:",
         (f"{WEB_SEARCH}::test_no_more_jobs_than_so_many_are_looked_at_and_the_page_says_how_far",),
@@ -1994,7 +1994,7 @@ MUTANTS = (
         "cronjobs/engine/rules/occurrences.py",
         " or attempts <= int(early)",
         " or True",
-        (WRONG_CLOCKS, "tests/engine/unit/rules/test_standing.py::test_a_run_by_a_wrong_clock_is_none"),
+        (WRONG_CLOCKS, "tests/engine/unit/rules/test_occurrence_results.py::test_a_run_by_a_wrong_clock_is_none"),
     ),
     Mutant(
         "status does not look at a schedule whose newest run was early by a wrong clock",
@@ -2024,7 +2024,7 @@ MUTANTS = (
         "if triggered:\n        return True\n    return job.status in",
         (
             f"{INCIDENTS}[one by hand snoozes, too]",
-            "tests/engine/unit/rules/test_standing.py::test_a_run_by_hand_counts_by_what_became_of_its_job",
+            "tests/engine/unit/rules/test_occurrence_results.py::test_a_run_by_hand_counts_by_what_became_of_its_job",
         ),
     ),
     Mutant(
@@ -2032,7 +2032,7 @@ MUTANTS = (
         STANDING,
         'return job.status in ("running", "failed") and why',
         "return why",
-        ("tests/engine/unit/rules/test_standing.py::test_a_run_by_hand_counts_by_what_became_of_its_job",),
+        ("tests/engine/unit/rules/test_occurrence_results.py::test_a_run_by_hand_counts_by_what_became_of_its_job",),
     ),
     Mutant(
         "a run by hand counts from the moment that it is asked for, for what was missed",
@@ -2110,7 +2110,7 @@ MUTANTS = (
         STANDING,
         "return leased and not over",
         "return leased",
-        ("tests/engine/unit/rules/test_standing.py::test_what_a_job_is_to_a_schedule_that_was_due",),
+        ("tests/engine/unit/rules/test_occurrence_results.py::test_what_a_job_is_to_a_schedule_that_was_due",),
     ),
     Mutant(
         "status looks at ten rows of a schedule",
@@ -2185,8 +2185,8 @@ MUTANTS = (
     Mutant(
         "an extra that hangs is called again",
         "cronjobs/engine/tick/extras.py",
-        "            self._given_up = True\n            self._beside.emit(events.extra_left_behind",
-        "            self._beside.emit(events.extra_left_behind",
+        "            self._given_up = True\n            self._context.emit(events.extra_left_behind",
+        "            self._context.emit(events.extra_left_behind",
         (
             "tests/engine/database/test_extras.py::test_the_tick_goes_on_without_an_extra_that_hangs_and_calls_it_no_more",
         ),

@@ -15,8 +15,8 @@ import pytest
 
 from cronjobs import masking
 from cronjobs.contrib.web.application import Application
-from cronjobs.contrib.web.project import Current, OwnDoors
-from cronjobs.contrib.web.security import Access, ByLink
+from cronjobs.contrib.web.project import Current, OwnDatabase
+from cronjobs.contrib.web.security import Access, LinkAccess
 from cronjobs.engine.config.load import load
 from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
@@ -131,7 +131,7 @@ class Browser:
         """As a person does: look at *page*, then send one of its forms."""
         return self.post(address, {"csrf": self.get(page).csrf, **fields})
 
-    def log_in(self, access: ByLink) -> Browser:
+    def log_in(self, access: LinkAccess) -> Browser:
         assert self.get(f"/?once={access.token}").status == 303
         return self
 
@@ -170,11 +170,11 @@ def pages(database: Database, url: str, folder: Path, access: Access | None = No
     file = folder / "cronjobs.yaml"
     file.write_text(yaml.replace("@database@", url))
     settings = load(file, environ={})
-    return Application(Current(settings), OwnDoors(database), access or by_link(), "here")
+    return Application(Current(settings), OwnDatabase(database), access or by_link(), "here")
 
 
-def by_link(*, may_act: bool = False) -> ByLink:
-    return ByLink("ada", [HOST], "cronjobs_8642", may_act=may_act)
+def by_link(*, may_act: bool = False) -> LinkAccess:
+    return LinkAccess("ada", [HOST], "cronjobs_8642", may_act=may_act)
 
 
 @pytest.fixture
@@ -195,5 +195,5 @@ def acting_browser(database: Database, database_url: str, tmp_path: Path) -> Ite
     masking.remember(())
 
 
-def _logged_in(database: Database, url: str, folder: Path, access: ByLink) -> Browser:
+def _logged_in(database: Database, url: str, folder: Path, access: LinkAccess) -> Browser:
     return Browser(pages(database, url, folder, access)).log_in(access)

@@ -16,7 +16,7 @@ import pytest
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.engine.execution.command import Command
 from cronjobs.engine.execution.process import run_command
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.model import ExitCodes, Outcome
 from cronjobs.testing import FakeClock
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 from support import forked
 from support.commands import until
 from support.ticking import Project, Tick, first_on_path

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from cronjobs.desk.insight.finding import Finding, Severity, typed
 from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.engine.config.settings import AlertThreshold, Settings
-from cronjobs.engine.store.alerts import Undelivered, died_or_failed, open_episodes, undelivered
+from cronjobs.engine.store.alerts import UndeliveredChannel, died_or_failed, open_episodes, undelivered
 from cronjobs.model import duration_text
 
 COUNTED_BEYOND: Final = 1000  # count no further than this above a threshold
@@ -39,7 +39,7 @@ def _crossed(connection: Connection, threshold: AlertThreshold) -> Finding | Non
     return Finding("threshold", text, Severity(threshold.severity), command=command, subject=threshold.name)
 
 
-def _undelivered(each: Undelivered) -> Finding:
+def _undelivered(each: UndeliveredChannel) -> Finding:
     waiting = "1 message waits" if each.messages == 1 else f"{each.messages:,} messages wait"
     text = f'alerts cannot be delivered by channel "{each.channel}" ({waiting}): {each.error}'
     command = typed("cronjobs alerts test", each.channel)

@@ -17,7 +17,7 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import alerts as store
 from cronjobs.engine.store.job_types import remembered, runnable_types
-from cronjobs.engine.tick.extras import Hook, Over
+from cronjobs.engine.tick.extras import Hook, RunSummary
 from cronjobs.engine.tick.mail_throttle import Alarm, away_name
 from cronjobs.errors import CronjobsError, DatabaseBusy
 
@@ -35,38 +35,38 @@ class AlertHook(Hook):
     _early: threading.Thread | None = None
 
     def before_work(self) -> None:
-        seen = self.beside.seen
-        if seen and is_overdue(seen.look_at, seen.last_tick_at, seen.now, self.beside.settings.run.every):
+        seen = self.context.seen
+        if seen and is_overdue(seen.look_at, seen.last_tick_at, seen.now, self.context.settings.run.every):
             # Look in a thread, so that jobs run while the look waits for the network.
             self._early = threading.Thread(target=self.look_early, name="cronjobs-alerts-early", daemon=True)
             self._early.start()
 
     def look_early(self) -> None:
-        until = early_until(self.beside.clock.monotonic(), self.beside.deadline)
+        until = early_until(self.context.clock.monotonic(), self.context.deadline)
         self._alert(None, until, due=True, anyway=False)
 
     def wants_handlers(self) -> bool:
         """Whether a look is due and needs a process that has loaded the handlers."""
-        seen = self.beside.seen
-        if seen is None or not self.beside.go_on():
+        seen = self.context.seen
+        if seen is None or not self.context.go_on():
             return False
-        with self.beside.database.read() as connection:
-            if store.open_of(connection, self.beside.identity.host):
+        with self.context.database.read() as connection:
+            if store.open_of(connection, self.context.identity.host):
                 return True
-            return seen.look_due and runnable_types(connection, remembered(self.beside.settings.run.every)) is None
+            return seen.look_due and runnable_types(connection, remembered(self.context.settings.run.every)) is None
 
-    def end(self, over: Over) -> None:
+    def end(self, summary: RunSummary) -> None:
         if self._early is not None:
             self._early.join()
-        seen, alerts = self.beside.seen, self.beside.settings.alerts
+        seen, alerts = self.context.seen, self.context.settings.alerts
         if seen is not None:
-            self._alert(over.types, over.until, due=seen.look_due, anyway=over.news)
-        elif over.news and alerts is not None and alerts.channels:
-            self._guarded(lambda: self._look_and_send(None, self._left_until(over.until), anyway=True))
+            self._alert(summary.types, summary.until, due=seen.look_due, anyway=summary.news)
+        elif summary.news and alerts is not None and alerts.channels:
+            self._guarded(lambda: self._look_and_send(None, self._left_until(summary.until), anyway=True))
 
     def _left_until(self, until: float) -> Callable[[], float]:
-        beside = self.beside
-        return lambda: until - beside.clock.monotonic() - LEFT_FOR_MARKS_S if beside.go_on() else 0.0
+        context = self.context
+        return lambda: until - context.clock.monotonic() - LEFT_FOR_MARKS_S if context.go_on() else 0.0
 
     def _alert(self, types: JobTypes | None, until: float, *, due: bool, anyway: bool) -> None:
         """Look if *due* and no other process is looking. Then send messages until the instant *until*.
@@ -78,9 +78,9 @@ class AlertHook(Hook):
         def look_if_due() -> None:
             if left_s() < LEAST_LEFT_S:
                 return
-            tell_back(self.beside.settings, self.beside.clock.now(), left_s)
-            with self.beside.database.read() as connection:
-                ours = store.open_of(connection, self.beside.identity.host)
+            alert_database_back(self.context.settings, self.context.clock.now(), left_s)
+            with self.context.database.read() as connection:
+                ours = store.open_of(connection, self.context.identity.host)
             if due or anyway or ours:
                 self._look_and_send(types, left_s, anyway=anyway or ours)
 
@@ -92,15 +92,18 @@ class AlertHook(Hook):
         except DatabaseBusy:
             return  # the next tick looks
         except CronjobsError as error:
-            self.beside.emit(events.alerts_failed(str(error)))
+            self.context.emit(events.alerts_failed(str(error)))
         except Exception as error:
-            self.beside.emit(events.alerts_failed(f"{type(error).__name__}: {error}"))
+            self.context.emit(events.alerts_failed(f"{type(error).__name__}: {error}"))
 
     def _look_and_send(self, types: JobTypes | None, left_s: Callable[[], float], *, anyway: bool) -> None:
-        from cronjobs.contrib.alerts.looking import Alerting  # imports the judging code, which most ticks do not need
+        # This imports the judging code, which most ticks do not need.
+        from cronjobs.contrib.alerts.alert_rounds import Alerting
 
-        beside = self.beside
-        alerting = Alerting(beside.settings, beside.database, beside.identity.host, str(beside.identity), beside.emit)
+        context = self.context
+        alerting = Alerting(
+            context.settings, context.database, context.identity.host, str(context.identity), context.emit
+        )
         if alerting.look(types, anyway=anyway):
             alerting.send(left_s)
 
@@ -136,22 +139,22 @@ def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
     daily.
     """
     if error.exit_code == DATABASE_TROUBLE:
-        _tell_away(settings, str(error), until)
+        _alert_database_away(settings, str(error), until)
 
 
-def _tell_away(settings: Settings, error: str, until: float) -> None:
+def _alert_database_away(settings: Settings, error: str, until: float) -> None:
     now, alarm = SYSTEM.now(), _alarm(settings.file)
     left_s = until - SYSTEM.monotonic() - LEFT_FOR_MARKS_S
     if left_s < LEAST_S:
         return
-    untold = [name for name in _channels(settings) if alarm.worth_telling(name, now)]
+    untold = [name for name in _channels(settings) if alarm.worth_mailing(name, now)]
     message = texts.note(texts.away(error), settings, Identity.here().host, now)
     for name, failed in _deliver(untold, message, settings, left_s):
         if failed is not None:
             alarm.forget(name)  # the next tick tries again
 
 
-def tell_back(settings: Settings, now: datetime, left_s: Callable[[], float]) -> None:
+def alert_database_back(settings: Settings, now: datetime, left_s: Callable[[], float]) -> None:
     """Send "the database is back" to the channels that got this host's outage alert."""
     alarm = _alarm(settings.file)
     causes = alarm.causes()

@@ -17,7 +17,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 from cronjobs import events
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.tick.extras import Beside, Hook, Over
+from cronjobs.engine.tick.extras import Hook, HookContext, RunSummary
 from cronjobs.errors import CronjobsError
 from cronjobs.masking import mask
 from cronjobs.model import Failed, Finished, Job
@@ -68,12 +68,12 @@ class Pings:
             self._put(url, "start", run_id, "", str(job.schedule))
 
     def ended(self, finished: Finished) -> None:
-        """Remember the exit code with which the handler failed, if there is one. ``heard`` later sends it in a ping."""
+        """Remember the exit code with which the handler failed, if there is one, for the ping of ``job_event``."""
         if finished.job.id in self._running and isinstance(finished.outcome, Failed):
             kind, _, code = finished.outcome.error_type.partition("-")
             self._codes[finished.job.id] = code if kind == "exit" and code.isdecimal() else ""
 
-    def heard(self, event: events.Event) -> None:
+    def job_event(self, event: events.Event) -> None:
         """Send a ping for the recorded outcome."""
         if event.name not in _LATER and event.name not in ("job.succeeded", "job.dead"):
             return
@@ -148,9 +148,9 @@ class Pings:
 
 
 class PingHook(Hook):
-    def __init__(self, beside: Beside) -> None:
-        super().__init__(beside)
-        self._pings = Pings(beside.settings, beside.emit)
+    def __init__(self, context: HookContext) -> None:
+        super().__init__(context)
+        self._pings = Pings(context.settings, context.emit)
         self.schedules = self._pings.schedules
 
     def started(self, job: Job) -> None:
@@ -159,17 +159,17 @@ class PingHook(Hook):
     def ended(self, finished: Finished) -> None:
         self._pings.ended(finished)
 
-    def heard(self, event: events.Event) -> None:
-        self._pings.heard(event)
+    def job_event(self, event: events.Event) -> None:
+        self._pings.job_event(event)
 
     def begin(self) -> None:
-        if self.beside.seen is not None:
+        if self.context.seen is not None:
             self._pings.tick_started()
 
-    def end(self, over: Over) -> None:
-        if self.beside.seen is not None:
-            self._pings.tick_ended(over.exit_code, over.trouble)
-        self._pings.flush(over.until - self.beside.clock.monotonic())
+    def end(self, summary: RunSummary) -> None:
+        if self.context.seen is not None:
+            self._pings.tick_ended(summary.exit_code, summary.trouble)
+        self._pings.flush(summary.until - self.context.clock.monotonic())
 
 
 hook = PingHook

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from cronjobs.desk.insight.causes import cause_object, cause_text
-from cronjobs.desk.insight.saying import LocalTimes, in_full
+from cronjobs.desk.insight.formatting import LocalTimes, in_full
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.causes import Cause
 from cronjobs.engine.rules.failed_job import LINE, absolute, described, error_line, last_own_line

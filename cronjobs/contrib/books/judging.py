@@ -17,7 +17,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from cronjobs.contrib.books.statements import Entry, UnnamedJob
-from cronjobs.desk.insight.saying import LocalTimes, in_full
+from cronjobs.desk.insight.formatting import LocalTimes, in_full
 from cronjobs.desk.insight.schedule_history import DefinitionPeriod
 from cronjobs.engine.crontime.timing import count_between
 from cronjobs.model import in_zone

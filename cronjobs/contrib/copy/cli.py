@@ -17,14 +17,14 @@ from cronjobs.contrib.copy import copying
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import counted
+from cronjobs.desk.cli.parse_values import span
 from cronjobs.desk.cli.progress import Progress
 from cronjobs.desk.cli.project_database import missing_file, operator
-from cronjobs.desk.cli.typed import span
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.variables import Variables
-from cronjobs.engine.schema.ready import require_tables
+from cronjobs.engine.schema.ensure_tables import require_tables
 from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
 
 STAYS_CLOSED: Final = (

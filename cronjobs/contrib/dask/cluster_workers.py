@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cronjobs import events
 from cronjobs.clock import Clock, sleep
-from cronjobs.contrib.dask.travelling import Begun, GuardReport, Progressed, Spec
+from cronjobs.contrib.dask.messages import Begun, GuardReport, Progressed, Spec
 from cronjobs.engine.config.settings import ExecutorSettings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import Attempt, Ended, WorkerContext

@@ -16,7 +16,7 @@ from distributed.scheduler import KilledWorker
 from distributed.security import Security
 
 from cronjobs.contrib.dask import guard
-from cronjobs.contrib.dask.travelling import Begun, Progressed, news
+from cronjobs.contrib.dask.messages import Begun, Progressed, news
 from cronjobs.engine.config.settings import ExecutorSettings
 
 CONNECT_WITHIN_S: Final = 5.0

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from cronjobs import masking
 from cronjobs.clock import SYSTEM
+from cronjobs.contrib.dask.messages import GuardReport, Spec, versions
 from cronjobs.contrib.dask.permit import HeldPermit
-from cronjobs.contrib.dask.travelling import GuardReport, Spec, versions
 from cronjobs.contrib.dask.worker_home import (
     NO_DATABASE,
     TOKEN_URL,
@@ -84,7 +84,7 @@ def stop(job_id: int, attempt: int, reason: str) -> bool:
 
 
 def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
-    tell = _teller(spec)
+    tell = _reporter(spec)
     tell("begun", this_worker())
     permit.watch()
     began = SYSTEM.monotonic()
@@ -121,7 +121,7 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
     return GuardReport("ended", outcome=masked(outcome, secrets_), output=as_stored(output, secrets_), took=took)
 
 
-def _teller(spec: Spec) -> Any:
+def _reporter(spec: Spec) -> Any:
     """Return a function that sends news to the supervisor through the scheduler. News may get lost."""
 
     def tell(kind: str, *facts: Any) -> None:

@@ -19,7 +19,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import WorkerContext
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.sql import database_now
-from cronjobs.engine.tick.extras import LAST_S, Over, beside_jobs
+from cronjobs.engine.tick.extras import LAST_S, RunSummary, extras_of_job
 from cronjobs.engine.tick.log import Log, start_reporter
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.mail_throttle import leave_death
@@ -107,8 +107,8 @@ def supervise(given: SupervisorSetting) -> Loop:
     """Run one supervisor to its end, record the remaining outcomes, and return the loop."""
     settings, executor = given.settings, given.executor
     log = Log(settings.log).write
-    extras = beside_jobs(settings, given.database, log)
-    to_log = extras.listening(log)
+    extras = extras_of_job(settings, given.database, log)
+    to_log = extras.forwarding(log)
 
     def emit(event: events.Event) -> None:
         to_log(event)
@@ -151,7 +151,7 @@ def supervise(given: SupervisorSetting) -> Loop:
     loop.finish()
     workers.leave()
     log(events.supervisor_ended(executor.name, why))
-    extras.end(Over(SYSTEM.monotonic() + LAST_S))
+    extras.end(RunSummary(SYSTEM.monotonic() + LAST_S))
     return loop
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from cronjobs import masking
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.dask import last_words
+from cronjobs.contrib.dask import supervisor_errors
 from cronjobs.contrib.dask.code_on_disk import CodeOnDisk
 from cronjobs.contrib.dask.supervising import SupervisorSetting, supervise
 from cronjobs.engine.config import load
@@ -49,7 +49,7 @@ def main() -> None:
         masking.remember(settings.secrets)
         os._exit(_supervise(supervision, settings, lock, watchdog))
     except Exception as error:
-        last_words.leave_error(config, supervision.executor, error)
+        supervisor_errors.leave_error(config, supervision.executor, error)
         os._exit(error.exit_code if isinstance(error, CronjobsError) else EX_SOFTWARE)
 
 

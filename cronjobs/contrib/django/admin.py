@@ -23,7 +23,7 @@ from cronjobs.contrib.django.connections import ours
 from cronjobs.contrib.django.instants import from_djangos, zone_name
 from cronjobs.contrib.django.models import JobModel, JobRunModel, OccurrenceModel, ScheduleModel
 from cronjobs.desk.insight.explain_named import explain_id
-from cronjobs.desk.insight.saying import LocalTimes, on_the_clock
+from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
 from cronjobs.engine.config.django_project import config_file
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings

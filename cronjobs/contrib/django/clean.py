@@ -21,7 +21,7 @@ class CleanConnections:
     """
 
     def __init__(self, _ctx: Context) -> None:
-        self._here, self._there = _OfThread(), _OfThread()
+        self._here, self._there = _ThreadConnections(), _ThreadConnections()
         # Use a separate thread: all async handlers of the process share Django's usual thread, so they would share a
         # transaction left open there.
         self._thread: Any = ThreadSensitiveContext()
@@ -52,7 +52,7 @@ def _judge(left_open: bool, error: BaseException | None) -> None:
     error.add_note(str(TransactionLeftOpen()))
 
 
-class _OfThread:
+class _ThreadConnections:
     """This thread's connections around one attempt, except those in a test's own ``atomic`` block."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from django.db import models  # type: ignore[import-untyped]
 
 from cronjobs.contrib.django.connections import jobs_alias
 from cronjobs.contrib.django.fields import AnyTextField, InstantField, JsonField
-from cronjobs.desk.insight.saying import status_word
+from cronjobs.desk.insight.formatting import status_word
 from cronjobs.model import Status
 from cronjobs.text import visible
 

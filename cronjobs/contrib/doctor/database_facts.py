@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from cronjobs.contrib.doctor import database_verdicts as judge
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, problem
-from cronjobs.contrib.doctor.host_verdicts import Fired
+from cronjobs.contrib.doctor.host_verdicts import TickTimes
 from cronjobs.contrib.doctor.mounts import filesystem_of
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.config.settings import Settings
@@ -20,7 +20,7 @@ from cronjobs.engine.database.tables import SCHEMA_REVISION, VERSION_TABLE, meta
 from cronjobs.engine.schema import grants
 from cronjobs.engine.schema.drift import VIEWS
 from cronjobs.engine.schema.grants import DEFAULT_NAMES, Role
-from cronjobs.engine.store import examining, listing
+from cronjobs.engine.store import doctor_facts, listing
 from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded
@@ -79,17 +79,17 @@ def sqlite_file(path: Path, root: Path) -> judge.FileFacts:
     )
 
 
-def statistics(connection: Connection) -> list[examining.TableStatistics]:
-    return examining.table_statistics(connection, sorted(metadata.tables))
+def statistics(connection: Connection) -> list[doctor_facts.TableStatistics]:
+    return doctor_facts.table_statistics(connection, sorted(metadata.tables))
 
 
 def roles(connection: Connection) -> list[judge.RoleRights]:
     """Return the rights of the session's role, of the existing roles of ``db grants``, and of PUBLIC."""
-    server = examining.server(connection)
+    server = doctor_facts.server(connection)
     named = {name: role for role, name in DEFAULT_NAMES.items()}
-    there = examining.existing_roles(connection, named)
+    there = doctor_facts.existing_roles(connection, named)
     mine = [named[name] for name, member in there.items() if member and not server.superuser]
-    held = [] if server.superuser else examining.rights_of(connection, server.user, RELATIONS)
+    held = [] if server.superuser else doctor_facts.rights_of(connection, server.user, RELATIONS)
     ranked = (Role.RUN, Role.ENQUEUE, Role.READ, Role.MIGRATE)
     kind = next((role for role in ranked if role in mine), _kind_by(held))
     wanted = {
@@ -109,12 +109,14 @@ def roles(connection: Connection) -> list[judge.RoleRights]:
     for name in sorted(there):
         role = named[name]
         if name != server.user and role in wanted:
-            found.append(judge.RoleRights(name, role, wanted[role], examining.rights_of(connection, name, RELATIONS)))
-    found.append(judge.RoleRights("PUBLIC", "everybody", None, examining.rights_of(connection, "public", RELATIONS)))
+            found.append(
+                judge.RoleRights(name, role, wanted[role], doctor_facts.rights_of(connection, name, RELATIONS))
+            )
+    found.append(judge.RoleRights("PUBLIC", "everybody", None, doctor_facts.rights_of(connection, "public", RELATIONS)))
     return found
 
 
-def _kind_by(held: Sequence[examining.HeldRights]) -> Role:
+def _kind_by(held: Sequence[doctor_facts.HeldRights]) -> Role:
     """Guess from a role's rights what the role is for, since its name is a custom one."""
     changes = {each.relation for each in held if (each.rights | each.partly) & {"INSERT", "UPDATE", "DELETE"}}
     if held and not changes:
@@ -122,10 +124,10 @@ def _kind_by(held: Sequence[examining.HeldRights]) -> Role:
     return Role.RUN if not held or "cronjobs_ticks" in changes else Role.ENQUEUE
 
 
-def fired(connection: Connection, every: timedelta, host: str) -> Fired:
+def fired(connection: Connection, every: timedelta, host: str) -> TickTimes:
     last = {row.host: row.finished_at or row.started_at for row in listing.last_ticks(connection)}
     others = [at for name, at in last.items() if name != host]
-    return Fired(
+    return TickTimes(
         host,
         database_now(connection),
         every,

@@ -11,7 +11,7 @@ from typing import Final
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
 from cronjobs.contrib.doctor.host_verdicts import MIB, ON_A_NETWORK
 from cronjobs.engine.database.connection import OLDEST_SERVER, OLDEST_SQLITE
-from cronjobs.engine.store.examining import HeldRights, ServerFacts, SqliteFile, TableStatistics
+from cronjobs.engine.store.doctor_facts import HeldRights, ServerFacts, SqliteFile, TableStatistics
 from cronjobs.model import rough
 
 SKEWED: Final = timedelta(seconds=5)

@@ -23,7 +23,7 @@ from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schema import migrations
-from cronjobs.engine.store import examining
+from cronjobs.engine.store import doctor_facts
 from cronjobs.masking import hide
 from cronjobs.text import one_line
 
@@ -31,7 +31,7 @@ Needs = Literal["nothing", "settings", "database", "tables", "postgresql", "sqli
 
 
 @dataclass(frozen=True)
-class Patient:
+class ExaminedSite:
     """The host, file and database to examine.
 
     ``unusable`` says why a tick could not use the file. ``settings`` is None if not even a database address is known.
@@ -77,10 +77,10 @@ class Examination:
     name: str
     about: str
     needs: Needs
-    run: Callable[[Patient], Diagnosis]
+    run: Callable[[ExaminedSite], Diagnosis]
 
 
-def examine(patient: Patient, checks: Sequence[Examination] | None = None) -> list[tuple[Examination, Diagnosis]]:
+def examine(patient: ExaminedSite, checks: Sequence[Examination] | None = None) -> list[tuple[Examination, Diagnosis]]:
     """Run *checks*. If *checks* is None, run every check.
 
     A check that crashes is reported as a warning, and the others still run.
@@ -88,7 +88,7 @@ def examine(patient: Patient, checks: Sequence[Examination] | None = None) -> li
     return [(check, _one(check, patient)) for check in (CHECKS if checks is None else checks)]
 
 
-def _one(check: Examination, patient: Patient) -> Diagnosis:
+def _one(check: Examination, patient: ExaminedSite) -> Diagnosis:
     if why := _cannot(check.needs, patient):
         return not_applicable(why)
     try:
@@ -102,7 +102,7 @@ def _one(check: Examination, patient: Patient) -> Diagnosis:
         )
 
 
-def _cannot(needs: Needs, patient: Patient) -> str | None:
+def _cannot(needs: Needs, patient: ExaminedSite) -> str | None:
     """Return why a check with these *needs* does not apply, or None if it applies."""
     if needs == "settings" and (patient.settings is None or patient.unusable):
         return "it needs the configuration, which cannot be used"
@@ -121,7 +121,7 @@ def _cannot(needs: Needs, patient: Patient) -> str | None:
 # --- the configuration ------------------------------------------------------------------------------------------------
 
 
-def _configuration(patient: Patient) -> Diagnosis:
+def _configuration(patient: ExaminedSite) -> Diagnosis:
     if patient.settings is None or patient.unusable:  # settings may hold just the address, for the database checks
         return host_verdicts.unreadable(str(patient.file), patient.unusable)
     found = check_config.check(patient.settings, None, file=patient.file.name, environ=patient.environ, now=patient.now)
@@ -129,12 +129,12 @@ def _configuration(patient: Patient) -> Diagnosis:
     return host_verdicts.configuration(str(patient.file), problems)
 
 
-def _handlers(patient: Patient) -> Diagnosis:
+def _handlers(patient: ExaminedSite) -> Diagnosis:
     faults = [f"{fault.where}: {fault.what}" for fault in patient.types.faults]
     return host_verdicts.handlers(len(patient.types.types), faults)
 
 
-def _job_types(patient: Patient) -> Diagnosis:
+def _job_types(patient: ExaminedSite) -> Diagnosis:
     unknown = check_config.wrong_names(patient.config, patient.types, patient.file.name)
     waiting: dict[str, int] = {}
     due: set[str] = set()
@@ -145,7 +145,7 @@ def _job_types(patient: Patient) -> Diagnosis:
     return host_verdicts.job_types([str(each) for each in unknown], sorted(due - waiting.keys()), waiting)
 
 
-def _timeouts(patient: Patient) -> Diagnosis:
+def _timeouts(patient: ExaminedSite) -> Diagnosis:
     never = check_config.never_begin(patient.config, patient.types, patient.file.name)
     return host_verdicts.timeouts([str(each.problem) for each in never])
 
@@ -153,7 +153,7 @@ def _timeouts(patient: Patient) -> Diagnosis:
 # --- the database -----------------------------------------------------------------------------------------------------
 
 
-def _database(patient: Patient) -> Diagnosis:
+def _database(patient: ExaminedSite) -> Diagnosis:
     if patient.settings is None or patient.database is None:
         why = (
             patient.unreachable or "there is no configuration and no --database-url, so there is no database to look at"
@@ -166,111 +166,111 @@ def _database(patient: Patient) -> Diagnosis:
         return database_verdicts.database(database_facts.reached(connection, patient.settings, name))
 
 
-def _revision(patient: Patient) -> Diagnosis:
+def _revision(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
         return database_facts.revision(connection)
 
 
-def _drift(patient: Patient) -> Diagnosis:
+def _drift(patient: ExaminedSite) -> Diagnosis:
     return database_verdicts.drift(migrations.check(patient.db))
 
 
-def _sqlite_place(patient: Patient) -> Diagnosis:
+def _sqlite_place(patient: ExaminedSite) -> Diagnosis:
     return database_verdicts.sqlite_place(database_facts.sqlite_file(patient.sqlite_path, patient.root))
 
 
-def _sqlite_modes(patient: Patient) -> Diagnosis:
+def _sqlite_modes(patient: ExaminedSite) -> Diagnosis:
     return database_verdicts.sqlite_modes(database_facts.sqlite_file(patient.sqlite_path, patient.root))
 
 
-def _sqlite_journal(patient: Patient) -> Diagnosis:
+def _sqlite_journal(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        return database_verdicts.sqlite_journal(examining.sqlite_file(connection))
+        return database_verdicts.sqlite_journal(doctor_facts.sqlite_file(connection))
 
 
-def _sqlite_size(patient: Patient) -> Diagnosis:
+def _sqlite_size(patient: ExaminedSite) -> Diagnosis:
     wal = database_facts.sqlite_file(patient.sqlite_path, patient.root).wal_size
     with patient.db.read() as connection:
-        return database_verdicts.sqlite_size(examining.sqlite_file(connection), wal)
+        return database_verdicts.sqlite_size(doctor_facts.sqlite_file(connection), wal)
 
 
-def _bloat(patient: Patient) -> Diagnosis:
+def _bloat(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        on = examining.server(connection).autovacuum
+        on = doctor_facts.server(connection).autovacuum
         return database_verdicts.bloat(database_facts.statistics(connection), autovacuum=on)
 
 
-def _statistics(patient: Patient) -> Diagnosis:
+def _statistics(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
         return database_verdicts.statistics(database_facts.statistics(connection))
 
 
-def _rights(patient: Patient) -> Diagnosis:
+def _rights(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
         return database_verdicts.rights(database_facts.roles(connection))
 
 
-def _clocks(patient: Patient) -> Diagnosis:
+def _clocks(patient: ExaminedSite) -> Diagnosis:
     return database_facts.clocks(patient.db)
 
 
-def _versions(patient: Patient) -> Diagnosis:
+def _versions(patient: ExaminedSite) -> Diagnosis:
     if patient.db.is_sqlite:
         return database_verdicts.version(None, sqlite3.sqlite_version_info, sys.version_info[:3])
     with patient.db.read() as connection:
-        return database_verdicts.version(examining.server(connection), (), sys.version_info[:3])
+        return database_verdicts.version(doctor_facts.server(connection), (), sys.version_info[:3])
 
 
-def _pooler(patient: Patient) -> Diagnosis:
+def _pooler(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        return database_verdicts.pooler(examining.server(connection))
+        return database_verdicts.pooler(doctor_facts.server(connection))
 
 
 # --- cron and the host ------------------------------------------------------------------------------------------------
 
 
-def _crontab(patient: Patient) -> Diagnosis:
+def _crontab(patient: ExaminedSite) -> Diagnosis:
     ticks: bool | None = None
     if patient.database is not None and patient.settings is not None and patient.tables:
         with patient.database.read() as connection:
             found = database_facts.fired(connection, patient.settings.run.every, patient.host)
-            often = len(examining.ticks_of_host(connection, patient.host)) >= STEADY_TICKS
+            often = len(doctor_facts.ticks_of_host(connection, patient.host)) >= STEADY_TICKS
         quiet = quiet_after(patient.settings.run.every)
         ticks = often and found.last_at is not None and found.now - found.last_at <= quiet
     settings = None if patient.unusable else patient.settings
     return host_verdicts.crontab(host_facts.cron_line(patient.file, settings, patient.root), ticks=ticks)
 
 
-def _firing(patient: Patient) -> Diagnosis:
+def _firing(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
         return host_verdicts.firing(database_facts.fired(connection, patient.config.run.every, patient.host))
 
 
-def _mail(patient: Patient) -> Diagnosis:
+def _mail(patient: ExaminedSite) -> Diagnosis:
     return host_verdicts.mail(host_facts.cron_mail(patient.file, patient.settings, patient.root))
 
 
-def _overlapping(patient: Patient) -> Diagnosis:
+def _overlapping(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        rows = examining.ticks_of_host(connection, patient.host)
+        rows = doctor_facts.ticks_of_host(connection, patient.host)
     spans = [host_verdicts.TickSpan(row.started_at, row.finished_at) for row in rows]
     return host_verdicts.overlapping(spans, patient.config.run.every)
 
 
-def _alembic(patient: Patient) -> Diagnosis:
+def _alembic(patient: ExaminedSite) -> Diagnosis:
     found = host_facts.app_alembic(patient.file.parent)
     same = None
     if found and patient.database is not None:
         with patient.database.read() as connection:
-            same = examining.migrated_by_an_app(connection)
+            same = doctor_facts.migrated_by_an_app(connection)
     return host_verdicts.alembic(host_verdicts.AlembicSetUp(found, same))
 
 
-def _state_folder(patient: Patient) -> Diagnosis:
+def _state_folder(patient: ExaminedSite) -> Diagnosis:
     return host_verdicts.state_folder(host_facts.kept_state(patient.root))
 
 
-def _disk_space(patient: Patient) -> Diagnosis:
+def _disk_space(patient: ExaminedSite) -> Diagnosis:
     return host_verdicts.disk_space(host_facts.volumes(patient.settings))
 
 

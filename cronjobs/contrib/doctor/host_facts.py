@@ -10,7 +10,7 @@ from typing import Final
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor.host_verdicts import CronLine, MailSetUp, StateFolder, Volume
 from cronjobs.contrib.doctor.mounts import filesystem_of
-from cronjobs.desk.crontab import block, doubled, host, program
+from cronjobs.desk.crontab import block, double_runs, host, program
 from cronjobs.desk.init.app_alembic import env_files
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
@@ -28,7 +28,7 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
     try:
         text = program.read()
         found = block.find(text, file)
-        twice = "" if settings is None else doubled.sentence(doubled.doubled(text, settings))
+        twice = "" if settings is None else double_runs.sentence(double_runs.doubled(text, settings))
         if found is None:
             said = f"the crontab of {host.user().pw_name} has no line for {file}"
             return CronLine("missing", said, daemon, twice=twice)

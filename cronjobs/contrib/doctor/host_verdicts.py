@@ -11,7 +11,7 @@ from typing import Final, Literal
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
 from cronjobs.desk.init.app_alembic import HOW_TO_FILTER
 from cronjobs.desk.insight.finding import typed, waits_for_handler
-from cronjobs.desk.insight.saying import in_full
+from cronjobs.desk.insight.formatting import in_full
 from cronjobs.model import duration_text, rough
 
 MIB: Final = 1 << 20
@@ -140,7 +140,7 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
 
 
 @dataclass(frozen=True)
-class Fired:
+class TickTimes:
     """When ticks last ran: ``last_at`` on this host, ``elsewhere_at`` on any other host. None means never."""
 
     host: str
@@ -151,7 +151,7 @@ class Fired:
     elsewhere_at: datetime | None = None
 
 
-def firing(found: Fired) -> Diagnosis:
+def firing(found: TickTimes) -> Diagnosis:
     every = duration_text(found.every)
     if found.last_at is not None and found.now - found.last_at <= found.quiet_after:
         return ok(f"ticks run on {found.host}")

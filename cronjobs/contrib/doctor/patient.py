@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.doctor.examine import Patient
+from cronjobs.contrib.doctor.examine import ExaminedSite
 from cronjobs.desk.cli import project_database
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.loading import load_settings
@@ -21,10 +21,10 @@ from cronjobs.engine.store.meta import require_schema
 from cronjobs.errors import ConfigError, CronjobsError
 
 
-def patient_of(source: Source, open_things: ExitStack) -> Patient:
+def patient_of(source: Source, open_things: ExitStack) -> ExaminedSite:
     """Return the patient to examine. Its database stays open until *open_things* is closed."""
     file = program.absolute(Path(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
-    patient = Patient(file, Identity.here().host, SYSTEM.now(), os.environ, known_types)
+    patient = ExaminedSite(file, Identity.here().host, SYSTEM.now(), os.environ, known_types)
     settings, unusable = _settings(source, file)
     patient = replace(patient, settings=settings, unusable=unusable)
     if settings is None or not settings.database:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Final, NoReturn
 
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.doctor.examine import CHECKS, Patient, examine
+from cronjobs.contrib.doctor.examine import CHECKS, ExaminedSite, examine
 from cronjobs.contrib.doctor.patient import patient_of
 from cronjobs.contrib.doctor.release import ReleaseFacts, ReleaseItem, checklist
 from cronjobs.desk.cli.known_types import known_types, users_code
@@ -19,7 +19,7 @@ from cronjobs.desk.cli.output import Times, safe, sentence, width, wrapped, writ
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
-from cronjobs.desk.insight.left_outside import rotations_of
+from cronjobs.desk.insight.leftovers import rotations_of
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.store.alerts import delivered
@@ -51,7 +51,7 @@ def release(source: Source, as_json: bool) -> NoReturn:
     leaving.leave(1 if counts["to do"] else 0, stuck=False)
 
 
-def _facts(patient: Patient) -> ReleaseFacts:
+def _facts(patient: ExaminedSite) -> ReleaseFacts:
     settings, wrong, channels, hosts = patient.config, None, None, 0
     if patient.database is not None and patient.tables:
         with patient.database.read() as connection:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.drill.checks import Check, Form
 from cronjobs.contrib.drill.plan import plan
-from cronjobs.contrib.drill.scenes import Play
+from cronjobs.contrib.drill.scenes import DrillRun
 from cronjobs.contrib.drill.server import MailServer
 from cronjobs.contrib.drill.setup import stage
 from cronjobs.contrib.drill.stage import Stage
@@ -49,7 +49,7 @@ def drill(
         MailServer(planned) as server,
         stage(url, server.port, note) as made,
     ):
-        found = Play(made, server, planned, receipts, form, say, tell).play()
+        found = DrillRun(made, server, planned, receipts, form, say, tell).play()
         if keep is not None:
             made.keep = True
             keep(made)

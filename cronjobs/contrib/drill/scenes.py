@@ -39,7 +39,7 @@ WAITS: Final = ("queued", "failed", "running")
 
 
 @dataclass
-class Play:
+class DrillRun:
     """One form of the drill on *stage*. Calls ``say`` with progress, and ``tell`` with each check."""
 
     stage: Stage

@@ -21,7 +21,7 @@ from cronjobs.contrib.drill import statements as store
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.enqueue import enqueue
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.errors import CronjobsError, DatabaseBusy
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from cronjobs.engine.tick.extras import Hook
 
 class ExecHook(Hook):
     def begin(self) -> None:
-        deliver(self.beside.database, self.beside.spool)
+        deliver(self.context.database, self.context.spool)
 
 
 hook = ExecHook

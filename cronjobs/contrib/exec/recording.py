@@ -16,7 +16,7 @@ import time
 
 from cronjobs.contrib.exec import RECORDED, spool
 from cronjobs.contrib.exec.copying import KEPT, close_all_but, signals_as_before
-from cronjobs.engine.probe import here
+from cronjobs.engine.probe import kernel_facts
 from cronjobs.engine.probe.state_files import spool_address
 
 TYPE_CHECKING = False
@@ -46,8 +46,8 @@ class Recording:
             "began": self.began,
             "locked_by": ":".join(
                 (
-                    *(here.host_name(), here.boot_id(), here.pid_namespace()),
-                    *(str(os.getpid()), here.process_started(os.getpid()) or "0", self.token),
+                    *(kernel_facts.host_name(), kernel_facts.boot_id(), kernel_facts.pid_namespace()),
+                    *(str(os.getpid()), kernel_facts.process_started(os.getpid()) or "0", self.token),
                 )
             ),
         }
@@ -76,7 +76,7 @@ class Recording:
             for _ in range(2):  # try the waiting recorder first, then a new one
                 if self.orders is None:
                     self._start_recorder()
-                why = self._tell_recorder(run, give_up_at) or ""
+                why = self._send_to_recorder(run, give_up_at) or ""
                 if not why:
                     return None
                 self._leave_recorder()
@@ -132,7 +132,7 @@ class Recording:
         finally:
             os._exit(0)
 
-    def _tell_recorder(self, run: dict[str, Any], give_up_at: float) -> str | None:
+    def _send_to_recorder(self, run: dict[str, Any], give_up_at: float) -> str | None:
         """Send *run* and wait for the answer. Return None if the run was recorded, else the reason why it was not."""
         assert self.orders is not None
         assert self.reply is not None

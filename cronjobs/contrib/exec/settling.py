@@ -10,7 +10,7 @@ from cronjobs.contrib.exec.delivery import deliver
 from cronjobs.contrib.exec.due_by import names_in_crontab
 from cronjobs.contrib.exec.run import lost
 from cronjobs.contrib.exec.target import open_target
-from cronjobs.contrib.exec.users_own import has_runs, no_project
+from cronjobs.contrib.exec.user_database import has_runs, no_project
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.caller import os_user

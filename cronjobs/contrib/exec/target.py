@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from cronjobs import masking
-from cronjobs.contrib.exec.users_own import no_project
+from cronjobs.contrib.exec.user_database import no_project
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url

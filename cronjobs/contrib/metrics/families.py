@@ -40,7 +40,7 @@ class Sample(NamedTuple):
 
 
 @dataclass
-class Family:
+class Metric:
     """A metric: its name without "_total", its kind ("counter", "gauge", "histogram"), and one line about it."""
 
     name: str
@@ -53,7 +53,7 @@ class Family:
             self.samples.append(Sample(suffix, tuple(labels.items()), value))
 
 
-def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> list[Family]:
+def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> list[Metric]:
     """Return all metrics. *limits* and *workers* come from the file.
 
     The counts of ended jobs are read before the schedules, so that every counted schedule is among those read.
@@ -82,7 +82,7 @@ def _seconds(at: datetime | None) -> float | None:
 # --- what ended -------------------------------------------------------------------------------------------------------
 
 
-def _ends(ended: Sums) -> list[Family]:
+def _ends(ended: Sums) -> list[Metric]:
     return [
         _counter("cronjobs_attempts", "Attempts that ended, by outcome.", ended, "attempts", ("job_type", "outcome")),
         _counter("cronjobs_jobs_finished", "Jobs that ended for good.", ended, "jobs", ("job_type", "status")),
@@ -108,25 +108,25 @@ def _ends(ended: Sums) -> list[Family]:
     ]
 
 
-def _counter(name: str, about: str, ended: Sums, kind: str, labels: tuple[str, str]) -> Family:
+def _counter(name: str, about: str, ended: Sums, kind: str, labels: tuple[str, str]) -> Metric:
     numbers: dict[tuple[str, str], int] = {}
     for key, each in ended.items():
         if key.kind == kind:
             place = (_shown(key.name), key.outcome)
             numbers[place] = numbers.get(place, 0) + each.number
-    family = Family(name, "counter", about)
+    family = Metric(name, "counter", about)
     for place, count in sorted(numbers.items()):
         family.put(count, "_total", **dict(zip(labels, place, strict=True)))
     return family
 
 
-def _histogram(name: str, about: str, ended: Sums, kind: str) -> Family:
+def _histogram(name: str, about: str, ended: Sums, kind: str) -> Metric:
     sums: dict[str, list[Sum]] = {}
     for key, each in ended.items():
         if key.kind == kind and key.bucket != NO_BUCKET:
             buckets = sums.setdefault(_shown(key.name), [Sum(0)] * (len(BOUNDS_S) + 1))
             buckets[key.bucket] = buckets[key.bucket].plus(each)
-    family = Family(name, "histogram", about)
+    family = Metric(name, "histogram", about)
     for job_type, buckets in sorted(sums.items()):
         count = 0
         for bound, each in zip([*map(float, BOUNDS_S), float("inf")], buckets, strict=True):
@@ -137,7 +137,7 @@ def _histogram(name: str, about: str, ended: Sums, kind: str) -> Family:
     return family
 
 
-def _longest(ended: Sums, lately: Sums) -> list[Family]:
+def _longest(ended: Sums, lately: Sums) -> list[Metric]:
     """Return the gauges of the longest attempts and latencies.
 
     A job type without counters of its own is counted under OTHER, so that no series comes and goes.
@@ -156,7 +156,7 @@ def _longest(ended: Sums, lately: Sums) -> list[Family]:
         ),
     ):
         names = {key.name for key in ended if key.kind == kind}
-        family = Family(name, "gauge", about)
+        family = Metric(name, "gauge", about)
         for key, each in sorted(lately.items()):
             if key.kind == kind and each.longest is not None:
                 family.put(each.longest / 1e6, job_type=_shown(key.name if key.name in names else OTHER))
@@ -167,7 +167,7 @@ def _longest(ended: Sums, lately: Sums) -> list[Family]:
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
-def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Family]:
+def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Metric]:
     """Return the schedules' metrics.
 
     If there are too many schedules, those with the lowest ids get their own labels, so that no schedule moves to OTHER
@@ -182,12 +182,12 @@ def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Family]:
             counts.add(settled, key._replace(name=names.get(key.name, OTHER)), each)
         elif (key.kind, key.outcome) == ("scheduled", "succeeded") and each.newest is not None:
             newest[key.name] = max(each.newest, newest.get(key.name, each.newest))
-    upcoming = Family(
+    upcoming = Metric(
         "cronjobs_schedule_next_timestamp_seconds",
         "gauge",
         "When the schedule is due next. A time in the past means that the schedule is late.",
     )
-    last = Family(
+    last = Metric(
         "cronjobs_schedule_last_success_timestamp_seconds", "gauge", "When a job of the schedule last succeeded."
     )
     for schedule in schedules[:most]:
@@ -225,7 +225,7 @@ class _Queue:
             self.oldest = other.oldest if self.oldest is None else min(self.oldest, other.oldest)
 
 
-def _queues(connection: Connection) -> list[Family]:
+def _queues(connection: Connection) -> list[Metric]:
     found: dict[str, _Queue] = {}
     waiting = listing.waiting_by_queue(connection)
     for group in waiting.queues:
@@ -251,7 +251,7 @@ def _queues(connection: Connection) -> list[Family]:
         rest = _Queue(waiting=waiting.in_others.waiting, due=waiting.in_others.due, oldest=waiting.oldest_due_at)
         shown.setdefault(OTHER, _Queue()).absorb(rest)
     families = {
-        name: Family(f"cronjobs_{name}", kind, about)
+        name: Metric(f"cronjobs_{name}", kind, about)
         for name, kind, about in (
             ("queue_waiting", "gauge", "Waiting jobs, due or not."),
             ("queue_due", "gauge", "Waiting jobs that are due."),
@@ -275,7 +275,7 @@ def _queues(connection: Connection) -> list[Family]:
         if queue.listed:
             families["queue_dropped"].put(queue.dropped, "_total", queue=label)
             families["queue_refused"].put(queue.refused, "_total", queue=label)
-    held = Family(
+    held = Metric(
         "cronjobs_enqueue_held",
         "counter",
         "Enqueues that gave up because another open transaction held the capped queue.",
@@ -284,13 +284,13 @@ def _queues(connection: Connection) -> list[Family]:
     return [*families.values(), held]
 
 
-def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
+def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Metric]:
     """Return the limits' metrics.
 
     The scope "all" counts all running jobs under a limit. The scope "each" counts the running jobs of the key that has
     the most.
     """
-    used = Family(
+    used = Metric(
         "cronjobs_limit_used",
         "gauge",
         (
@@ -298,7 +298,7 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
             "is counted."
         ),
     )
-    capacity = Family("cronjobs_limit_capacity", "gauge", "The number of jobs that the limit lets run at once.")
+    capacity = Metric("cronjobs_limit_capacity", "gauge", "The number of jobs that the limit lets run at once.")
     running = running_by_key(connection) if limits else {}
     for limit in limits:
         counted = [count for key, count in running.items() if limit.counts(key)]
@@ -309,13 +309,13 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Family]:
     return [used, capacity]
 
 
-def _ticks(connection: Connection, workers: int) -> list[Family]:
-    last = Family("cronjobs_last_tick_timestamp_seconds", "gauge", "When the last tick began, on any host.")
+def _ticks(connection: Connection, workers: int) -> list[Metric]:
+    last = Metric("cronjobs_last_tick_timestamp_seconds", "gauge", "When the last tick began, on any host.")
     last.put(_seconds(last_tick_at(connection)))
-    places = Family("cronjobs_workers", "gauge", "The number of jobs that one tick runs at once (run.workers).")
+    places = Metric("cronjobs_workers", "gauge", "The number of jobs that one tick runs at once (run.workers).")
     places.put(workers)
     about = "Hosts whose last tick left due jobs unstarted because all of its workers were busy until it ended."
-    saturated = Family("cronjobs_saturated_hosts", "gauge", about)
+    saturated = Metric("cronjobs_saturated_hosts", "gauge", about)
     saturated.put(sum(map(_is_saturated, ticks_lately(connection, SATURATED_WITHIN))))
     return [last, places, saturated]
 
@@ -325,7 +325,7 @@ def _is_saturated(tick: Row[Any]) -> bool:
     return any(isinstance(entry, Mapping) and entry.get("why") == NO_WORKER for entry in left)
 
 
-def _without_repeats(family: Family, choose: Callable[[float, float], float]) -> Family:
+def _without_repeats(family: Metric, choose: Callable[[float, float], float]) -> Metric:
     """Merge samples whose labels are the same, since a series can have only one value."""
     values: dict[Labels, float] = {}
     for sample in family.samples:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cronjobs.contrib.metrics.families import Family, Labels
+from cronjobs.contrib.metrics.families import Labels, Metric
 
 
-def lines_of(families: Iterable[Family]) -> Iterator[str]:
+def lines_of(families: Iterable[Metric]) -> Iterator[str]:
     for family in families:
         yield f"# TYPE {family.name} {family.kind}"
         if family.name.endswith("_seconds"):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from cronjobs.contrib.take_over.taking_over import TakenLine, TakenOver
+from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, ImportedLine
 from cronjobs.engine.config.writing import written
 from cronjobs.masking import is_secret_name, url_passwords
 from cronjobs.text import one_line, visible
@@ -39,7 +39,7 @@ NONE: Final[Secrets] = MappingProxyType({})
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def secrets_of(found: TakenOver) -> Secrets:
+def secrets_of(found: ImportedCrontab) -> Secrets:
     """Collect the secrets in the lines' environments. A name with several values gets several variables."""
     secrets: dict[tuple[str, str], str] = {}
     pairs = dict.fromkeys(pair for each in found.taken for pair in each.env)
@@ -67,7 +67,7 @@ def _quoted(value: str) -> str:
 
 
 def as_yaml(
-    found: TakenOver, *, of: str, timezone: str, sender: str, env_file: str | None = None, secrets: Secrets = NONE
+    found: ImportedCrontab, *, of: str, timezone: str, sender: str, env_file: str | None = None, secrets: Secrets = NONE
 ) -> str:
     """Return the YAML. *of* names the crontab that the YAML is made from.
 
@@ -124,7 +124,7 @@ def _filled(text: str, **values: str) -> str:
     return text
 
 
-def _keys(taken: TakenLine, secrets: Secrets) -> dict[str, str]:
+def _keys(taken: ImportedLine, secrets: Secrets) -> dict[str, str]:
     """Return the settings of the line's command, as YAML text by key."""
     return {
         "stdin": written(taken.line.stdin, plain=False) if taken.line.stdin else "none",
@@ -143,14 +143,14 @@ def _common(lines: Collection[dict[str, str]]) -> dict[str, str]:
     return {key: Counter(each[key] for each in lines).most_common(1)[0][0] for key in next(iter(lines))}
 
 
-def _job_type(taken: TakenLine, keys: Mapping[str, str]) -> Iterator[str]:
+def _job_type(taken: ImportedLine, keys: Mapping[str, str]) -> Iterator[str]:
     yield f"{written(taken.name)}:   # line {taken.line.number}"
     yield f"  command: {_command(taken)}"
     for key, value in keys.items():
         yield f"  {key}: {value}"
 
 
-def _schedule(taken: TakenLine, timezone: str, *, inline: bool) -> Iterator[str]:
+def _schedule(taken: ImportedLine, timezone: str, *, inline: bool) -> Iterator[str]:
     for comment in taken.line.comments:
         yield one_line(comment, 300)
     yield f"{written(taken.name)}:   # line {taken.line.number}"
@@ -160,7 +160,7 @@ def _schedule(taken: TakenLine, timezone: str, *, inline: bool) -> Iterator[str]
     yield f"  command: {_command(taken)}" if inline else f"  job: {written(taken.name)}"
 
 
-def _command(taken: TakenLine) -> str:
+def _command(taken: ImportedLine) -> str:
     return f"[{', '.join(written(word) for word in taken.command)}]"
 
 

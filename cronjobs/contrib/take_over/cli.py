@@ -17,7 +17,7 @@ import typer
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.take_over.as_yaml import as_env_file, as_yaml, secrets_of
 from cronjobs.contrib.take_over.comparing import LineDifference, Pair, differences, paired
-from cronjobs.contrib.take_over.taking_over import Importer, TakenOver
+from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, Importer
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.cli.output import iso_instant, write
@@ -151,7 +151,7 @@ def compare(
         raise typer.Exit(1)
 
 
-def taken_over(crontab: str, timezone: str, cron: WhichCron) -> TakenOver:
+def taken_over(crontab: str, timezone: str, cron: WhichCron) -> ImportedCrontab:
     from_pam = host.pam_settings()
     return Importer(host.user(), timezone, cron.value, tuple(from_pam)).take_over(crontab)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from cronjobs.contrib.take_over.convert_lines import ImportedLine
 from cronjobs.contrib.take_over.minute_loop import starts
-from cronjobs.contrib.take_over.taking_over import TakenLine
-from cronjobs.desk.crontab.doubled import runs_line
+from cronjobs.desk.crontab.double_runs import runs_line
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import timing
@@ -28,7 +28,7 @@ class Pair:
     ``schedule`` is None if no schedule matches the line.
     """
 
-    taken: TakenLine
+    taken: ImportedLine
     schedule: ScheduleSettings | None
     same_command: bool = False
 
@@ -40,27 +40,27 @@ class LineDifference:
     ``instants`` holds (instant, starts under cron, starts under cronjobs) for each instant at which the numbers differ.
     """
 
-    taken: TakenLine
+    taken: ImportedLine
     schedule: ScheduleSettings | None
     why: str
     instants: tuple[tuple[datetime, int, int], ...] = field(default=())
 
 
-def paired(lines: Sequence[TakenLine], settings: Settings) -> list[Pair]:
+def paired(lines: Sequence[ImportedLine], settings: Settings) -> list[Pair]:
     """Match each line to a schedule of its own. Prefer a schedule with the same command, name and time."""
     free = dict(settings.schedules)
     found: dict[int, Pair] = {}
 
-    def runs_it(line: TakenLine, schedule: ScheduleSettings) -> bool:
+    def runs_it(line: ImportedLine, schedule: ScheduleSettings) -> bool:
         return runs_line(settings.job_types.get(schedule.job), line.line)
 
-    def is_called_so(line: TakenLine, schedule: ScheduleSettings) -> bool:
+    def is_called_so(line: ImportedLine, schedule: ScheduleSettings) -> bool:
         return schedule.name == line.name
 
-    def is_due_so(line: TakenLine, schedule: ScheduleSettings) -> bool:
+    def is_due_so(line: ImportedLine, schedule: ScheduleSettings) -> bool:
         return schedule.cron == line.cron
 
-    ways: list[list[Callable[[TakenLine, ScheduleSettings], bool]]] = [
+    ways: list[list[Callable[[ImportedLine, ScheduleSettings], bool]]] = [
         [runs_it, is_called_so, is_due_so],
         [runs_it, is_due_so],
         [runs_it, is_called_so],

@@ -16,8 +16,8 @@ from cronjobs.desk.cli.crontab import (
     ForceOption,
     config_file,
     echo_dry_run,
-    tell_host,
-    tell_tick,
+    print_mail_target,
+    print_tick,
     trial,
     write,
 )
@@ -62,15 +62,15 @@ def swap(
         write(old, new)
         way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"  # works from any folder
         echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; to go back: {way_back}")
-        tell_tick(tick)
-        tell_host(environment, new, wanted)
+        print_tick(tick)
+        print_mail_target(environment, new, wanted)
         if _minute(SYSTEM.now()) != minute:
             complain("the trial ran into the next minute: lines due in it may have run twice")
     for pair in pairs:
         if not pair.same_command:
-            _tell_line(pair.taken.line.number, "no schedule runs it", pair.taken.line.text)
+            _print_line(pair.taken.line.number, "no schedule runs it", pair.taken.line.text)
     for left in found.left:
-        _tell_line(left.number, left.why, left.text)
+        _print_line(left.number, left.why, left.text)
 
 
 def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
@@ -114,5 +114,5 @@ def _minute(instant: datetime) -> datetime:
     return instant.replace(second=0, microsecond=0)
 
 
-def _tell_line(number: int, why: str, text: str) -> None:
+def _print_line(number: int, why: str, text: str) -> None:
     complain(f"line {number} stays with cron ({why}): {one_line(text, 200)}")

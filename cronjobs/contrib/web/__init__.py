@@ -4,7 +4,7 @@
 protects them with a password. The pages need the extra: ``pip install 'cronjobs[web]'``.
 """
 
-from cronjobs.contrib.web.missing import WebMissing
+from cronjobs.contrib.web.not_installed import WebMissing
 
 try:
     from cronjobs.contrib.web.mounted import app, flask_blueprint

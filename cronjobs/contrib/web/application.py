@@ -31,7 +31,7 @@ from cronjobs.contrib.web.request import PageRequest
 from cronjobs.contrib.web.security import HEADERS, Access, Login, Visitor, require_same_site
 from cronjobs.contrib.web.templating import PACKAGE, rendered
 from cronjobs.contrib.web.view import View, address
-from cronjobs.desk.insight.saying import Times
+from cronjobs.desk.insight.formatting import Times
 from cronjobs.engine.rules.causes import KEY_DIGITS
 from cronjobs.engine.store.meta import require_schema
 from cronjobs.engine.store.sql import database_now

@@ -17,15 +17,15 @@ from werkzeug.exceptions import BadRequest
 
 from cronjobs import masking
 from cronjobs.contrib.web.project import Doors
-from cronjobs.desk.insight.saying import Times
+from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.searching import search
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.store import operating, walking
+from cronjobs.engine.store import bounded_search, operating
+from cronjobs.engine.store.bounded_search import Bulk
 from cronjobs.engine.store.listing import Filter
 from cronjobs.engine.store.meta import is_ours, require_schema
 from cronjobs.engine.store.operating import BATCH, TAKES, Changed, OperatorAction
 from cronjobs.engine.store.sql import database_now
-from cronjobs.engine.store.walking import Bulk
 from cronjobs.errors import UsageError
 from cronjobs.model import Status
 from cronjobs.text import clean, one_line, visible
@@ -125,7 +125,7 @@ def do_step(doors: Doors, settings: Settings, actor: str, host: str, given: Mapp
         _require_ours(connection, settings)
         times = Times(database_now(connection), settings.timezone)
         step = Step.read(given, verb, times.now)
-        chosen = walking.choose_some(connection, step.bulk(times), step.below, AT_MOST)
+        chosen = bounded_search.choose_some(connection, step.bulk(times), step.below, AT_MOST)
     act = OperatorAction(verb, actor, host, step.why or None, step.filter, step.as_of)
     for begin in range(0, len(chosen.ids), BATCH):
         batch = chosen.ids[begin : begin + BATCH]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from cronjobs.desk.insight.saying import LocalTimes, counted
+from cronjobs.desk.insight.formatting import LocalTimes, counted
 from cronjobs.engine.store.counts import HourSum
 from cronjobs.model import rough
 

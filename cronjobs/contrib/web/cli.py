@@ -11,8 +11,8 @@ import typer
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from cronjobs.contrib.web.application import Application
-from cronjobs.contrib.web.project import Current, OwnDoors
-from cronjobs.contrib.web.security import ByLink, is_loopback
+from cronjobs.contrib.web.project import Current, OwnDatabase
+from cronjobs.contrib.web.security import LinkAccess, is_loopback
 from cronjobs.contrib.web.serve import Server
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.loading import load_settings
@@ -68,8 +68,8 @@ def web(
         known_types(settings)
         current = Current(settings, partial(load_settings, source, only_database=True))
         names = [name.lower() for name in allow_host or ()]
-        access = ByLink(operator(), names, "", may_act=actions)
-        application: Any = Application(current, OwnDoors(database), access, Identity.here().host)
+        access = LinkAccess(operator(), names, "", may_act=actions)
+        application: Any = Application(current, OwnDatabase(database), access, Identity.here().host)
         if behind_proxy:
             application = ProxyFix(application, x_for=0, x_proto=1, x_host=0, x_prefix=1)
         try:

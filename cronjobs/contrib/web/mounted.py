@@ -16,8 +16,8 @@ from werkzeug.exceptions import ServiceUnavailable
 
 from cronjobs import masking
 from cronjobs.contrib.web.application import Application, refusal
-from cronjobs.contrib.web.project import Current, Doors, LentDoors, OwnDoors
-from cronjobs.contrib.web.security import ByApp, MayAct, Viewer
+from cronjobs.contrib.web.project import AppConnections, Current, Doors, OwnDatabase
+from cronjobs.contrib.web.security import AppAccess, MayAct, Viewer
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
@@ -44,7 +44,7 @@ def app(
     user may act. Without *may_act*, nobody may act. *config* is the path of cronjobs.yaml (default: $CRONJOBS_CONFIG,
     else ./cronjobs.yaml). Until the first request, the file is not read and nothing is opened.
     """
-    return Mounted(connect, ByApp(viewer, may_act), None if config is None else Path(config))
+    return Mounted(connect, AppAccess(viewer, may_act), None if config is None else Path(config))
 
 
 def _nobody() -> AbstractContextManager[Connection]:
@@ -60,7 +60,7 @@ class Mounted:
     """
 
     connect: Connect | None
-    access: ByApp
+    access: AppAccess
     config: Path | None
     doors: Doors | None = None
     _made: Application | None = None
@@ -78,15 +78,15 @@ class Mounted:
     def _make(self) -> Application:
         if self.access.viewer is None:  # nobody is let in, so nothing is read or opened
             nothing = Settings(Path("cronjobs.yaml"), Path())
-            return Application(Current(nothing), LentDoors(_nobody), self.access, "")
+            return Application(Current(nothing), AppConnections(_nobody), self.access, "")
         settings = self._settings()
         doors: Doors
         if self.doors is not None:
             doors = self.doors
         elif self.connect is None:
-            doors = OwnDoors(Database(parse_url(settings.database, settings.schema), connections=4))
+            doors = OwnDatabase(Database(parse_url(settings.database, settings.schema), connections=4))
         else:
-            doors = LentDoors(self.connect, settings.schema)
+            doors = AppConnections(self.connect, settings.schema)
         return Application(Current(settings, self._settings), doors, self.access, Identity.here().host)
 
     def _settings(self) -> Settings:
@@ -96,7 +96,7 @@ class Mounted:
         return settings
 
     def close(self) -> None:
-        if self._made is not None and isinstance(self._made.doors, OwnDoors):
+        if self._made is not None and isinstance(self._made.doors, OwnDatabase):
             self._made.doors.database.close()
 
 

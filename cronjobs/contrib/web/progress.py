@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from cronjobs.desk.insight.saying import safe
+from cronjobs.desk.insight.formatting import safe
 from cronjobs.engine.rules.progress import in_words, reported_of, time_left
 
 

@@ -26,7 +26,7 @@ class Doors(Protocol):
 
 
 @dataclass(frozen=True)
-class OwnDoors:
+class OwnDatabase:
     """Access through our own Database."""
 
     database: Database
@@ -43,7 +43,7 @@ class OwnDoors:
 
 
 @dataclass(frozen=True)
-class LentDoors:
+class AppConnections:
     """Access through the app's own SQLAlchemy connections. *connect* is ``engine.connect`` or similar."""
 
     connect: Callable[[], AbstractContextManager[Connection]]

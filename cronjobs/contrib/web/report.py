@@ -12,8 +12,8 @@ from cronjobs.contrib.web.pages.jobs import ERRORS_READ, errors, listed
 from cronjobs.contrib.web.pages.overview import IN_REPORT, charts_section, first_sections
 from cronjobs.contrib.web.pages.queues import queues_sections
 from cronjobs.contrib.web.view import View
+from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.gathering import look
-from cronjobs.desk.insight.saying import Times
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import listing

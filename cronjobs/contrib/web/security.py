@@ -81,7 +81,7 @@ class Access(Protocol):
 
 
 @dataclass
-class ByLink:
+class LinkAccess:
     """Lets in the first browser that follows the link, which works only once.
 
     ``hosts`` are the Host headers to accept.
@@ -126,7 +126,7 @@ class ByLink:
 
 
 @dataclass(frozen=True)
-class ByApp:
+class AppAccess:
     """Lets in the users of the app in which the pages are mounted.
 
     ``viewer`` returns the user's name, or None for somebody who may see nothing.

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from cronjobs import masking
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.web.missing import WebMissing
+from cronjobs.contrib.web.not_installed import WebMissing
 from cronjobs.contrib.web.request import LONGEST_FORM
 from cronjobs.text import one_line
 

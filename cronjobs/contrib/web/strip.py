@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Final
 
-from cronjobs.desk.insight.saying import LocalTimes
+from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WAITING, WORDS, number_of, worse
 
 QUARTERS: Final = 96

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cronjobs import masking
 from cronjobs.contrib.web.lines import beside
-from cronjobs.desk.insight import saying
+from cronjobs.desk.insight import formatting
 from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.model import rough, seconds_text
 from cronjobs.text import decoded, visible
@@ -34,8 +34,15 @@ def environment() -> Environment:
         auto_reload=False,
     )
     words: list[Callable[..., object]] = [
-        *(saying.counted, saying.died_lost, saying.host_of, saying.key_text, saying.ordinal, saying.ran_for),
-        *(saying.safe, saying.status_word, saying.took, saying.tries, rough, seconds_text, beside),
+        *(
+            formatting.counted,
+            formatting.died_lost,
+            formatting.host_of,
+            formatting.key_text,
+            formatting.ordinal,
+            formatting.ran_for,
+        ),
+        *(formatting.safe, formatting.status_word, formatting.took, formatting.tries, rough, seconds_text, beside),
         class_and_text,
     ]
     made.globals |= {word.__name__: word for word in words}

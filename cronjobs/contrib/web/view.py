@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from cronjobs.contrib.web.security import Visitor
 from cronjobs.contrib.web.templating import rendered
-from cronjobs.desk.insight.saying import Times, safe
+from cronjobs.desk.insight.formatting import Times, safe
 from cronjobs.engine.config.settings import Settings
 
 PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/types": "Job types", "/queues": "Queues", "/hosts": "Hosts"}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cronjobs.desk.cli import typed
+from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
 from cronjobs.desk.cli.output import Times, counted, safe, sentence
@@ -55,7 +55,7 @@ def ack(
             _remove(database, finding, why)
         found, now = _findings(database, settings)
         if finding is not None and not remove:
-            ends = now + typed.span(span, "--for", above_zero=True)
+            ends = now + parse_values.span(span, "--for", above_zero=True)
             if ends - now > LONGEST:
                 raise UsageError(f"--for {span}: at most {LONGEST.days}d")
             meant, host = _named(found, finding), by_hand()["host"]

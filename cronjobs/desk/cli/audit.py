@@ -11,7 +11,7 @@ import typer
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import Times, columns_of, safe, since_instant, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
-from cronjobs.desk.insight.saying import LocalTimes
+from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store import trail

@@ -11,7 +11,7 @@ from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import safe, table, width, write
-from cronjobs.desk.insight.effective_settings import Given, Setting, effective
+from cronjobs.desk.insight.effective_settings import Overrides, Setting, effective
 from cronjobs.engine.command.printing import complain, json_text
 from cronjobs.errors import UsageError
 from cronjobs.masking import hidden_json
@@ -37,7 +37,7 @@ def show(
     source, where}.
     """
     settings = load_settings(source, need_database=False)
-    given = Given(source.given("config"), source.given("database_url"), os.environ)
+    given = Overrides(source.given("config"), source.given("database_url"), os.environ)
     found = [each for each in effective(settings, given) if key is None or f"{each.key}.".startswith(f"{key}.")]
     if not found:
         raise UsageError(f'there is no key {one_line(str(key), 100)!r} here: "cronjobs config show" lists all')

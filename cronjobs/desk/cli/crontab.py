@@ -14,7 +14,7 @@ import typer
 from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.crontab import block as crontab
-from cronjobs.desk.crontab import doubled, host, program, swapping
+from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.settings import Settings
@@ -100,7 +100,7 @@ def install(
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
-    if twice := doubled.sentence(doubled.doubled(old, wanted.settings)):
+    if twice := double_runs.sentence(double_runs.doubled(old, wanted.settings)):
         say = (
             f'{twice}, and ticks would run the same commands again: "cronjobs crontab swap" hands these lines over '
             "to cronjobs"
@@ -120,8 +120,8 @@ def install(
         write(old, new)
         echo(f"installed in {host.user().pw_name}'s crontab:")
     echo(crontab.indented(wanted.line))
-    tell_tick(tick)
-    tell_host(environment, new, wanted)
+    print_tick(tick)
+    print_mail_target(environment, new, wanted)
 
 
 def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
@@ -193,7 +193,7 @@ class CrontabState:
             return cls("broken", str(error))
         except program.CrontabMissing as error:
             return cls("unknown", str(error))
-        twice = doubled.sentence(doubled.doubled(text, wanted.settings))
+        twice = double_runs.sentence(double_runs.doubled(text, wanted.settings))
         if found is None and twice:
             sentence = f'{twice}: "cronjobs crontab swap" hands these lines over to cronjobs and installs this block'
             return cls("missing", sentence, None, text)
@@ -246,15 +246,15 @@ def write(old: str, new: str) -> None:
 
 
 def trial(wanted: CrontabArgs, environment: dict[str, str], force: bool) -> host.BareTick:
-    """Run one tick in cron's environment. Raises TickFails if it fails, unless *force*."""
+    """Run one tick in cron's environment. Raises TrialTickFailed if it fails, unless *force*."""
     complain("running one tick in cron's environment …")
     tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
     if not tick.works and not force:
-        raise host.TickFails(tick)
+        raise host.TrialTickFailed(tick)
     return tick
 
 
-def tell_tick(tick: host.BareTick) -> None:
+def print_tick(tick: host.BareTick) -> None:
     if tick.database:
         echo(f"a tick in cron's environment reached {tick.database}")
     if not tick.works:
@@ -265,7 +265,7 @@ def tell_tick(tick: host.BareTick) -> None:
         complain(crontab.indented(tick.said))
 
 
-def tell_host(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:
+def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:
     """Print who gets the output of a failing tick. Warn if nobody does, or if no cron daemon is running here."""
     mailto = environment.get("MAILTO", environment["LOGNAME"])
     elsewhere = 'look at "cronjobs status", or set log: in the configuration'

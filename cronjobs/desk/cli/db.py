@@ -24,7 +24,7 @@ from cronjobs.engine.host.known_databases import forget, remember
 from cronjobs.engine.schema import migrations
 from cronjobs.engine.schema.grants import DEFAULT_NAMES, RELATIONS, Role, statements
 from cronjobs.engine.store.adopting import require_no_ticks
-from cronjobs.engine.store.examining import migrated_by_an_app, roles_left_behind
+from cronjobs.engine.store.doctor_facts import migrated_by_an_app, roles_left_behind
 from cronjobs.engine.store.meta import refuse_unsupported, reopen, require_schema
 from cronjobs.errors import UsageError
 from cronjobs.text import one_line

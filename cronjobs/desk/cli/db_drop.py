@@ -14,7 +14,7 @@ from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.progress import is_interactive
 from cronjobs.desk.cli.project_database import missing_file
-from cronjobs.desk.insight.left_outside import Outside, what_is_outside
+from cronjobs.desk.insight.leftovers import Leftover, what_is_outside
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.host.identity import Identity
@@ -50,16 +50,16 @@ def drop(
     with closing(open_database(settings)) as database:
         if dry_run:
             content = dropping.look(database, settings, force=True, quiet=quiet)
-            _tell(content, "would drop")
+            _print_content(content, "would drop")
         else:
             content = dropping.drop(
                 database, settings, force=force, quiet=quiet, before=lambda found: _ask(found, settings.project, yes)
             )
             forget(settings.folder, database.address)
-            _tell(content, "dropped")
+            _print_content(content, "dropped")
     others = [host for host in content.hosts if host != Identity.here().host]
     # Closing the database has removed its -wal file, which would otherwise be listed.
-    _tell_outside(
+    _print_leftovers(
         what_is_outside(
             settings, database.address, others, is_shared_file=content.is_shared_file, in_django=content.in_django
         )
@@ -72,28 +72,28 @@ def _ask(content: Content, project: str, yes: bool) -> None:
     word = project or "drop"
     if not is_interactive():
         raise UsageError("there is no terminal to confirm this on: add --yes. Nothing was dropped")
-    _tell_jobs(content)
+    _print_jobs(content)
     what = "the project's name" if project else '"drop"'
     if typer.prompt(f"To drop them for good, type {what} ({word})", err=True, default="", show_default=False) != word:
         complain("nothing was dropped")
         raise typer.Exit(1)
 
 
-def _tell_jobs(content: Content) -> None:
+def _print_jobs(content: Content) -> None:
     jobs = ", ".join(f"{number:,} {WORDS[status]}" for status, number in sorted(content.jobs.items()) if number)
     complain(f"these tables have jobs that nobody has dealt with: {jobs}" if jobs else "no job is waiting or dead")
 
 
-def _tell(content: Content, verb: str) -> None:
+def _print_content(content: Content, verb: str) -> None:
     for each in content.relations:
         echo(f"{verb} {each.kind} {each.name}")
     kinds = Counter(each.kind for each in content.relations)
     complain(f"{verb} {', '.join(counted(number, kind) for kind, number in kinds.items())}")
     if verb != "dropped":
-        _tell_jobs(content)
+        _print_jobs(content)
 
 
-def _tell_outside(outside: list[Outside]) -> None:
+def _print_leftovers(outside: list[Leftover]) -> None:
     if not outside:
         return
     complain("what stays, because it is outside the database:")

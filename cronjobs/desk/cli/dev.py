@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.desk.cli import typed
+from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.loading import command_line, load_settings
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.progress import Progress
@@ -62,7 +62,7 @@ def dev(
     tick repeats is printed once. Ctrl-C stops claiming, gives running jobs their shutdown grace, and exits with 0. A
     second Ctrl-C ends the tick at once.
     """
-    pause = typed.span(every, "--every", above_zero=True)
+    pause = parse_values.span(every, "--every", above_zero=True)
     settings = load_settings(source)
     if settings.environment.lower() in PRODUCTION and not yes:
         raise UsageError(
@@ -142,7 +142,7 @@ class _Ticks:
                 tick.terminate()
             # Read in a thread, since a process that a handler left running may keep the pipe open after the tick has
             # exited.
-            reader = threading.Thread(target=self._tell, args=[tick], daemon=True)
+            reader = threading.Thread(target=self._print_tick, args=[tick], daemon=True)
             reader.start()
             code = tick.wait()
             self._running = None
@@ -151,7 +151,7 @@ class _Ticks:
                 tick.stdout = None
         return code
 
-    def _tell(self, tick: subprocess.Popen[str]) -> None:
+    def _print_tick(self, tick: subprocess.Popen[str]) -> None:
         said: set[str] = set()
         assert tick.stdout is not None
         for line in tick.stdout:

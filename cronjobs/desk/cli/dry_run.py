@@ -10,8 +10,8 @@ from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.pauses import pause_lines
 from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.cli.sync import renamed
+from cronjobs.desk.insight.formatting import in_full
 from cronjobs.desk.insight.next_tick import Outlook, look
-from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.command.printing import coloured, echo, echo_json
 from cronjobs.engine.config.settings import Settings

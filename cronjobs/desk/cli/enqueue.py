@@ -11,18 +11,18 @@ from typing import Annotated, cast
 import typer
 
 from cronjobs.clock import SYSTEM
-from cronjobs.desk.cli import typed
+from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.known_types import refuse_unknown, warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, type_names
 from cronjobs.desk.cli.output import status_word
 from cronjobs.desk.cli.pauses import say_paused
 from cronjobs.desk.cli.project_database import operator, our_database
-from cronjobs.desk.insight.saying import in_full
+from cronjobs.desk.insight.formatting import in_full
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.jobs.checking import new_job
 from cronjobs.engine.jobs.enqueue import OnConflict, put_job
-from cronjobs.engine.jobs.insertion import Inserted, Patience, wait_for_room
+from cronjobs.engine.jobs.insertion import Inserted, RoomWait, wait_for_room
 from cronjobs.engine.store.queues import count_full, paused_scope
 from cronjobs.errors import DatabaseError, QueueFull, UsageError
 from cronjobs.model import duration_text
@@ -91,16 +91,16 @@ def enqueue(
     Exit codes: 0 enqueued, already exists, or dropped by its queue; 1 its queue is full; 2 refused: nothing was
     written; 3 configuration; 4 database.
     """
-    arguments = typed.payload(payload)
+    arguments = parse_values.payload(payload)
     if at is not None and delay is not None:
         raise UsageError("give --at or --in, not both")
     for option, key in (("--idempotency-key", idempotency_key), ("--concurrency-key", concurrency_key)):
         if key is not None and not key.strip():
             raise UsageError(f"{option} is empty: is the variable set?")
     with our_database(source) as (settings, database):
-        run_at = None if at is None else typed.instant(at, settings.timezone, "--at")
-        later = None if delay is None else typed.span(delay, "--in")
-        limit = None if timeout is None else typed.span(timeout, "--timeout", above_zero=True)
+        run_at = None if at is None else parse_values.instant(at, settings.timezone, "--at")
+        later = None if delay is None else parse_values.span(delay, "--in")
+        limit = None if timeout is None else parse_values.span(timeout, "--timeout", above_zero=True)
         new = new_job(
             job_type,
             arguments,
@@ -112,7 +112,7 @@ def enqueue(
             concurrency_key=concurrency_key,
             max_attempts=max_attempts,
             timeout=limit,
-            meta=typed.pairs(meta or [], "--meta"),
+            meta=parse_values.pairs(meta or [], "--meta"),
         )
         new = replace(new, enqueued_by=f"cli:{operator()}")
         if not force and not no_import:
@@ -123,7 +123,7 @@ def enqueue(
                 return put_job(connection, new, cast("OnConflict", on_conflict)), paused_scope(connection, queue)
 
         try:
-            put, paused = wait_for_room(put_it, Patience(typed.span(wait, "--wait")))
+            put, paused = wait_for_room(put_it, RoomWait(parse_values.span(wait, "--wait")))
         except QueueFull as full:
             with suppress(DatabaseError), database.write() as connection:
                 count_full(connection, full.queue, "refused", full.wanted)

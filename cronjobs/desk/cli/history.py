@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 from sqlalchemy import Connection, Row
 
-from cronjobs.desk.cli import typed
+from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names, type_names
 from cronjobs.desk.cli.output import (
     COLOURS,
@@ -34,8 +34,8 @@ from cronjobs.desk.cli.output import (
 )
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
+from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
 from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_from_starting
-from cronjobs.desk.insight.saying import LocalTimes, on_the_clock
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     ACTS,
@@ -215,7 +215,7 @@ def history(
 def _instant(text: str, times: Times, option: str) -> datetime:
     """Parse a duration (back from now), an instant, or a time of day (the last time that the clock showed it)."""
     with suppress(ValueError):
-        wall = typed.of_day(text, times.local(times.now).replace(tzinfo=None))
+        wall = parse_values.of_day(text, times.local(times.now).replace(tzinfo=None))
         if wall is not None:
             return asked_on_the_clock(wall, times.timezone).at
     return since_instant(text, times.now, times.timezone, option)

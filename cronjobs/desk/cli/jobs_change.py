@@ -85,7 +85,7 @@ class Operation:
     named: bool  # the jobs were given by id, so each is reported
     result: ChangeResult = field(default_factory=ChangeResult)
 
-    def tell(self, ids: Iterable[int], sentence: str) -> None:
+    def report(self, ids: Iterable[int], sentence: str) -> None:
         for job_id in ids if self.named else ():
             self.result.sentences[job_id] = sentence
 
@@ -98,41 +98,41 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
             changed = write(connection, ids, operation.act)
         operation.result.changed += len(changed.done | changed.asked)
         operation.result.asked += len(changed.asked)
-        operation.tell(changed.done, done)
+        operation.report(changed.done, done)
         if operation.verb is RETRY and operation.named:
-            _tell_unknown_effects(operation, changed.done)
+            _report_unknown_effects(operation, changed.done)
         if changed.asked:
-            _tell_asked(operation, changed.asked)
+            _report_asked(operation, changed.asked)
         _refuse(operation, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
 
     return change
 
 
-def _tell_unknown_effects(operation: Operation, retried: Collection[int]) -> None:
+def _report_unknown_effects(operation: Operation, retried: Collection[int]) -> None:
     """Report the jobs that may repeat an effect, or die of it again, unless a person settles the effect first."""
     with operation.database.read() as connection:
         unknown = effects.unknown_of(connection, retried)
     for job_id, key in unknown.items():
         settle = one_line(f"cronjobs effects settle {shlex.quote(key)}", 300)
-        operation.tell(
+        operation.report(
             [job_id],
             f"is queued again, due now. Nobody knows whether its effect {safe(key)} happened. Find out before the next "
             f"tick, then run: {settle} done (or not-done)",
         )
 
 
-def _tell_asked(operation: Operation, ids: Collection[int]) -> None:
+def _report_asked(operation: Operation, ids: Collection[int]) -> None:
     with operation.database.read() as connection:
         now = database_now(connection)
         held = operating.held(connection, ids)
-    operation.tell(ids, "is running: it will be asked to stop at its runner's next heartbeat")
+    operation.report(ids, "is running: it will be asked to stop at its runner's next heartbeat")
     left = [job_id for job_id, holding in held.items() if not holding.permitted(now)]
-    operation.tell(
+    operation.report(
         [job_id for job_id in left if held[job_id].locked_until < now],
         "has an expired lease: the next tick will cancel the job, unless its runner does so first",
     )
     gone = [job_id for job_id in left if operation.named and operation.holders.is_gone(held[job_id].locked_by)]
-    operation.tell(gone, "has lost its runner: the next tick on this host will cancel the job")
+    operation.report(gone, "has lost its runner: the next tick on this host will cancel the job")
 
 
 def _release(operation: Operation, ids: Sequence[int]) -> None:
@@ -155,8 +155,8 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
         result.refused |= dict.fromkeys(written.lost, "was taken over or has ended: nothing to release")
         cancelled = set(written.cancelled)
         done = written.written - cancelled
-        operation.tell(done, "is queued again, due now: its runner is gone")
-        operation.tell(cancelled, "is cancelled, as requested while it ran: its runner is gone")
+        operation.report(done, "is queued again, due now: its runner is gone")
+        operation.report(cancelled, "is cancelled, as requested while it ran: its runner is gone")
         settled = written.written | written.lost
         result.again += [holding.job.id for holding in gone if holding.job.id not in settled]
     _refuse(operation, [job_id for job_id in ids if job_id not in held])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from cronjobs.desk.cli.output import COLOURS, Painted, printable, status_word
+from cronjobs.desk.cli.output import COLOURS, ColouredCell, printable, status_word
 from cronjobs.engine.command.printing import coloured
 
 BLOCKS: Final = {
@@ -42,11 +42,11 @@ def signs() -> dict[str, str]:
     return BLOCKS if printable(every, "") else LETTERS
 
 
-def strip(outcomes: Sequence[str], count: int) -> Painted:
+def strip(outcomes: Sequence[str], count: int) -> ColouredCell:
     """Return the last *count* outcomes as a strip, newest on the right."""
     sign_of = signs()
     shown = outcomes[-count:]
-    cell = Painted("".join(sign_of.get(each, "?") for each in shown))
+    cell = ColouredCell("".join(sign_of.get(each, "?") for each in shown))
     cell.painted = "".join(coloured(sign_of.get(each, "?"), COLOURS.get(status_word(each))) for each in shown)
     return cell
 

@@ -14,21 +14,21 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cronjobs import masking
+from cronjobs.desk.insight.formatting import Times as Times
+from cronjobs.desk.insight.formatting import counted as counted
+from cronjobs.desk.insight.formatting import did_and_ended as did_and_ended
+from cronjobs.desk.insight.formatting import died_lost as died_lost
+from cronjobs.desk.insight.formatting import host_of as host_of
+from cronjobs.desk.insight.formatting import key_text as key_text
+from cronjobs.desk.insight.formatting import ordinal as ordinal
+from cronjobs.desk.insight.formatting import pause_text as pause_text
+from cronjobs.desk.insight.formatting import ran_for as ran_for
+from cronjobs.desk.insight.formatting import safe as safe
+from cronjobs.desk.insight.formatting import status_word as status_word
+from cronjobs.desk.insight.formatting import took as took
+from cronjobs.desk.insight.formatting import tries as tries
 from cronjobs.desk.insight.instants import iso_instant as iso_instant
 from cronjobs.desk.insight.instants import since_instant as since_instant
-from cronjobs.desk.insight.saying import Times as Times
-from cronjobs.desk.insight.saying import counted as counted
-from cronjobs.desk.insight.saying import did_and_ended as did_and_ended
-from cronjobs.desk.insight.saying import died_lost as died_lost
-from cronjobs.desk.insight.saying import host_of as host_of
-from cronjobs.desk.insight.saying import key_text as key_text
-from cronjobs.desk.insight.saying import ordinal as ordinal
-from cronjobs.desk.insight.saying import pause_text as pause_text
-from cronjobs.desk.insight.saying import ran_for as ran_for
-from cronjobs.desk.insight.saying import safe as safe
-from cronjobs.desk.insight.saying import status_word as status_word
-from cronjobs.desk.insight.saying import took as took
-from cronjobs.desk.insight.saying import tries as tries
 from cronjobs.engine.command.printing import coloured, complain, is_terminal, json_text
 from cronjobs.engine.rules.progress import HowFar, in_words
 from cronjobs.errors import CronjobsError
@@ -117,7 +117,7 @@ def fit(text: str, columns: int) -> str:
     return text[: sum(end < columns for end in ends)] + "…"
 
 
-class Painted(str):
+class ColouredCell(str):
     """A table cell with colours. ``painted`` is printed if the cell fits. The plain text determines its width."""
 
     painted: str
@@ -154,7 +154,9 @@ def table(
             text = fit(cell, space)
             padding = " " * (space - _columns(text))
             colour = COLOURS.get("OVERDUE" if text.startswith("OVERDUE") else text) if paint else None
-            shown = cell.painted if paint and isinstance(cell, Painted) and text == cell else coloured(text, colour)
+            shown = (
+                cell.painted if paint and isinstance(cell, ColouredCell) and text == cell else coloured(text, colour)
+            )
             parts.append(padding + shown if name.startswith(">") else shown + padding)
         return "  ".join(parts).rstrip()
 

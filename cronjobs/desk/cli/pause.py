@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import Connection
 
-from cronjobs.desk.cli import typed
+from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
 from cronjobs.desk.cli.pause_wait import wait_until_quiet
 from cronjobs.desk.cli.pauses import (
@@ -20,7 +20,7 @@ from cronjobs.desk.cli.pauses import (
     target,
 )
 from cronjobs.desk.cli.project_database import operator, our_database
-from cronjobs.desk.insight.saying import in_full
+from cronjobs.desk.insight.formatting import in_full
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
@@ -80,7 +80,7 @@ def pause(
     scope, name = target(everything, queue, schedule)
     if skip and scope == "queue":
         raise UsageError("--skip is for --all or a schedule: a queue's jobs wait, and none is skipped")
-    patience = None if wait is None else typed.span(wait, "--wait")
+    patience = None if wait is None else parse_values.span(wait, "--wait")
     if patience is not None and scope == "schedule":
         raise UsageError(
             "--wait is for --all and --queue: jobs that a schedule has already made run even while it is paused"
@@ -109,10 +109,10 @@ def _end(timezone: str, until: str | None, span: str | None, now: datetime) -> d
     if until is not None and span is not None:
         raise UsageError("give --until or --for, not both")
     if span is not None:
-        return now + typed.span(span, "--for", above_zero=True)
+        return now + parse_values.span(span, "--for", above_zero=True)
     if until is None:
         return None
-    ends = typed.instant(until, timezone, "--until")
+    ends = parse_values.instant(until, timezone, "--until")
     if ends <= now:
         raise UsageError(f"--until has already passed: {in_full(ends, timezone)}")
     return ends

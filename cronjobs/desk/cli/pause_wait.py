@@ -25,7 +25,7 @@ SHOWN: Final = 20
 
 
 @dataclass(frozen=True)
-class Still:
+class StillRunning:
     """The work that is still running in the scope of a pause.
 
     ``more``: whether more jobs are running than ``jobs`` lists. ``claims``: the claims that began before the pause and
@@ -42,7 +42,7 @@ class Still:
         return not self.jobs and not self.claims
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         if not self.jobs:
             return "a claim made before the pause is still being committed"
         count = f"more than {SHOWN} jobs" if self.more else counted(len(self.jobs), "job")
@@ -62,7 +62,7 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
     claims: frozenset[str] | None = None
     with interruptible() as interrupted, Progress() as progress:
         while True:
-            still: Still | None = None
+            still: StillRunning | None = None
             trouble: DatabaseError | None = None
             try:
                 still = _look(database, timezone, queue, claims)
@@ -72,7 +72,7 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
             waited = timedelta(seconds=database.clock.monotonic() - began)
             if interrupted() or (still and still.quiet) or waited >= span:
                 break
-            progress.say(f"waiting, {rough(waited)} of {duration_text(span)}: {still.said if still else trouble}")
+            progress.say(f"waiting, {rough(waited)} of {duration_text(span)}: {still.text if still else trouble}")
             sleep(min(POLL_S, (span - waited).total_seconds()))
     if still is not None and still.quiet:
         complain(f"quiet after {rough(waited)}: nothing is running")
@@ -83,13 +83,13 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
     if trouble is not None:
         raise trouble
     assert still is not None
-    complain(f"not quiet after {rough(waited)}: {still.said}; the pause is still in effect: {undo} ends it")
+    complain(f"not quiet after {rough(waited)}: {still.text}; the pause is still in effect: {undo} ends it")
     for line in _table(still):
         complain(line)
     raise typer.Exit(1)
 
 
-def _look(database: Database, timezone: str, queue: str | None, before: frozenset[str] | None) -> Still:
+def _look(database: Database, timezone: str, queue: str | None, before: frozenset[str] | None) -> StillRunning:
     # Read the claims first. If a claim commits between the two reads, its jobs are among the running ones.
     with database.read() as connection:
         flying = operating.claims_in_flight(connection)
@@ -97,10 +97,10 @@ def _look(database: Database, timezone: str, queue: str | None, before: frozense
         times = Times(database_now(connection), timezone)
         rows = listing.running_jobs(connection, SHOWN + 1, queue, with_exec=False)  # pauses do not stop cron lines
     # Claims that began after the first check have seen the pause, so they do not count.
-    return Still(rows[:SHOWN], len(rows) > SHOWN, flying if before is None else flying & before, times)
+    return StillRunning(rows[:SHOWN], len(rows) > SHOWN, flying if before is None else flying & before, times)
 
 
-def _table(still: Still) -> list[str]:
+def _table(still: StillRunning) -> list[str]:
     here = Identity.here()
     rows = [
         [

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.cli.options import schedule_names
 from cronjobs.desk.cli.project_database import by_hand
-from cronjobs.desk.insight.saying import in_full
+from cronjobs.desk.insight.formatting import in_full
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.checking import name_fault

@@ -83,7 +83,7 @@ def _doubt(times: Times, last_tick: datetime | None) -> None:
     If the clock is far ahead, every row looks old.
     """
     assert last_tick is not None
-    complain(f"it is {times.said} by the database's clock, and the last tick began {times.ago(last_tick)}")
+    complain(f"it is {times.now_text} by the database's clock, and the last tick began {times.ago(last_tick)}")
     if is_interactive():
         typer.confirm("Is the clock right, and should the old rows be deleted?", abort=True, err=True)
 
@@ -134,4 +134,4 @@ def _lines(rows: Sequence[Mapping[str, Any]], times: Times, retention: Retention
                 cells.insert(2, times.clock(row["oldest"]))
             lines.append(cells)
     said = "would be deleted" if dry_run else "deleted"
-    return [f"{said}, by the retention periods as of {times.said}:", *table(lines, header, room=width())]
+    return [f"{said}, by the retention periods as of {times.now_text}:", *table(lines, header, room=width())]

@@ -16,7 +16,7 @@ from cronjobs.desk.cli.pauses import (
     target,
 )
 from cronjobs.desk.cli.project_database import our_database
-from cronjobs.desk.insight.saying import in_full
+from cronjobs.desk.insight.formatting import in_full
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database

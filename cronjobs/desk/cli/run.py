@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from cronjobs.clock import SYSTEM
-from cronjobs.desk.cli import typed
+from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.options import Source, schedule_or_type_names
 from cronjobs.desk.cli.output import block, safe
 from cronjobs.desk.cli.progress import Bar
 from cronjobs.desk.cli.project_database import operator, our_database
-from cronjobs.desk.cli.run_target import CannotTell, job_of
+from cronjobs.desk.cli.run_target import NoRunnableTarget, job_of
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config import trust
@@ -23,7 +23,7 @@ from cronjobs.engine.execution.foreground_claim import CannotRun, UnknownType, b
 from cronjobs.engine.execution.live_output import Streams, live_streams
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import job_types
-from cronjobs.engine.tick.extras import LAST_S, Over, beside_jobs
+from cronjobs.engine.tick.extras import LAST_S, RunSummary, extras_of_job
 from cronjobs.engine.tick.foreground import Foreground, RunResult, signals_wait
 from cronjobs.engine.tick.log import Log, start_reporter
 from cronjobs.errors import UsageError
@@ -59,7 +59,7 @@ def run(
 
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """
-    arguments = None if payload is None else typed.payload(payload)
+    arguments = None if payload is None else parse_values.payload(payload)
     by_id = target.isascii() and target.isdigit() and not schedule
     if by_id and arguments is not None:
         raise UsageError("an existing job already has a payload: use --payload only with a TYPE or SCHEDULE")
@@ -79,7 +79,7 @@ def run(
                     job = begin_new(
                         database, new, settings.run, known, locked_by=locked_by, alone=alone, actor=operator()
                     )
-            except (UnknownType, CannotTell):
+            except (UnknownType, NoRunnableTarget):
                 for fault in known.faults:
                     streams.say(safe(f"{fault.where}: {fault.what}", 1000))
                 raise
@@ -87,7 +87,7 @@ def run(
             below = Bar(say, streams.err.outside)
             streams.out.before = streams.err.before = below.make_way
             log = Log(settings.log).write
-            extras = beside_jobs(settings, database, log)
+            extras = extras_of_job(settings, database, log)
             done = Foreground(
                 database,
                 settings,
@@ -96,14 +96,14 @@ def run(
                 by_hand=not by_id,
                 claimed=claimed,
                 streams=streams,
-                emit=extras.listening(log),
+                emit=extras.forwarding(log),
                 on_progress=None if hushed else below.show,
                 on_start=start_reporter(log, extras),
                 on_end=extras.ended,
             ).run()
             below.make_way("")
-        _tell(done, streams, say)
-        extras.end(Over(SYSTEM.monotonic() + LAST_S))
+        _print_result(done, streams, say)
+        extras.end(RunSummary(SYSTEM.monotonic() + LAST_S))
     failed = 1 if done.signal is None else 128 + done.signal
     leaving.leave(0 if done.succeeded else failed, stuck=False)
 
@@ -114,7 +114,7 @@ def _number(digits: str) -> int:
     return int(digits)
 
 
-def _tell(done: RunResult, streams: Streams, say: Callable[[str], None]) -> None:
+def _print_result(done: RunResult, streams: Streams, say: Callable[[str], None]) -> None:
     """Print the traceback, then one line that says what became of the job."""
     trace = getattr(done.outcome, "traceback", None)
     if trace and done.signal is None:

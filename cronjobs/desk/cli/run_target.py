@@ -18,14 +18,17 @@ from cronjobs.errors import UsageError
 from cronjobs.text import one_line
 
 
-class CannotTell(UsageError):
+class NoRunnableTarget(UsageError):
     """There is no such target, or its type cannot run, perhaps because a handler failed to import."""
 
 
 def job_of(
     settings: Settings, known: JobTypes, target: str, arguments: dict[str, Any] | None, schedule: bool
 ) -> tuple[NewJob, bool]:
-    """Return the job for *target*, and whether no other job of its schedule may run meanwhile. Raises CannotTell."""
+    """Return the job for *target*, and whether no other job of its schedule may run meanwhile.
+
+    Raises NoRunnableTarget.
+    """
     by = f"cli:{operator()}"
     found = settings.schedules.get(target)
     # The job type of an inline command has its schedule's name. The name then means the schedule, which has the payload
@@ -35,9 +38,11 @@ def job_of(
         _check_payload(known, target, arguments or {})
         return replace(new_job(target, arguments or {}), enqueued_by=by), False
     if found is None:
-        raise CannotTell(_unknown(settings, known, target, schedule))
+        raise NoRunnableTarget(_unknown(settings, known, target, schedule))
     if found.job not in known.types:
-        raise CannotTell(f'schedule {target} names the job type "{one_line(found.job, 100)}", which cannot run here')
+        raise NoRunnableTarget(
+            f'schedule {target} names the job type "{one_line(found.job, 100)}", which cannot run here'
+        )
     new = job_for(found, SYSTEM.now())  # begin_new replaces this time with the database's time
     if arguments is not None:
         new = replace(new, payload=arguments)

@@ -25,7 +25,7 @@ from cronjobs.desk.cli.output import (
 )
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.status_json import run_object
-from cronjobs.desk.insight.saying import on_the_clock
+from cronjobs.desk.insight.formatting import on_the_clock
 from cronjobs.desk.insight.schedule_facts import PRUNED, RunFacts, last_runs
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.fields import zone_exists

@@ -54,7 +54,7 @@ def head_lines(health: Health, settings: Settings, address: str, times: Times, *
     whose = [f"{name} {safe(value)}" for name in ("project", "environment") if (value := getattr(health, name))]
     lines = labelled("database", wrapped(safe(address), room))
     lines += labelled("", wrapped(", ".join([*whose, f"tables {health.schema_revision}"]), room))
-    lines += labelled("now", [times.said])
+    lines += labelled("now", [times.now_text])
     lines.append("")
     unknown = [each for each in found if each.ack is None]
     known = [each for each in found if each.ack is not None]

@@ -65,7 +65,7 @@ def systemd(
         write(_shown(made, user))
     else:
         _put(made, out)
-    _tell_how(made, user, out)
+    _print_next_steps(made, user, out)
     if owner == "root" and not user:
         complain("User=root: jobs will run as root. For another user's units, run this command as that user")
     if "CRONJOBS_DATABASE_URL" in os.environ:
@@ -94,7 +94,7 @@ def _put(made: Units, folder: Path) -> None:
         echo(str(file))
 
 
-def _tell_how(made: Units, user: bool, out: Path | None) -> None:
+def _print_next_steps(made: Units, user: bool, out: Path | None) -> None:
     control = "systemctl --user" if user else "sudo systemctl"
     if out is None:
         folder = '"$HOME/.config/systemd/user"' if user else "units"

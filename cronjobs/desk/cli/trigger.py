@@ -11,13 +11,13 @@ from typing import Annotated, NoReturn
 import typer
 from sqlalchemy import Connection
 
-from cronjobs.desk.cli import typed
+from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.known_types import warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
 from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.pauses import say_paused
 from cronjobs.desk.cli.project_database import by_hand, our_database
-from cronjobs.desk.insight.saying import in_full
+from cronjobs.desk.insight.formatting import in_full
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
@@ -87,8 +87,8 @@ def backfill(
     """
     with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
         now = database.clock.now()
-        begin = typed.instant(first, settings.timezone, "--from", past_until=now)
-        end = typed.instant(last, settings.timezone, "--to", past_until=now)
+        begin = parse_values.instant(first, settings.timezone, "--from", past_until=now)
+        end = parse_values.instant(last, settings.timezone, "--to", past_until=now)
         with database.write() as connection:
             filling = fill.backfill(
                 connection,
@@ -106,7 +106,7 @@ def backfill(
         runs = [instant.isoformat() for instant in filling.run]
         echo_json({"schedule": schedule, "dry_run": dry_run, "run": runs, "done_before": filling.done})
     else:
-        _tell(filling, settings.timezone, dry_run=dry_run)
+        _print_filling(filling, settings.timezone, dry_run=dry_run)
     if filling.settled_until is not None:
         until = in_full(filling.settled_until, settings.timezone)
         complain(f"--to is later than {until}, up to which ticks have settled {schedule}: they run what comes after")
@@ -133,7 +133,7 @@ def _in_file(schedule: str, schedules: Collection[str]) -> Iterator[None]:
         raise
 
 
-def _tell(filling: fill.Filling, timezone: str, *, dry_run: bool) -> None:
+def _print_filling(filling: fill.Filling, timezone: str, *, dry_run: bool) -> None:
     jobs = counted(len(filling.run), "job") + " would be" * dry_run
     echo(f"{jobs} enqueued; {filling.done} of the occurrences in the range had already run")
     if dry_run:

@@ -22,7 +22,7 @@ from cronjobs.model import rough
 from cronjobs.text import visible
 
 
-class TickFails(CronjobsError):
+class TrialTickFailed(CronjobsError):
     """A trial tick failed in cron's environment. The command exits with the tick's code if that is 3 or 4, else 1."""
 
     def __init__(self, tick: BareTick) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.insight.formatting import LocalTimes, safe
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.saying import LocalTimes, safe
 from cronjobs.engine.rules.causes import Cause, cause_of, causes
 from cronjobs.engine.store import causes as store
 

@@ -106,14 +106,14 @@ def misfits(settings: Settings, known: JobTypes, file: str) -> list[tuple[str, P
     ]
 
 
-class NeverBegins(NamedTuple):
+class TimeoutTooLong(NamedTuple):
     """A timeout that fits no tick, and the job type that has it."""
 
     job_type: str
     problem: Problem
 
 
-def never_begin(settings: Settings, known: JobTypes, file: str) -> list[NeverBegins]:
+def never_begin(settings: Settings, known: JobTypes, file: str) -> list[TimeoutTooLong]:
     """Return the job types whose jobs never start, since their timeouts fit no tick."""
     return list(_timeouts(_Place(settings, file), settings, known))
 
@@ -237,7 +237,7 @@ def _timed(schedules: Mapping[str, ScheduleSettings], known: JobTypes) -> Iterat
             yield _Timed(given, schedule.timeout, (f"schedules.{name}.timeout",))
 
 
-def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[NeverBegins]:
+def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[TimeoutTooLong]:
     """Find timeouts that fit no tick. A job starts only if it can end within the budget, after START_UP."""
     run = settings.run
     for timed in _timed(settings.schedules, known):
@@ -252,7 +252,7 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ne
                     "run.long_jobs is 0: the job would never start. Raise long_jobs, shorten the timeout, or raise "
                     "the budget"
                 )
-                yield NeverBegins(name, place.problem(text, *timed.places))
+                yield TimeoutTooLong(name, place.problem(text, *timed.places))
         elif timed.timeout + grace + START_UP > run.budget:
             more = f" and {duration_text(grace)} to stop its process leave" if grace else " leaves"
             own = (
@@ -265,7 +265,7 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ne
                 "start, so the job would never run. Set it to at most "
                 f"{duration_text(run.budget - grace - START_UP)}{own}"
             )
-            yield NeverBegins(name, place.problem(text, *timed.places))
+            yield TimeoutTooLong(name, place.problem(text, *timed.places))
 
 
 def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:

@@ -48,7 +48,7 @@ class Setting(NamedTuple):
         return self.source != DEFAULT
 
 
-class Given(NamedTuple):
+class Overrides(NamedTuple):
     """The command-line options and environment variables that override the file."""
 
     config: Path | None
@@ -56,13 +56,13 @@ class Given(NamedTuple):
     environ: Mapping[str, str]
 
 
-def effective(settings: Settings, given: Given) -> list[Setting]:
+def effective(settings: Settings, given: Overrides) -> list[Setting]:
     """Return every key that applies to this project, in the order of ``keys.file``, with secrets masked."""
     return list(_Reading(settings, given).all())
 
 
 class _Reading:
-    def __init__(self, settings: Settings, given: Given) -> None:
+    def __init__(self, settings: Settings, given: Overrides) -> None:
         self._settings, self._given = settings, given
         env_file = settings.contents.get(settings.env_file) if settings.env_file is not None else None
         self._env_file = read_env_file(text_of(env_file))[0] if env_file is not None else {}

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from cronjobs.desk.insight.explain_facts import Explanation, JobLife
 from cronjobs.desk.insight.explain_job import brief_job, explain_job
 from cronjobs.desk.insight.explain_phrases import name
+from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.job_evidence import job_life
-from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.desk.insight.schedule_history import is_due
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.timing import Timing, next_after, timing

@@ -101,7 +101,7 @@ class AttemptFacts:
 
 
 @dataclass(frozen=True)
-class PassedOver:
+class NotStartedRecord:
     """The last tick that recorded the job as due but not started."""
 
     tick: TickFacts
@@ -112,7 +112,7 @@ class PassedOver:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class JobsAhead:
     """How many due jobs ticks claim before this one.
 
     ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. Jobs
@@ -125,7 +125,7 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class Turn:
+class AwaitedJob:
     """The job of the same schedule that this job waits for. ``running``: whether that job has begun."""
 
     job_id: int
@@ -202,7 +202,7 @@ class JobFacts:
     held: tuple[datetime, PauseFacts] | None = None  # the pause that delayed the first attempt, and since when
     known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None
-    passed_over: PassedOver | None = None
+    passed_over: NotStartedRecord | None = None
     type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here
     out_of_reach: Excluded | None = None
     misfit_since: datetime | None = None  # when a tick first found that the payload does not fit the handler
@@ -211,8 +211,8 @@ class JobFacts:
     runner_gone: bool = False  # this host can prove that the runner's process has ended
     cluster_worker: str | None = None  # the cluster worker of the running attempt; "" while it waits for one
     executor: str | None = None  # the executor of a waiting job's type
-    turn_after: Turn | None = None
-    ahead: Ahead | None = None
+    turn_after: AwaitedJob | None = None
+    ahead: JobsAhead | None = None
     long_places: int | None = None  # for a long job: how many long jobs a host may run at once
 
 
@@ -291,7 +291,7 @@ class OccurrenceFacts:
 
 
 @dataclass(frozen=True)
-class MadeFor:
+class OccurrenceOfJob:
     """A ledger row that names the job."""
 
     schedule: str
@@ -307,7 +307,7 @@ class JobLife:
     timezone: str
     around: Now
     job: JobFacts | None
-    rows: tuple[MadeFor, ...] = ()
+    rows: tuple[OccurrenceOfJob, ...] = ()
     settler: TickFacts | None = None
     pruned_dead: datetime | None = None
 

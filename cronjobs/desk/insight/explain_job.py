@@ -10,20 +10,20 @@ from itertools import groupby
 from typing import Final
 
 from cronjobs.desk.insight.explain_facts import (
-    Ahead,
     AttemptFacts,
     Explanation,
     JobFacts,
     JobLife,
-    MadeFor,
+    JobsAhead,
     Now,
+    OccurrenceOfJob,
     TypeFacts,
     plain,
 )
 from cronjobs.desk.insight.explain_obstacles import settling
 from cronjobs.desk.insight.explain_phrases import enqueued_by, late, name, pause, ran_early_words, triggered, who
+from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.kept_from_starting import did_not_start
-from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.error_groups import class_and_text, says_class
@@ -77,7 +77,7 @@ def row_gone(pruned_dead: datetime | None, times: LocalTimes, around: Now) -> st
     return f"Its row was deleted (succeeded jobs are kept for {kept}), so how it ended is no longer recorded."
 
 
-def _origin(life: JobLife, job: JobFacts | None, made: MadeFor | None, times: LocalTimes) -> str:
+def _origin(life: JobLife, job: JobFacts | None, made: OccurrenceOfJob | None, times: LocalTimes) -> str:
     if job is not None and job.job_type.startswith(EXEC_PREFIX):
         by = f", by {name(job.enqueued_by)}" if job.enqueued_by else ""
         return f"Job {life.job_id} is a run of cronjobs exec {name(job.job_type.removeprefix(EXEC_PREFIX))}{by}."
@@ -399,7 +399,7 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]
 
 
-def _ahead(ahead: Ahead | None) -> str:
+def _ahead(ahead: JobsAhead | None) -> str:
     """Return text such as "275 due jobs with a better priority come first; after them "."""
     if ahead is None:
         return ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.explain_facts import Ahead, JobFacts, Turn
+from cronjobs.desk.insight.explain_facts import AwaitedJob, JobFacts, JobsAhead
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import reached
@@ -38,7 +38,7 @@ def with_obstacles(
     if place is None:
         return job
     if place.first_id is not None:
-        return replace(job, turn_after=Turn(place.first_id, bool(place.running)))
+        return replace(job, turn_after=AwaitedJob(place.first_id, bool(place.running)))
     return replace(job, ahead=_ahead(connection, job, place.priority, settings, types().types, runnable))
 
 
@@ -49,7 +49,7 @@ def _ahead(
     settings: Settings,
     types: Mapping[str, JobType],
     runnable: Collection[str] | None,
-) -> Ahead | None:
+) -> JobsAhead | None:
     running = running_by_key(connection) if settings.limits else {}
     better = earlier = 0
     more = False
@@ -67,7 +67,7 @@ def _ahead(
             before = [row for row in could if (row.run_at, row.id) < (job.run_at, job.id)]
             earlier += len(before)
             more |= lane.count > len(lane.rows) and (lane.rows[-1].run_at, lane.rows[-1].id) < (job.run_at, job.id)
-    return Ahead(better, earlier, more) if better or earlier else None
+    return JobsAhead(better, earlier, more) if better or earlier else None
 
 
 def unsettled_effect(connection: Connection, error_type: str | None, error: str | None) -> str | None:

@@ -34,8 +34,8 @@ from cronjobs.desk.insight.explain_phrases import (
     triggered,
     who,
 )
+from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.kept_from_starting import did_not_start
-from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, NOT_MADE_UP, ON_TIME_WITHIN, RAN_EARLY, ran_early
 from cronjobs.model import duration_text, rough
 from cronjobs.text import one_line

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cronjobs.desk.insight.explain_facts import PauseFacts, TickFacts, Triggered
-from cronjobs.desk.insight.saying import LocalTimes, on_the_clock
+from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
 from cronjobs.engine.rules.occurrences import early_words
 from cronjobs.model import Status, rough
 from cronjobs.text import one_line

@@ -12,8 +12,8 @@ from cronjobs.desk.insight.explain_facts import Explanation, JobFacts, Now, Type
 from cronjobs.desk.insight.explain_job import job_sentences, type_reasons
 from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_phrases import name
+from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.job_evidence import job_facts, surroundings, type_facts
-from cronjobs.desk.insight.saying import LocalTimes
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import explaining

@@ -20,8 +20,8 @@ from cronjobs.desk.insight.same_cause import (
 )
 from cronjobs.desk.insight.watched import Watched, since_a_run, ticking, without_a_run
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
 from cronjobs.engine.rules.pausing import what
-from cronjobs.engine.rules.standing import Happened, JobNow, NotRun
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.store.given_up import DROPPED
 from cronjobs.model import rough
@@ -133,19 +133,19 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True)
-class _Missing:
+class _ScheduleMissing:
     """A schedule that missed runs in an ``outage``, or that a wrong clock ran ``early``."""
 
     name: str
-    outage: Happened | None
-    early: Happened | None
+    outage: OccurrenceResult | None
+    early: OccurrenceResult | None
 
     @property
     def since(self) -> datetime:
         return min(row.first_for for row in (self.outage, self.early) if row is not None)
 
 
-def _missing(found: Watched) -> Iterator[_Missing]:
+def _missing(found: Watched) -> Iterator[_ScheduleMissing]:
     """Find schedules with missed or early runs and no successful run since."""
     for schedule in found.schedules:
         by_hand = found.covered.get(schedule.name)
@@ -154,10 +154,10 @@ def _missing(found: Watched) -> Iterator[_Missing]:
         outage = next((row for row in rows if not row.ran_early), None)
         early = next((row for row in reversed(rows) if row.ran_early), None)
         if rows:
-            yield _Missing(schedule.name, outage, early)
+            yield _ScheduleMissing(schedule.name, outage, early)
 
 
-def _make_up(missing: _Missing) -> str:
+def _make_up(missing: _ScheduleMissing) -> str:
     """Return the command that runs the newest missed occurrence. A trigger would make a job for the present instead."""
     if missing.outage is None:  # the occurrence ran, though early, so backfill would not run it again
         return typed("cronjobs trigger", missing.name)
@@ -172,7 +172,7 @@ def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Find
         for name, each in health.watch.not_run.items()
         if (name not in health.watch.without_run or name in same.not_late)
         and name not in same.waiting
-        and not _said_already(each.job, health, every)
+        and not _is_reported_elsewhere(each.job, health, every)
     }
     if not found:
         return
@@ -190,7 +190,7 @@ def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Find
     )
 
 
-def _why_not(schedule: str, found: NotRun, health: Health) -> str:
+def _why_not(schedule: str, found: UnrunOccurrences, health: Health) -> str:
     job, now = found.job, health.now
     if job is None:
         stored = next((each for each in health.watch.schedules if each.name == schedule), None)
@@ -207,7 +207,7 @@ def _why_not(schedule: str, found: NotRun, health: Health) -> str:
     return f"{its} has been due and waiting for {rough(now - job.run_at)}"
 
 
-def _said_already(job: JobNow | None, health: Health, every: timedelta) -> bool:
+def _is_reported_elsewhere(job: JobNow | None, health: Health, every: timedelta) -> bool:
     """Whether another finding says why *job* did not run."""
     if job is None:
         return False

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from cronjobs.desk.insight.check_config import NeverBegins
+from cronjobs.desk.insight.check_config import TimeoutTooLong
+from cronjobs.desk.insight.excluded_jobs import BeyondOptions
 from cronjobs.desk.insight.findings_of_extras import Findings
-from cronjobs.desk.insight.out_of_reach import BeyondOptions
 from cronjobs.desk.insight.slow_runs import SlowRun
-from cronjobs.desk.insight.waiting import LateGroup, Queue, Stranded
+from cronjobs.desk.insight.waiting import LateGroup, Queue, StrandedJobs
 from cronjobs.desk.insight.watched import Watched
 from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.rules.concurrency import Limit
@@ -18,7 +18,7 @@ from cronjobs.engine.rules.crashing_types import Crashing
 from cronjobs.engine.store.acks import StoredAck
 from cronjobs.engine.store.failing_types import FailingType
 from cronjobs.engine.store.misfits import WaitingMisfits
-from cronjobs.engine.store.schedule_health import Survey
+from cronjobs.engine.store.schedule_health import ScheduleSurvey
 from cronjobs.errors import Problem
 
 
@@ -44,18 +44,18 @@ class Health:
     unresolved: dict[str, int]  # type that no recent tick knew → due jobs
     dead: dict[str, int]
     pauses: list[dict[str, Any]]
-    schedules: Survey
+    schedules: ScheduleSurvey
     next: list[tuple[datetime, str]]  # the schedules to fire next, at most gathering.NEXT_SHOWN
     faults: tuple[Fault, ...] = field(default=())
     schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)  # job type, misfit in the file here
-    never_begin: list[NeverBegins] = field(default_factory=list)  # timeouts in the file here that fit no tick
+    never_begin: list[TimeoutTooLong] = field(default_factory=list)  # timeouts in the file here that fit no tick
     judged_by_ticks: bool = False  # whether ticks recorded their types; if not, the types registered here count
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # unknown type → active schedules
     unknown_since: dict[str, datetime] = field(default_factory=dict)  # unknown type → since when its work has waited
     gone: dict[str, datetime] = field(default_factory=dict)  # unknown type → when a tick first lacked it
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
     late: list[LateGroup] = field(default_factory=list)  # except those out of reach
-    stranded: list[Stranded] = field(default_factory=list)  # late jobs that none of the hosts now ticking can run
+    stranded: list[StrandedJobs] = field(default_factory=list)  # late jobs that none of the hosts now ticking can run
     slower: list[SlowRun] = field(default_factory=list)
     silent: dict[str, datetime] = field(default_factory=dict)  # steady host that stopped ticking → since when
     slow: dict[str, timedelta] = field(default_factory=dict)  # job type → typical run, too long for the lease

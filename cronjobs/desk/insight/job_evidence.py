@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.insight.excluded_jobs import options_against
 from cronjobs.desk.insight.explain_facts import (
     AttemptFacts,
     AuditEntry,
@@ -16,16 +17,15 @@ from cronjobs.desk.insight.explain_facts import (
     JobFacts,
     JobLife,
     LedgerFacts,
-    MadeFor,
+    NotStartedRecord,
     Now,
-    PassedOver,
+    OccurrenceOfJob,
     PauseFacts,
     TickFacts,
     Triggered,
     TypeFacts,
 )
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here
-from cronjobs.desk.insight.out_of_reach import options_against
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_history import (
     ends_at,
@@ -159,7 +159,7 @@ def job_facts(
 
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
-) -> tuple[dict[int, PassedOver], dict[int, Excluded]]:
+) -> tuple[dict[int, NotStartedRecord], dict[int, Excluded]]:
     """Return two maps: job to the last tick that recorded why it did not start it; job to options that exclude it.
 
     The second map has only the jobs that the options of all ticks exclude. If *rows* has a single job, the first map
@@ -174,7 +174,7 @@ def _passed_over(
         return {}, {}
     begin = min(row.run_at for row in asked) - explaining.LONGEST_TICK
     records = explaining.records_between(connection, begin, max(due.values()))
-    found: dict[int, PassedOver] = {}
+    found: dict[int, NotStartedRecord] = {}
     beyond: dict[int, Excluded] = {}
     for row in asked:
         since_due = [tick for tick in records if row.run_at <= tick.finished_at <= due[row.id]]
@@ -186,7 +186,7 @@ def _passed_over(
         for tick in since_due:
             entry = entry_for(tick.not_started, **_place(row))
             if entry is not None and (why := in_words(entry)) is not None:
-                found[row.id] = PassedOver(
+                found[row.id] = NotStartedRecord(
                     tick_facts(tick),
                     why + (_after_others(tick.did) if entry["why"] == OUT_OF_TIME else ""),
                     too_short=entry["why"] == TOO_SHORT,
@@ -285,7 +285,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     if job is not None:
         job = with_triggered(in_detail(connection, job, types), _triggered_since(connection, job))
     made_for = tuple(
-        MadeFor(row.schedule, _zone_of(row.definition, settings.timezone), ledger_facts(row)) for row in rows
+        OccurrenceOfJob(row.schedule, _zone_of(row.definition, settings.timezone), ledger_facts(row)) for row in rows
     )
     maker = next((row for row in rows if row.outcome == "enqueued"), None)
     settler = None if maker is None else settler_of(connection, maker)

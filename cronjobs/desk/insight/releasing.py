@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from cronjobs.desk.insight.saying import Times, host_of, safe
+from cronjobs.desk.insight.formatting import Times, host_of, safe
 from cronjobs.engine.host.identity import Identity, is_gone
 from cronjobs.engine.store.operating import HeldJob
 from cronjobs.engine.tick.runners import lease_is_wrong

@@ -9,13 +9,13 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.config.settings import ScheduleSettings
-from cronjobs.engine.rules.standing import (
+from cronjobs.engine.rules.occurrence_results import (
     DEFAULT_GRACE,
     SAID_ELSEWHERE,
     ByHand,
-    Happened,
     JobNow,
-    NotRun,
+    OccurrenceResult,
+    UnrunOccurrences,
     covered_by,
     standing,
     waited_for,
@@ -33,9 +33,9 @@ PAGE: Final = 100  # rows read at a time when reading further back
 PAGES: Final = 50  # read at most this many pages, if no run succeeded and operators dealt with all of the runs
 
 
-def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> dict[int, list[Happened]]:
+def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> dict[int, list[OccurrenceResult]]:
     """Map each schedule's id to its newest ledger rows, back to the last success but at most RUNS_LOOKED_AT."""
-    found: dict[int, list[Happened]] = {}
+    found: dict[int, list[OccurrenceResult]] = {}
     ids = [each.id for each in schedules]
     for rows in (FEW, RUNS_LOOKED_AT):
         for first in range(0, len(ids), ASKED_AT_ONCE):
@@ -44,14 +44,17 @@ def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> 
     return found
 
 
-def _ran_well(row: Happened) -> bool:
+def _ran_well(row: OccurrenceResult) -> bool:
     """Whether this row makes all older rows irrelevant to findings."""
     return row.went_well and row.outcome == "enqueued"
 
 
 def not_run(
-    connection: Connection, schedules: Sequence[StoredSchedule], lately: dict[int, list[Happened]], now: datetime
-) -> dict[str, NotRun]:
+    connection: Connection,
+    schedules: Sequence[StoredSchedule],
+    lately: dict[int, list[OccurrenceResult]],
+    now: datetime,
+) -> dict[str, UnrunOccurrences]:
     """Find schedules with an occurrence that did not run and that nobody has dealt with. Return facts by name.
 
     Missed runs and dead jobs are left out, since they have their own findings.
@@ -63,7 +66,7 @@ def not_run(
     heads: dict[str, JobNow] = {}
     for first in range(0, len(asked), ASKED_AT_ONCE):
         heads |= store.heads(connection, [each.name for each in asked[first : first + ASKED_AT_ONCE]])
-    found: dict[str, NotRun] = {}
+    found: dict[str, UnrunOccurrences] = {}
     for each in asked:
         head, grace = _of(each, heads)
         judged = standing(lately[each.id], head, now, grace)
@@ -84,11 +87,11 @@ def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetim
     return covered_by(store.triggered(connection, stored.name), now, _of(stored, {})[1])
 
 
-def as_ledger_row(schedule_id: int, run: ByHand) -> Happened | None:
+def as_ledger_row(schedule_id: int, run: ByHand) -> OccurrenceResult | None:
     """Return a run triggered by hand as a ledger row, or None if its job was pruned."""
     if run.job is None:
         return None
-    return Happened(schedule_id, run.at, run.at, "enqueued", None, run.at, run.job.id, run.job)
+    return OccurrenceResult(schedule_id, run.at, run.at, "enqueued", None, run.at, run.job.id, run.job)
 
 
 def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
@@ -115,13 +118,13 @@ def _of(stored: StoredSchedule, heads: Mapping[str, JobNow]) -> tuple[JobNow | N
 def _further_back(
     connection: Connection,
     schedule_id: int,
-    rows: Sequence[Happened],
+    rows: Sequence[OccurrenceResult],
     head: JobNow | None,
     now: datetime,
     grace: timedelta,
-) -> list[Happened]:
+) -> list[OccurrenceResult]:
     """Read rows older than *rows*, back to a row that decides whether something did not run."""
-    more: list[Happened] = []
+    more: list[OccurrenceResult] = []
     page = list(rows)
     well: set[int] = set()
     for _ in range(PAGES):
@@ -134,7 +137,7 @@ def _further_back(
     return more
 
 
-def _is_well(row: Happened, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
+def _is_well(row: OccurrenceResult, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
     """Whether neither this row nor the other rows of its job show that something did not run."""
     if row.ran_early:
         return False

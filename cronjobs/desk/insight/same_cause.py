@@ -19,7 +19,7 @@ from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import Watched, last_ticking, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.rules.standing import Happened, JobNow, failed_runs
+from cronjobs.engine.rules.occurrence_results import JobNow, OccurrenceResult, failed_runs
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
@@ -132,7 +132,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
     )
 
 
-def _has_died(rows: Sequence[Happened]) -> bool:
+def _has_died(rows: Sequence[OccurrenceResult]) -> bool:
     since = takewhile(lambda row: not row.succeeded, rows)
     return any(_is_dead(row.job) for row in since)
 
@@ -160,7 +160,7 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 class FailingRuns:
     """A schedule's last runs, all failed, newest first. ``most``: the ``warn_after_failures`` that they reached."""
 
-    rows: list[Happened]
+    rows: list[OccurrenceResult]
     most: int
 
     @property

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Final
 
+from cronjobs.desk.insight.formatting import Times, status_word
 from cronjobs.desk.insight.instants import since_instant
-from cronjobs.desk.insight.saying import Times, status_word
 from cronjobs.engine.rules.causes import KEY_DIGITS
 from cronjobs.engine.store.listing import Filter
 from cronjobs.errors import UsageError

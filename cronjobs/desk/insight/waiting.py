@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.desk.insight.excluded_jobs import BeyondOptions, out_of_reach
 from cronjobs.desk.insight.judged_types import JudgedTypes
-from cronjobs.desk.insight.out_of_reach import BeyondOptions, out_of_reach
 from cronjobs.desk.insight.watched import late_after
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.concurrency import Limit, held_back
@@ -86,7 +86,7 @@ class QueueFacts:
 
 
 @dataclass(frozen=True)
-class Stranded:
+class StrandedJobs:
     """Late jobs that none of the hosts now ticking can run. ``host`` could run them, but last ticked ``at``."""
 
     group: LateGroup
@@ -96,19 +96,19 @@ class Stranded:
 
 def stranded(
     connection: Connection, late: Sequence[LateGroup], at_work: Sequence[Mapping[str, Any]], ticks: Sequence[Any]
-) -> list[Stranded]:
+) -> list[StrandedJobs]:
     """Return the groups of *late* jobs that none of the hosts now ticking can run.
 
     *at_work*: the last ticks of the hosts that are ticking now. *ticks*: the last tick of every host.
     """
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in ticks}
-    found: list[Stranded] = []
+    found: list[StrandedJobs] = []
     for group in late:
         if not _only_elsewhere(group, at_work):
             continue
         knew = last_tick_that_knew(connection, group.job_type) if len(found) < STRANDED_NAMED else None
         host = None if knew is None or knew.host in {tick["host"] for tick in at_work} else knew.host
-        found.append(Stranded(group, host, signs.get(host)))
+        found.append(StrandedJobs(group, host, signs.get(host)))
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.insight.formatting import in_full
 from cronjobs.desk.insight.run_watch import (
     as_ledger_row,
     covered_by_hand,
@@ -18,17 +19,16 @@ from cronjobs.desk.insight.run_watch import (
     not_run,
     ran_by_hand,
 )
-from cronjobs.desk.insight.saying import in_full
 from cronjobs.engine.crontime.timing import newest_between, next_after
+from cronjobs.engine.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences, failed_runs
 from cronjobs.engine.rules.occurrences import ran_early
-from cronjobs.engine.rules.standing import Happened, JobNow, NotRun, failed_runs
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store import listing
 from cronjobs.engine.store import status_facts as store
 from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
-from cronjobs.engine.store.schedule_health import Survey, schedules_by_id
+from cronjobs.engine.store.schedule_health import ScheduleSurvey, schedules_by_id
 from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
 from cronjobs.engine.store.status_facts import Deaths, Killed
 from cronjobs.model import Status
@@ -102,7 +102,7 @@ def silent_hosts(
 
 
 @dataclass(frozen=True)
-class WithoutRun:
+class ScheduleWithoutRun:
     """A schedule past its grace.
 
     ``since``: when the grace ended, or None if unknown. ``job_id``: the occurrence's job.
@@ -120,8 +120,10 @@ class Watched:
 
     schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
-    lately: dict[int, list[Happened]] = field(default_factory=dict)
-    by_trigger: dict[int, list[Happened]] = field(default_factory=dict)  # schedule id → runs by hand, as ledger rows
+    lately: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
+    by_trigger: dict[int, list[OccurrenceResult]] = field(
+        default_factory=dict
+    )  # schedule id → runs by hand, as ledger rows
     covered: dict[str, datetime] = field(default_factory=dict)  # schedule → up to when a run by hand covers misses
     by_hand: dict[str, datetime] = field(default_factory=dict)  # failed schedule → when a successful run was triggered
     fires: bool = True  # whether a recent tick had schedules switched on
@@ -135,8 +137,8 @@ class Watched:
     differ_long: bool = False  # whether hosts' files have differed for more than DIFFERENT_FILES
     differ_since: datetime | None = None  # since when the present files have differed; None if unknown
     waiting: dict[str, datetime] = field(default_factory=dict)  # queue → since when a schedule's job is due there
-    without_run: dict[str, WithoutRun] = field(default_factory=dict)  # schedules past their grace
-    not_run: dict[str, NotRun] = field(default_factory=dict)  # schedules with occurrences that did not run
+    without_run: dict[str, ScheduleWithoutRun] = field(default_factory=dict)  # schedules past their grace
+    not_run: dict[str, UnrunOccurrences] = field(default_factory=dict)  # schedules with occurrences that did not run
     given_up: dict[str, GivenUp] = field(default_factory=dict)  # by kind, only entries that nobody has acknowledged
 
 
@@ -153,7 +155,7 @@ def refusing(connection: Connection, ticks: Sequence[Mapping[str, Any]]) -> dict
 def watch(
     connection: Connection,
     every: timedelta,
-    surveyed: Survey,
+    surveyed: ScheduleSurvey,
     ticks: Sequence[Mapping[str, Any]],
     last_ticks: Sequence[Mapping[str, Any]],
     pauses: Sequence[Mapping[str, Any]],
@@ -236,17 +238,17 @@ def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], la
     return next((at for at in differing if at <= latest), None)
 
 
-def missed(rows: Sequence[Happened]) -> Happened | None:
+def missed(rows: Sequence[OccurrenceResult]) -> OccurrenceResult | None:
     """Return the newest row that was missed or that a wrong clock ran early, or None if a run has succeeded since."""
     return next(filter(without_a_run, since_a_run(rows)), None)
 
 
-def since_a_run(rows: Sequence[Happened]) -> Iterator[Happened]:
+def since_a_run(rows: Sequence[OccurrenceResult]) -> Iterator[OccurrenceResult]:
     """Yield *rows* (newest first) back to the last success."""
     return takewhile(lambda row: not row.went_well, rows)
 
 
-def without_a_run(row: Happened) -> bool:
+def without_a_run(row: OccurrenceResult) -> bool:
     """Whether nothing ran when it was due, because it was missed in an outage or a wrong clock ran it early."""
     return row.outcome == "missed" or row.ran_early
 
@@ -254,7 +256,7 @@ def without_a_run(row: Happened) -> bool:
 _BECAME: Final = {"queued": "waits", "failed": "waits for another try", "running": "runs"}
 
 
-def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> WithoutRun | None:
+def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> ScheduleWithoutRun | None:
     """Return the facts if a schedule with a ``grace`` has not run for its last occurrence in time, else None."""
     if isinstance(stored.definition, dict) and "grace_s" not in stored.definition:
         return None
@@ -264,7 +266,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
             return None
         when = read(stored.name, stored.definition).when
     except ValueError as error:
-        return WithoutRun(f"its definition cannot be read: {error}")
+        return ScheduleWithoutRun(f"its definition cannot be read: {error}")
     grace = grace_of(schedule)
     began = listing.defined_at(connection, stored.name) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)
@@ -299,4 +301,4 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     last_run = store.last_succeeded_for(connection, stored.id)
     after = max(at for at in (began, by_hand, last_run) if at is not None)
     first = next_after(when, after) or last[0]
-    return WithoutRun(f"{due}: {why}", min(first, last[0]) + grace, tuple(jobs.values()), job_id)
+    return ScheduleWithoutRun(f"{due}: {why}", min(first, last[0]) + grace, tuple(jobs.values()), job_id)

@@ -12,7 +12,7 @@ from cronjobs.desk import doors
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
 from cronjobs.desk.insight.watched import Watched, quiet_after, without_a_run
-from cronjobs.engine.rules.standing import Happened
+from cronjobs.engine.rules.occurrence_results import OccurrenceResult
 from cronjobs.engine.store.schedule_runs import next_due
 from cronjobs.installed import if_installed
 
@@ -62,7 +62,7 @@ def badly_off(found: Watched, now: datetime, patience: timedelta) -> list[int]:
     return [each[-1] for each in sorted(graded)]
 
 
-def _grade(rows: Sequence[Happened]) -> int:
+def _grade(rows: Sequence[OccurrenceResult]) -> int:
     """Grade a schedule by its newest ledger row with a result."""
     for row in rows:
         if row.went_well:

@@ -7,7 +7,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.known_databases import remember, require_still_there
-from cronjobs.engine.schema.ready import require_tables
+from cronjobs.engine.schema.ensure_tables import require_tables
 
 
 def open_database(settings: Settings) -> Database:

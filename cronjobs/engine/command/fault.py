@@ -91,7 +91,7 @@ def end(error: Exception) -> NoReturn:
     kept = circumstances.log is not None and log.fault is None
     line = f"{one_line(event.facts['error'], LONGEST)}, at {event.facts['where']}"
     config = circumstances.mailed_for
-    if config is None or Alarm(config).worth_telling(line, SYSTEM.now()):
+    if config is None or Alarm(config).worth_mailing(line, SYSTEM.now()):
         complain(line + (f"; its traceback is in {circumstances.log}" if kept else ""))
         if not kept or {*VERBOSE} & {*sys.argv}:
             complain(text_of(error))

@@ -50,19 +50,19 @@ def is_host() -> bool:
     return apps is not None and bool(apps.apps.app_configs) and apps.apps.is_installed(APP)
 
 
-def said(settings: Any) -> Mapping[str, Any]:
+def cronjobs_settings(settings: Any) -> Mapping[str, Any]:
     """Return ``CRONJOBS`` from Django's *settings*. Errors in it are reported by ``manage.py check``."""
     found = getattr(settings, "CRONJOBS", None)
     return found if isinstance(found, Mapping) else {}
 
 
 def alias(settings: Any) -> str:
-    return str(said(settings).get("database", ALIAS))
+    return str(cronjobs_settings(settings).get("database", ALIAS))
 
 
 def config_file(settings: Any) -> Path | None:
     """Return the configuration file named by Django's *settings*, or None if they name none."""
-    found = said(settings).get("config") or getattr(settings, "CRONJOBS_CONFIG", None)
+    found = cronjobs_settings(settings).get("config") or getattr(settings, "CRONJOBS_CONFIG", None)
     return None if found is None else Path(found)
 
 

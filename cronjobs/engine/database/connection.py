@@ -24,7 +24,7 @@ from sqlalchemy.pool import QueuePool
 from cronjobs.clock import SYSTEM, Clock, sleep
 from cronjobs.engine.database.address import Address
 from cronjobs.engine.database.error_mapping import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
-from cronjobs.engine.database.own_transaction import MARK, Unbroken
+from cronjobs.engine.database.own_transaction import MARK, GuardedBlock
 from cronjobs.engine.database.retrying import patiently
 from cronjobs.engine.database.sqlite_connection import StayingConnection
 from cronjobs.engine.database.sqlite_time_limit import WriteTimeLimit
@@ -154,7 +154,7 @@ class Database(OutOfReach):
                 engine = self.engine.execution_options(cronjobs_begin=opening, schema_translate_map={})
                 with (
                     self._write_postgresql(settle=True, engine=engine) as connection,
-                    Unbroken(connection) as unbroken,
+                    GuardedBlock(connection) as unbroken,
                 ):
                     yield connection, unbroken.check
                 return
@@ -164,7 +164,7 @@ class Database(OutOfReach):
                 self.engine.connect() as connection,
                 WriteTimeLimit(connection, lambda: self._turns.turn(patience), HANDLER_LIMIT_S) as keeper,
                 self._begin_immediate(connection, give_up_at),
-                Unbroken(connection) as unbroken,
+                GuardedBlock(connection) as unbroken,
             ):
 
                 def end() -> None:
@@ -199,7 +199,7 @@ class Database(OutOfReach):
             # Without a transaction number, nothing was written, or COMMIT was never sent.
             if isinstance(error.orig, sqlite3.Error):
                 raise  # an error of the SQLite database that is being copied
-            if number is None or not isinstance(tell(self.address, error), DatabaseUnreachable):
+            if number is None or not isinstance(as_database_error(self.address, error), DatabaseUnreachable):
                 raise
             reason = _reason(self.address, error)
             match self._was_committed(number, life):
@@ -255,7 +255,7 @@ class Database(OutOfReach):
         except DBAPIError as error:
             if isinstance(error.orig, sqlite3.Error) is not self.is_sqlite:
                 raise  # an error of another database, whose block encloses this block or is inside it
-            raise tell(self.address, error) from error
+            raise as_database_error(self.address, error) from error
 
     def close(self) -> None:
         if not self.is_copy:
@@ -409,7 +409,7 @@ def _open_postgresql(connection: Connection) -> None:
     connection.exec_driver_sql(f"{opening}; {_DURABLE}" if options.get("cronjobs_write") else opening)
 
 
-def tell(address: Address, error: DBAPIError) -> DatabaseError:
+def as_database_error(address: Address, error: DBAPIError) -> DatabaseError:
     """Convert a driver's error to an exception with a one-line message. It names the cause and contains no secret."""
     reason = _reason(address, error)
     if address.is_sqlite:

@@ -37,7 +37,7 @@ REFUSED: Final = (
 )
 
 
-class Unbroken:
+class GuardedBlock:
     """A block on *connection*, whose transaction has begun.
 
     It detects whether the transaction is ended inside the block.
@@ -57,7 +57,7 @@ class Unbroken:
             ("before_cursor_execute", self._refuse_statement),
         )
 
-    def __enter__(self) -> Unbroken:
+    def __enter__(self) -> GuardedBlock:
         for what, refuse in self._refusals:
             event.listen(self._connection, what, refuse)
         if self._is_sqlite:

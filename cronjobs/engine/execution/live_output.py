@@ -14,7 +14,7 @@ from cronjobs.engine.execution.output import log_to
 from cronjobs.text import CappedText
 
 
-class Live(io.TextIOBase):
+class LiveStream(io.TextIOBase):
     """A stream that shows at once what is written, and also records it while there is a ``sink``.
 
     Otherwise it behaves like the stream behind it. So ``input()`` and pdb see a terminal if the stream behind it is
@@ -75,8 +75,8 @@ class Live(io.TextIOBase):
 class Streams:
     """The process's stdout and stderr, made live. ``say`` prints lines that are not part of the job's output."""
 
-    out: Live
-    err: Live
+    out: LiveStream
+    err: LiveStream
 
     def say(self, text: str) -> None:
         self.err.show(text + "\n")
@@ -98,7 +98,7 @@ def live_streams() -> Iterator[Streams]:
     Call this before importing handler modules, which may keep references to the streams.
     """
     before = sys.stdout, sys.stderr
-    streams = Streams(Live(sys.stdout), Live(sys.stderr))
+    streams = Streams(LiveStream(sys.stdout), LiveStream(sys.stderr))
     sys.stdout, sys.stderr = streams.out, streams.err
     root = logging.getLogger()
     handler, level = logging.StreamHandler(streams.err), root.level

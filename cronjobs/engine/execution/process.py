@@ -214,7 +214,7 @@ def _progress_of(descriptor: int, report: Callable[[HowFar, float], None], clock
     return look
 
 
-class _News(NamedTuple):
+class _NewOutput(NamedTuple):
     """*text* was printed; *left_out* bytes before it were never read."""
 
     left_out: int
@@ -485,7 +485,7 @@ class _Child:
         text.write(os.pread(fd, half, size - half).decode(errors="replace"))
         return text
 
-    def new_output(self) -> _News | None:
+    def new_output(self) -> _NewOutput | None:
         """Return what was printed since the last call, or None if nothing was.
 
         If the text is long, return only its end.
@@ -497,4 +497,4 @@ class _Child:
         shown = self._shown if self._shown <= size else 0
         start = max(shown, size - OUTPUT_LIMIT)
         self._shown = size
-        return _News(start - shown, self._decoder.decode(os.pread(fd, size - start, start)))
+        return _NewOutput(start - shown, self._decoder.decode(os.pread(fd, size - start, start)))

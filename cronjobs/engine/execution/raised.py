@@ -85,7 +85,7 @@ def _outcome(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
     for kind in (EffectUnknown, TransactionBroken, GiveUp):
         for part in parts:
             if _is(part, kind):
-                return Failed(said(part), kind.__name__, _trace(error), permanent=True)
+                return Failed(error_text(part), kind.__name__, _trace(error), permanent=True)
     wishes = [wish for part in parts if (wish := _wish(part, clock)) is not None]
     failures = [part for part in parts if not _is(part, RetryLater) and not _is(part, Snooze)]
     refused = [wish for wish in wishes if wish.refused]
@@ -104,9 +104,9 @@ def _failed(error: BaseException, failures: Sequence[BaseException], at_least: t
     A group with one error counts as that error; several errors count as one, with the group's name and message.
     """
     main = failures[0] if len(failures) == 1 else error
-    words, kinds = said(main), [kinds_of(part) for part in (*failures, main, error)]
+    words, kinds = error_text(main), [kinds_of(part) for part in (*failures, main, error)]
     if len(failures) > 1:
-        named = "; ".join(f"{_kind(part)}: {said(part, 200)}" for part in failures[:MOST_NAMED])
+        named = "; ".join(f"{_kind(part)}: {error_text(part, 200)}" for part in failures[:MOST_NAMED])
         words = one_line(f"{words}: {named}", ERROR_LIMIT // 2)
     return Failed(
         words,
@@ -160,7 +160,7 @@ def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> b
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _NextRunRequest:
     """When a RetryLater (``charged``) or a Snooze asks to run again.
 
     If a RetryLater's ``wait`` is None, the policy decides. ``words`` is its message. ``refused`` says why a Snooze is
@@ -174,26 +174,26 @@ class _Wish:
     refused: str = ""
 
 
-def _wish(part: BaseException, clock: Clock) -> _Wish | None:
+def _wish(part: BaseException, clock: Clock) -> _NextRunRequest | None:
     if _is(part, RetryLater):
         after = getattr(part, "after", None)
         wait = None if after is None else _delay(after)
-        words = said(part)
+        words = error_text(part)
         if after is not None and wait is None:
             words += f" (after={_shown(after)} is no delay between 0 and ten years, so the policy decides)"
-        return _Wish(True, wait, words=words)
+        return _NextRunRequest(True, wait, words=words)
     if _is(part, Snooze):
         until = getattr(part, "until", None)
         now = clock.now()
         moment = _instant(until, now)
         if moment is None:
             text = f"Snooze({_shown(until)}) needs an aware datetime within ten years, or a delay such as '10m'"
-            return _Wish(False, refused=text)
-        return _Wish(False, max(moment - now, timedelta(0)), moment)
+            return _NextRunRequest(False, refused=text)
+        return _NextRunRequest(False, max(moment - now, timedelta(0)), moment)
     return None
 
 
-def _retry_later(wishes: Sequence[_Wish]) -> Failed:
+def _retry_later(wishes: Sequence[_NextRunRequest]) -> Failed:
     words = next(wish.words for wish in wishes if wish.charged)
     longest = _longest(wishes)
     if any(wish.wait is None for wish in wishes):
@@ -201,7 +201,7 @@ def _retry_later(wishes: Sequence[_Wish]) -> Failed:
     return Failed(words, "RetryLater", None, retry_after=longest)
 
 
-def _longest(wishes: Sequence[_Wish]) -> timedelta | None:
+def _longest(wishes: Sequence[_NextRunRequest]) -> timedelta | None:
     return max((wish.wait for wish in wishes if wish.wait is not None), default=None)
 
 
@@ -268,7 +268,7 @@ def _everything(error: BaseException) -> Iterator[BaseException]:
             todo.append(led_to_it)
 
 
-def said(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
+def error_text(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
     """The message of *error* in one line, whatever its ``__str__`` does."""
     if _is(error, Cancelled):
         return one_line(
@@ -308,7 +308,11 @@ def _trace(error: BaseException) -> str | None:
         while frames is not None and frames.tb_frame.f_code.co_filename in _OURS:
             frames = frames.tb_next  # begin with the user's code
         if len(list(islice(_everything(error), MOST_TRACED + 1))) > MOST_TRACED:
-            lines = [*traceback.format_tb(frames), f"{_kind(error)}: {said(error)}\n", "(and too many more to show)\n"]
+            lines = [
+                *traceback.format_tb(frames),
+                f"{_kind(error)}: {error_text(error)}\n",
+                "(and too many more to show)\n",
+            ]
         else:
             lines = traceback.format_exception(type(error), error, frames)
         return cap("".join(lines), TRACEBACK_LIMIT)

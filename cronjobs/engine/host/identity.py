@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from cronjobs.engine.probe import here as kernel
-from cronjobs.engine.probe.here import UNKNOWN, age_of, process_started
+from cronjobs.engine.probe import kernel_facts as kernel
+from cronjobs.engine.probe.kernel_facts import UNKNOWN, age_of, process_started
 
 LAUNCHER: Final = "cronjobs/engine/execution/launcher.py"
 

@@ -14,7 +14,7 @@ from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.known_databases import remember, require_still_there
 from cronjobs.engine.jobs.checking import names_checked
-from cronjobs.engine.schema.ready import require_tables
+from cronjobs.engine.schema.ensure_tables import require_tables
 from cronjobs.engine.store.meta import is_ours, require_schema
 from cronjobs.errors import UsageError
 

@@ -29,7 +29,7 @@ from cronjobs.engine.jobs.checking import (
 from cronjobs.engine.jobs.insertion import (
     Inserted,
     OnConflict,
-    Patience,
+    RoomWait,
     Writing,
     check_on_conflict,
     insert_alone,
@@ -51,7 +51,7 @@ WAIT: Final = timedelta(seconds=30)  # for room in a full queue
 LONGEST_WAIT: Final = timedelta(hours=1)
 
 
-_NO_PATIENCE: Final = Patience(None)
+_NO_PATIENCE: Final = RoomWait(None)
 _LOGGER: Final = logging.getLogger("cronjobs")
 
 
@@ -393,7 +393,7 @@ def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]
     return results
 
 
-def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
+def _patience(wait: Span | None, *, in_own_transaction: bool) -> RoomWait:
     if not in_own_transaction:
         if wait is not None:
             raise UsageError(
@@ -406,7 +406,7 @@ def _patience(wait: Span | None, *, in_own_transaction: bool) -> Patience:
         raise UsageError(f"wait: {error}") from None
     if not timedelta(0) <= limit <= LONGEST_WAIT:
         raise UsageError(f"wait {duration_text(limit)} is not between 0s and {duration_text(LONGEST_WAIT)}")
-    return Patience(limit)
+    return RoomWait(limit)
 
 
 def _write(writing: Writing, connection: Connection) -> None:

@@ -9,7 +9,16 @@ import typing
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Final, Optional
 
-from cronjobs.engine.rules.annotations import UNCHECKED, Check, Misfits, NeedsTypes, Path, plain_check, resolved, said
+from cronjobs.engine.rules.annotations import (
+    UNCHECKED,
+    Check,
+    Misfits,
+    NeedsTypes,
+    Path,
+    error_text,
+    plain_check,
+    resolved,
+)
 from cronjobs.engine.rules.payload_written import as_json, comes_back
 
 _NOTHING: Final = frozenset[type]()
@@ -110,7 +119,7 @@ class HandlerPayload:
             misfits.add((), "is nested too deeply")
             return payload, misfits
         except Exception as error:  # user code: an __eq__, a __hash__, a property
-            misfits.add((), f"cannot be read: {said(error)}")
+            misfits.add((), f"cannot be read: {error_text(error)}")
             return payload, misfits
         return done, misfits
 

@@ -204,7 +204,7 @@ class Writing:
         self._to_replace.pop(place, None)
 
 
-class Patience:
+class RoomWait:
     """How long a call waits for room in a full queue whose ``on_full`` is "wait". Its pauses grow and are jittered.
 
     If *limit* is None, the call does not wait.
@@ -230,7 +230,7 @@ class Patience:
         return min(pause, left_s)
 
 
-def wait_for_room(do: Callable[[], T], patience: Patience) -> T:
+def wait_for_room(do: Callable[[], T], patience: RoomWait) -> T:
     """Call *do*, which enqueues jobs. Repeat the call while its queue is full and *patience* lasts."""
     while True:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from cronjobs.engine.probe import here, state_files, timer
+from cronjobs.engine.probe import kernel_facts, state_files, timer
 from cronjobs.engine.probe.idle_conditions import MANY_QUEUES
 from cronjobs.engine.probe.inputs import METRICS_EVERY_S, Inputs, Start
 from cronjobs.version import __version__
@@ -95,7 +95,7 @@ def _kept(folder: int, name: str) -> bytes | None:
 
 def place_here() -> str:
     """Return the prefix of ``locked_by`` that all processes with this host, boot and pid namespace share."""
-    return f"{here.host_name()}:{here.boot_id()}:{here.pid_namespace()}:"
+    return f"{kernel_facts.host_name()}:{kernel_facts.boot_id()}:{kernel_facts.pid_namespace()}:"
 
 
 class Probe:
@@ -175,7 +175,7 @@ class Probe:
         return facts
 
     def _all_alive(self, holders: str) -> bool:
-        return here.UNKNOWN not in self._place.split(":") and all(map(is_alive, holders.split("\n")))
+        return kernel_facts.UNKNOWN not in self._place.split(":") and all(map(is_alive, holders.split("\n")))
 
 
 def is_alive(locked_by: str) -> bool:
@@ -186,4 +186,4 @@ def is_alive(locked_by: str) -> bool:
     fields = locked_by.split(":")
     if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal():
         return False
-    return fields[4] != "0" and here.process_started(int(fields[3])) == fields[4]
+    return fields[4] != "0" and kernel_facts.process_started(int(fields[3])) == fields[4]

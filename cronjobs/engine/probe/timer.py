@@ -18,7 +18,7 @@ from _signal import (  # type: ignore[import-not-found]
     signal,
 )
 
-from cronjobs.engine.probe.here import process_age
+from cronjobs.engine.probe.kernel_facts import process_age
 
 DEFAULT_BUDGET_S = 55.0
 DEFAULT_EVERY_S = 60.0

@@ -291,7 +291,7 @@ def a(name: str) -> str:
     return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of an exception from user code, whatever its ``__str__`` does."""
     try:
         words = one_line("".join([str(error)]), 200)

@@ -97,7 +97,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class OccurrenceDecision:
     """The decision about one occurrence: a job of its own, or a ledger row with the job to which it gave way."""
 
     outcome: OccurrenceOutcome
@@ -109,14 +109,14 @@ class Placed:
         return self.outcome == "enqueued"
 
 
-def overlap(policy: str, busy: Sequence[Busy]) -> Placed:
+def overlap(policy: str, busy: Sequence[Busy]) -> OccurrenceDecision:
     """Decide what happens to an occurrence that comes due while *busy* jobs of its schedule are unfinished."""
     if not busy or policy == "allow":
-        return Placed("enqueued")
+        return OccurrenceDecision("enqueued")
     if policy == "skip":
         holder = busy[0]
-        return Placed("skipped", f"overlap: job {holder.job_id} was still unfinished", holder.job_id)
+        return OccurrenceDecision("skipped", f"overlap: job {holder.job_id} was still unfinished", holder.job_id)
     waiting = next((job for job in busy if job.waiting), None)
     if waiting is None:
-        return Placed("enqueued")
-    return Placed("coalesced", f"overlap: job {waiting.job_id} is already waiting", waiting.job_id)
+        return OccurrenceDecision("enqueued")
+    return OccurrenceDecision("coalesced", f"overlap: job {waiting.job_id} is already waiting", waiting.job_id)

@@ -25,7 +25,7 @@ from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic_core import PydanticCustomError, SchemaValidator
 from pydantic_core.core_schema import CoreConfig, any_schema, chain_schema, no_info_plain_validator_function
 
-from cronjobs.engine.rules.annotations import NO_BYTES, SCALARS, Misfits, Path, a, one_of, said
+from cronjobs.engine.rules.annotations import NO_BYTES, SCALARS, Misfits, Path, a, error_text, one_of
 from cronjobs.model import duration
 
 Schema = dict[str, Any]
@@ -58,7 +58,7 @@ class PydanticReader:
         except TooManyTrials:
             misfits.add(path, "has too many union members to try")
         except Exception as error:  # user code, or an annotation that pydantic cannot read
-            misfits.add(path, f"is refused: {said(error)}")
+            misfits.add(path, f"is refused: {error_text(error)}")
         return None
 
     @cached_property
@@ -293,7 +293,7 @@ def _words(error: Any) -> str:
     if "class_name" in context:
         return f"is not {a(context['class_name'])}"
     if isinstance(context.get("error"), Exception):  # from the user's own validator
-        return f"is refused: {said(context['error'])}"
+        return f"is refused: {error_text(context['error'])}"
     name, _, how = kind.rpartition("_")
     if how in ("type", "parsing"):
         return f"is not {a(name.replace('_', ' '))}"

@@ -36,7 +36,7 @@ _OF_LEDGER: Final = {"coalesced": "c", "skipped": "k", "missed": "m"}
 _OF_JOB: Final = {"queued": WAITING, "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
 
 
-class Became(NamedTuple):
+class ResultSpan(NamedTuple):
     """Occurrences of a schedule with the same result, from quarter ``first`` to quarter ``last`` (numbered since 1970).
 
     ``status`` is the job's, or None if there was no job or it no longer exists. ``first_for`` and ``last_for`` are None
@@ -80,7 +80,7 @@ def number_of(instant: datetime) -> int:
     return int(instant.timestamp() // QUARTER.total_seconds())
 
 
-def evenly(row: Became, first: int, count: int) -> Iterable[int]:
+def evenly(row: ResultSpan, first: int, count: int) -> Iterable[int]:
     """Return the quarters, among *count* from *first*, in which *row*'s occurrences were due if evenly spread."""
     if row.span is None:
         return {row.first, row.last}
@@ -94,7 +94,7 @@ def evenly(row: Became, first: int, count: int) -> Iterable[int]:
 
 
 def painted(
-    rows: Iterable[Became], first: int, count: int, due: Callable[[Became, int, int], Iterable[int]] = evenly
+    rows: Iterable[ResultSpan], first: int, count: int, due: Callable[[ResultSpan, int, int], Iterable[int]] = evenly
 ) -> dict[int, str]:
     """Return, by schedule id, a letter for each of *count* quarters from the quarter numbered *first*.
 

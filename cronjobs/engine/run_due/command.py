@@ -86,7 +86,7 @@ def run_tick(given: TickOptions) -> NoReturn:
     except CronjobsError as error:
         mail.not_started(error)
         if settings is not None and not given.dry_run:
-            mail.tell_elsewhere(settings, error, until)
+            mail.alert_elsewhere(settings, error, until)
         if given.as_json:
             echo_json({"exit_code": error.exit_code, "error": str(error)})
         leaving.leave(error.exit_code, stuck=False)
@@ -101,7 +101,7 @@ def run_tick(given: TickOptions) -> NoReturn:
     for problem in settings.problems:
         mail.trouble(str(problem))
     if not talk:
-        mail.tell(reporter)
+        mail.print_causes(reporter)
     mail.send(knows_code=tick.knows_the_code)
     if code == 0 and fires and not mail.said and not talk and not given.as_json:
         tick.leave_inputs()

@@ -18,7 +18,7 @@ from cronjobs.engine.command.printing import coloured, complain
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.failed_job import absolute
 from cronjobs.engine.tick.log import Log
-from cronjobs.engine.tick.mail_throttle import CODE, DATABASE, Alarm, known_log, remember_log, take_word
+from cronjobs.engine.tick.mail_throttle import CODE, DATABASE, Alarm, known_log, remember_log, take_messages
 from cronjobs.engine.tick.result import NOTHING_DUE, Result, did_in_words
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import rough
@@ -152,7 +152,7 @@ class CronMail:
                 self._about[error.cause] = DATABASE
         self.send()
 
-    def tell_elsewhere(self, settings: Settings, error: CronjobsError, until: float) -> None:
+    def alert_elsewhere(self, settings: Settings, error: CronjobsError, until: float) -> None:
         """Report a tick that did not start, through the file's alerts and ping. Stop at *until* (monotonic clock)."""
         from cronjobs.engine.tick import extras
 
@@ -165,9 +165,9 @@ class CronMail:
         """
         self._causes.setdefault(cause or said, said)
 
-    def tell(self, reporter: Reporter) -> None:
+    def print_causes(self, reporter: Reporter) -> None:
         self._well = reporter.well
-        self._tell_deaths([event for event in reporter.kept if event.name == "job.dead"])
+        self._report_deaths([event for event in reporter.kept if event.name == "job.dead"])
         for event in reporter.kept:
             if event.level == events.ERROR and event.name != "job.dead":
                 self.trouble(line := events.line(event), event.cause)
@@ -184,7 +184,7 @@ class CronMail:
         job_type = fault_of_code.facts.get("job_type")
         return "cronjobs check" if job_type is None else f"cronjobs explain {quote(job_type)}"
 
-    def _tell_deaths(self, dead: list[events.Event]) -> None:
+    def _report_deaths(self, dead: list[events.Event]) -> None:
         """Report deaths whose cause is new, or has not been reported for some time.
 
         The log and "status" show the other deaths.
@@ -196,11 +196,11 @@ class CronMail:
         alarm, now = Alarm(self.config), SYSTEM.now()
         for cause, died in causes.items():
             job_type = died[0].facts["job_type"]
-            if self.throttle and not alarm.worth_telling(cause, now, job_type=job_type, times=len(died)):
+            if self.throttle and not alarm.worth_mailing(cause, now, job_type=job_type, times=len(died)):
                 continue
             number += len(died)
             lines += [f"  {events.death_line(event, self.config)}" for event in died]
-            if self.throttle and (untold := alarm.untold(cause)):
+            if self.throttle and (untold := alarm.unreported_before(cause)):
                 lines.append(f"  and {untold} more with the same cause since the last report")
         if number:
             jobs = "1 job is dead" if number == 1 else f"{number} jobs are dead"
@@ -224,14 +224,14 @@ class CronMail:
         *knows_code* says that the tick has loaded the handlers, so it knows which faults are over.
         """
         now = SYSTEM.now()
-        lines = [*self._lines, *(f"cronjobs: {word}" for word in take_word(self.config))]
+        lines = [*self._lines, *(f"cronjobs: {word}" for word in take_messages(self.config))]
         self.said = bool(lines or self._causes)
         for line in lines:
             complain(line)
         alarm = Alarm(self.config)
         for cause, said in self._causes.items():
             about, not_started = self._about.get(cause), not self._started
-            if not self.throttle or alarm.worth_telling(cause, now, said=said, about=about, not_started=not_started):
+            if not self.throttle or alarm.worth_mailing(cause, now, said=said, about=about, not_started=not_started):
                 complain(said + self._looks.get(cause, ""))
         if self.throttle and self._started:  # a tick that did not start cannot know that a cause is over
             # While a database is unreachable, nobody knows whether, for example, its disk is still full.

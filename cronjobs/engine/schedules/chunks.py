@@ -32,7 +32,7 @@ def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterato
         yield chunk
 
 
-class InParts:
+class ChunkWriter:
     """Writes one chunk after another. A chunk that fails is retried in parts, down to the row that causes the error.
 
     For a row whose values the database refuses, ``refused`` is called with the row and the reason. The last transient

@@ -10,9 +10,9 @@ from hashlib import sha256
 from cronjobs import events
 from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.rules.capacity import Cap, admit
-from cronjobs.engine.rules.occurrences import Busy, Placed, Range, not_made_up_reason, overlap
+from cronjobs.engine.rules.occurrences import Busy, OccurrenceDecision, Range, not_made_up_reason, overlap
 from cronjobs.engine.schedules.pauses import owed_by, pauses_of
-from cronjobs.engine.schedules.planning import MICROSECOND, Held, Part, Piece, cut, occurrences, read, settle
+from cronjobs.engine.schedules.planning import MICROSECOND, HeldOccurrences, Part, Piece, cut, occurrences, read, settle
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule
@@ -38,7 +38,7 @@ class Due:
     unreadable: bool = False
     ahead: bool = False
     pieces: tuple[Piece, ...] | None = None  # if None, what is owed does not change
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldOccurrences, ...] = ()
 
 
 def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) -> Due | None:
@@ -88,7 +88,7 @@ def _ahead(stored: StoredSchedule, now: datetime) -> Due:
 
 
 @dataclass(frozen=True)
-class Known:
+class ScheduleState:
     """What the database knows about a schedule: its ledger rows above the watermark, and its unfinished (busy) jobs."""
 
     ledger: Sequence[LedgerRow] = ()
@@ -103,12 +103,12 @@ class Settled:
     jobs: tuple[NewJob, ...] = ()
 
 
-def to_run(part: Part, known: Known) -> list[datetime]:
+def to_run(part: Part, known: ScheduleState) -> list[datetime]:
     """Return the occurrences of *part* that need a job: those that are not in the ledger."""
     return [at for at in part.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
 
 
-def wants_room(due: Due, known: Known) -> set[str]:
+def wants_room(due: Due, known: ScheduleState) -> set[str]:
     """Return the queues that get jobs if they have room."""
     return {
         part.schedule.queue
@@ -121,11 +121,11 @@ def wants_room(due: Due, known: Known) -> set[str]:
 class _Put:
     """The decision about one occurrence. ``made`` is the index of its new job, or None if no job is made."""
 
-    placed: Placed
+    placed: OccurrenceDecision
     made: int | None
 
 
-def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> Settled:
+def decide(due: Due, known: ScheduleState, caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> Settled:
     """Decide about each due occurrence. *caps* and *waiting* (numbers of waiting jobs) are by queue."""
     jobs: list[NewJob] = []
     puts: dict[datetime, _Put] = {}
@@ -147,7 +147,7 @@ def decide(due: Due, known: Known, caps: Mapping[str, Cap], waiting: Mapping[str
 
 
 def decide_all(
-    mine: Sequence[Due], known: Mapping[int, Known], caps: Mapping[str, Cap], waiting: Mapping[str, int]
+    mine: Sequence[Due], known: Mapping[int, ScheduleState], caps: Mapping[str, Cap], waiting: Mapping[str, int]
 ) -> list[tuple[Due, Settled]]:
     """Decide about all of *mine*.
 
@@ -167,7 +167,7 @@ def _outcomes(
     part: Part, puts: Mapping[datetime, _Put], ledger: Sequence[LedgerRow]
 ) -> Iterator[tuple[str, Range, str | None, _Put]]:
     """Yield the outcome of each span of *part*, with the reason and the decision that the outcome comes from."""
-    nothing = _Put(Placed("missed"), None)
+    nothing = _Put(OccurrenceDecision("missed"), None)
     if part.skipped:
         yield "skipped", part.skipped, part.why, nothing
     if part.missed:
@@ -192,7 +192,7 @@ def _place(
     busy: Sequence[Busy],
     caps: Mapping[str, Cap],
     waiting: Mapping[str, int],
-) -> list[Placed]:
+) -> list[OccurrenceDecision]:
     """Decide what happens to each occurrence of *run*, oldest first."""
     if not run:
         return []
@@ -204,9 +204,9 @@ def _place(
     return [placed if instant in let_in else _crowded_out(caps[schedule.queue]) for instant in run]
 
 
-def _crowded_out(cap: Cap) -> Placed:
+def _crowded_out(cap: Cap) -> OccurrenceDecision:
     limit = f"its limit of waiting jobs, {cap.max_waiting:,} (max_waiting)"
-    return Placed("skipped", f"full: queue {cap.queue} was at {limit}")
+    return OccurrenceDecision("skipped", f"full: queue {cap.queue} was at {limit}")
 
 
 def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:

@@ -17,8 +17,8 @@ from sqlalchemy import Connection
 from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.schedules.chunks import CHUNK, PAUSES_S, InParts, chunks
-from cronjobs.engine.schedules.decide import Due, Known, decide_all, plan_for, wants_room
+from cronjobs.engine.schedules.chunks import CHUNK, PAUSES_S, ChunkWriter, chunks
+from cronjobs.engine.schedules.decide import Due, ScheduleState, decide_all, plan_for, wants_room
 from cronjobs.engine.schedules.planning import joined, read, stored_pieces
 from cronjobs.engine.schedules.wrong_clock import undo
 from cronjobs.engine.store import schedules as store
@@ -125,7 +125,7 @@ class Settling:
 
     def __post_init__(self) -> None:
         self.done = Materialised()
-        self.in_parts = InParts(is_sqlite=self.database.is_sqlite)
+        self.in_parts = ChunkWriter(is_sqlite=self.database.is_sqlite)
         self.held: list[tuple[Due, datetime]] = []
         self.set_right = False
 
@@ -143,7 +143,7 @@ class Settling:
         self.done.busy += written.busy
         self.held += [(due, now) for due in written.held]
         self.set_right = self.set_right or written.set_right
-        tell(written, self.emit, self.done)
+        emit_settled(written, self.emit, self.done)
 
     def _refused(self, due: Due, why: str) -> None:
         self.emit(events.schedule_broken(due.stored.name, f"the database refuses its job: {why}"))
@@ -163,7 +163,7 @@ class Settling:
         self.done.busy += [due.stored.name for due, _ in self.held]
 
 
-def tell(written: SettledChunk, emit: Callable[[events.Event], None], done: Materialised) -> None:
+def emit_settled(written: SettledChunk, emit: Callable[[events.Event], None], done: Materialised) -> None:
     for name, row in written.rows:
         done.counts[row.outcome] += row.count
         emit(
@@ -229,18 +229,18 @@ def write(
     return SettledChunk(rows, busy, (*taken, *held), tuple(to_emit), set_right=bool(ahead))
 
 
-def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, Known]:
+def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, ScheduleState]:
     """Return what the database knows about each schedule of *mine*, by schedule id."""
     ledger = store.ledger_above(connection, {due.stored.id: due.since for due in mine if not due.ahead})
     names = {due.stored.name for due in mine if any(part.run for part in due.parts)}
     busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}
-    return {due.stored.id: Known(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
+    return {due.stored.id: ScheduleState(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
 
 
 def _write(
     connection: Connection,
     mine: Sequence[Due],
-    known: Mapping[int, Known],
+    known: Mapping[int, ScheduleState],
     room: Room,
     now: datetime,
     tick: int | None,

@@ -89,7 +89,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldOccurrences:
     """Occurrences that a pause held back. ``by`` describes the pause."""
 
     what: Range
@@ -108,7 +108,7 @@ class Plan:
     seen_until: datetime
     next_at: datetime | None
     pieces: tuple[Piece, ...]
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldOccurrences, ...] = ()
     faults: tuple[str, ...] = ()
 
 
@@ -132,7 +132,7 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
         return None  # no job is made while a pause is in force, not even for an occurrence from before the pause
     due = [span for span in spans if span.skip is None]
     kept: list[Piece] = []
-    held: list[Held] = []
+    held: list[HeldOccurrences] = []
     parts: list[Part] = []
     if in_force:
         kept = [
@@ -178,7 +178,7 @@ def joined(ranges: Sequence[Range]) -> Range | None:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedDefinition:
     """A definition that could be read, with its schedule and its times."""
 
     definition: Mapping[str, Any]
@@ -190,7 +190,7 @@ class Timed:
 class _Span:
     """The occurrences in (``start``, ``end``] under one definition. ``skip`` is the pause that skips them, or None."""
 
-    timed: Timed
+    timed: TimedDefinition
     start: datetime
     end: datetime
     skip: Pause | None = None
@@ -212,7 +212,7 @@ def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
     return None if first is None or last is None else Range(first, last, count)
 
 
-def read(name: str, definition: Mapping[str, Any]) -> Timed:
+def read(name: str, definition: Mapping[str, Any]) -> TimedDefinition:
     """Read a definition.
 
     Raises ValueError if this version cannot read the definition: a newer version or a person may have written it.
@@ -221,12 +221,12 @@ def read(name: str, definition: Mapping[str, Any]) -> Timed:
 
     try:
         schedule = schedule_from_definition(name, definition)
-        return Timed(definition, schedule, timing(schedule.cron, schedule.every, schedule.timezone))
+        return TimedDefinition(definition, schedule, timing(schedule.cron, schedule.every, schedule.timezone))
     except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
         raise ValueError(str(error)) from error
 
 
-def _read(name: str, definition: Mapping[str, Any], faults: list[str]) -> Timed | None:
+def _read(name: str, definition: Mapping[str, Any], faults: list[str]) -> TimedDefinition | None:
     try:
         return read(name, definition)
     except ValueError as error:
@@ -251,7 +251,7 @@ def _old(owed: Owed, now: datetime, faults: list[str]) -> tuple[list[_Span], lis
     return spans, unread
 
 
-def _spans(current: Timed, start: datetime, now: datetime, pauses: Sequence[Pause]) -> list[_Span]:
+def _spans(current: TimedDefinition, start: datetime, now: datetime, pauses: Sequence[Pause]) -> list[_Span]:
     """Return (*start*, *now*], split wherever a pause that skips begins or ends."""
     skips = [pause for pause in pauses if pause.skip and pause.since <= now]
     edges = {edge - MICROSECOND for pause in skips for edge in (pause.since, pause.until) if edge is not None}
@@ -271,26 +271,26 @@ def _skipped(span: _Span) -> Part | None:
     return None if span.skip is None or found is None else Part(span.timed.schedule, skipped=found, why=span.skip.said)
 
 
-def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[Held]:
+def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[HeldOccurrences]:
     """Return which occurrences of *spans* were held back by pauses that are over. Each occurrence is counted once."""
     over = sorted((pause for pause in pauses if not pause.skip), key=lambda pause: pause.since)
     found = []
     for span in spans:
         if span.was_held:
             by = [pause.said for pause in over if pause.covers(span.end)]
-            found += [Held(all_, by[0] if by else "paused")] if (all_ := span.all) else []
+            found += [HeldOccurrences(all_, by[0] if by else "paused")] if (all_ := span.all) else []
             continue
         after = span.start
         for pause in over:
             until = span.end if pause.until is None else min(span.end, pause.until - MICROSECOND)
             after = max(after, pause.since - MICROSECOND)
             if after < until:
-                found += [Held(held, pause.said)] if (held := span.count(after, until)) else []
+                found += [HeldOccurrences(held, pause.said)] if (held := span.count(after, until)) else []
                 after = until
     return found
 
 
-def _caught_up(spans: Sequence[_Span], held: Sequence[Held], now: datetime) -> list[Part]:
+def _caught_up(spans: Sequence[_Span], held: Sequence[HeldOccurrences], now: datetime) -> list[Part]:
     """Decide which occurrences of *spans* run. Return the outcomes, oldest first.
 
     An occurrence at most two minutes old is on time. Anything older than ``catch_up_within`` is missed. Of the rest,
@@ -329,7 +329,7 @@ def _caught_up(spans: Sequence[_Span], held: Sequence[Held], now: datetime) -> l
     return [part for part in reversed(parts) if not part.empty]
 
 
-def _was_held(what: Range | None, held: Sequence[Held]) -> bool:
+def _was_held(what: Range | None, held: Sequence[HeldOccurrences]) -> bool:
     return what is not None and any(each.what.first <= what.last <= each.what.last for each in held)
 
 

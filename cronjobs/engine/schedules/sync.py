@@ -19,10 +19,10 @@ from cronjobs.clock import sleep
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.schedules.changes import SyncPlan, compare
-from cronjobs.engine.schedules.chunks import PAUSES_S, InParts, chunks
+from cronjobs.engine.schedules.chunks import PAUSES_S, ChunkWriter, chunks
 from cronjobs.engine.schedules.decide import Due, plan_for
 from cronjobs.engine.schedules.definition import definition, fingerprint
-from cronjobs.engine.schedules.materialise import Materialised, SettledChunk, tell, weight, write
+from cronjobs.engine.schedules.materialise import Materialised, SettledChunk, emit_settled, weight, write
 from cronjobs.engine.store import queues, ticks
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.acks import rename_schedules
@@ -127,7 +127,7 @@ class Applying:
 
     def __post_init__(self) -> None:
         self.mark = fingerprint(self.settings)
-        self.in_parts = InParts(is_sqlite=self.database.is_sqlite)
+        self.in_parts = ChunkWriter(is_sqlite=self.database.is_sqlite)
         self.last_sync = 0  # the newest audit entry that we know; once we have begun, it is our own
         self.begun = False
         self.rounds = 0
@@ -188,7 +188,7 @@ class Applying:
             cap=tuple(cap for cap in self.todo.cap if cap.queue not in capped),
             uncap=tuple(name for name in self.todo.uncap if name not in capped),
         )
-        tell(written, self.emit, self.done)
+        emit_settled(written, self.emit, self.done)
         for edit in done:
             for event in edit.due.to_emit if edit.due is not None else ():
                 self.emit(event)

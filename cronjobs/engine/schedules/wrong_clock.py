@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.engine.rules.occurrences import RAN_EARLY, UP_TO_ATTEMPT
-from cronjobs.engine.schedules.planning import MICROSECOND, Timed, occurrences
+from cronjobs.engine.schedules.planning import MICROSECOND, TimedDefinition, occurrences
 from cronjobs.engine.store import operating
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.schedules import LedgerRow
@@ -82,7 +82,7 @@ def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
 
 
 def undo(
-    connection: Connection, ahead: Mapping[int, Timed], now: datetime
+    connection: Connection, ahead: Mapping[int, TimedDefinition], now: datetime
 ) -> tuple[dict[int, datetime], list[events.Event]]:
     """Undo what was done too early for *ahead* (by schedule id). Return the new watermarks, and events to emit."""
     # Anything older than catch_up_within would not be caught up anyway.

@@ -32,7 +32,7 @@ SHOWN: Final = 3
 _MADE: Final = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION) (cronjobs_\w+)", re.MULTILINE)
 
 
-class InUse(CronjobsError):
+class TablesInUse(CronjobsError):
     """Someone is using the tables. Nothing was dropped."""
 
     exit_code = 1
@@ -67,7 +67,7 @@ def drop(
 
     *before* is called first, and can raise an exception to prevent the drop.
 
-    Unless *force* is given, raises InUse if a job is running, or if a host has ticked within *quiet*. Raises
+    Unless *force* is given, raises TablesInUse if a job is running, or if a host has ticked within *quiet*. Raises
     SchemaMissing or ForeignDatabase, and SchemaTooNew if the tables are from a later version, because this version may
     not know them all.
     """
@@ -119,11 +119,11 @@ def _require_quiet(connection: Connection, ticks: Sequence[Row[Any]], quiet: tim
             f"job {row.id} ({one_line(row.job_type, 60)}) by {one_line(row.locked_by, 60)}" for row in leased[:SHOWN]
         )
         more = " and others" if len(leased) > SHOWN else ""
-        raise InUse(
+        raise TablesInUse(
             f'jobs are running: {said}{more}. Wait for them ("cronjobs pause --all --wait 5m"), or cancel them; {force}'
         )
     if ticking := store.hosts_that_tick(ticks, database_now(connection), quiet):
-        raise InUse(
+        raise TablesInUse(
             f"hosts are still ticking: {_listed(ticking)}. Remove what starts the ticks on each of these hosts "
             f'("cronjobs crontab remove"; a systemd timer; a container), and wait {duration_text(quiet)}; {force}'
         )

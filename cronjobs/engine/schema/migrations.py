@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from alembic import command, context
 from cronjobs.engine.database import indexes  # noqa: F401  importing it adds the indexes to the metadata
 from cronjobs.engine.database.address import Address
-from cronjobs.engine.database.connection import Database, tell
+from cronjobs.engine.database.connection import Database, as_database_error
 from cronjobs.engine.database.retrying import patiently
 from cronjobs.engine.database.tables import VERSION_TABLE, metadata
 from cronjobs.engine.schema import drift
@@ -195,7 +195,7 @@ def transaction(database: Database) -> Iterator[Connection]:
                     raise _nowhere(database.address)
                 yield connection
     except DBAPIError as error:
-        translated = tell(database.address, error)
+        translated = as_database_error(database.address, error)
         if getattr(error.orig, "sqlstate", None) == _NO_RIGHT:
             translated = DatabaseError(
                 f'{translated}: run the migration as the role that "cronjobs db grants" calls migrate'

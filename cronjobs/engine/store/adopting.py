@@ -21,7 +21,7 @@ from cronjobs.text import one_line
 SHOWN: Final = 3
 
 
-class InForce(CronjobsError):
+class OwnerStillActive(CronjobsError):
     """Other hosts still tick for the current owner of the database, and adopting it would shut them out."""
 
     exit_code = 1
@@ -41,7 +41,7 @@ class InForce(CronjobsError):
 
 
 def require_no_ticks(connection: Connection, settings: Settings, quiet: timedelta) -> None:
-    """Raise InForce if the database has another owner, and a host has ticked for that owner within *quiet*."""
+    """Raise OwnerStillActive if the database has another owner, and a host has ticked for that owner within *quiet*."""
     owner = read_meta(connection)
     nobodys = owner.project == owner.environment == "" or owner.environment.startswith(MOVED)
     if nobodys or (owner.project, owner.environment) == (settings.project, settings.environment):
@@ -54,4 +54,4 @@ def require_no_ticks(connection: Connection, settings: Settings, quiet: timedelt
     ticking = hosts_that_tick(ticks, database_now(connection), quiet)
     # Ignore a last tick dated far ahead: the host's clock was wrong then, and the host has not ticked since.
     if lately := [each for each in ticking if each.ago >= -quiet]:
-        raise InForce(owner, settings, lately, quiet)
+        raise OwnerStillActive(owner, settings, lately, quiet)

@@ -267,7 +267,7 @@ def something_waits(connection: Connection, channels: Collection[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Undelivered:
+class UndeliveredChannel:
     """A channel that cannot deliver: since when, how many messages are waiting, and one of their errors."""
 
     channel: str
@@ -276,7 +276,7 @@ class Undelivered:
     messages: int
 
 
-def undelivered(connection: Connection, channels: Collection[str]) -> list[Undelivered]:
+def undelivered(connection: Connection, channels: Collection[str]) -> list[UndeliveredChannel]:
     """Return the channels that cannot deliver, out of *channels* (those in the configuration file)."""
     rows = run(
         connection,
@@ -285,7 +285,7 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
         WHERE a.due_at IS NOT NULL AND a.failed_at IS NOT NULL GROUP BY a.channel ORDER BY a.channel""",
     )
     return [
-        Undelivered(row.channel, row.failed_at, row.error or "", row.messages)
+        UndeliveredChannel(row.channel, row.failed_at, row.error or "", row.messages)
         for row in rows
         if row.channel in channels
     ]

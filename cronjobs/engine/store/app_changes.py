@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from cronjobs.engine.database.column_types import from_microseconds
 from cronjobs.engine.database.encoding import fitted
 from cronjobs.engine.host.caller import caller
-from cronjobs.engine.probe.here import host_name
+from cronjobs.engine.probe.kernel_facts import host_name
 from cronjobs.engine.probe.sql_text import AUDIT, CANCEL, JOBS, NOW, RESCHEDULE, after_now
 from cronjobs.engine.store.counts import count_jobs
 from cronjobs.engine.store.find_jobs import JobName, cannot_be_there

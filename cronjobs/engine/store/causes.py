@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.sql_text import AUDIT, JOBS
 from cronjobs.engine.rules.error_groups import ERROR_READ
-from cronjobs.engine.store.shown import columns_shown
+from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sql import run
 from cronjobs.engine.store.status_facts import UNDEALT
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from cronjobs.engine.probe.idle_conditions import IS_EXEC
 from cronjobs.engine.probe.sql_text import JOBS, after_now, either
 from cronjobs.engine.rules.lease import Finish
-from cronjobs.engine.rules.quarters import NOTHING, QUARTER, Became, painted
+from cronjobs.engine.rules.quarters import NOTHING, QUARTER, ResultSpan, painted
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import leases
 from cronjobs.engine.store.quarters import quarter_sql
@@ -219,7 +219,7 @@ def quarters_lately(connection: Connection, job_type: str, first: int, count: in
     """
     begin = datetime.fromtimestamp(first * QUARTER.total_seconds(), UTC)
     rows = run(connection, _LATELY, job_type=job_type, begin=begin, most=MOST_IN_STRIP)
-    became = [Became(0, row.quarter, row.quarter, "enqueued", row.status) for row in rows]
+    became = [ResultSpan(0, row.quarter, row.quarter, "enqueued", row.status) for row in rows]
     return painted(became, first, count).get(0, NOTHING * count)
 
 

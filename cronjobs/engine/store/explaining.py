@@ -30,7 +30,7 @@ from cronjobs.engine.probe.sql_text import (
 from cronjobs.engine.store.claims import PLAIN, TIMED
 from cronjobs.engine.store.overlap import AMONG_RUNNABLE, IN_TURN, PRESENT_TYPE, runnable_value
 from cronjobs.engine.store.schedules import SCHEDULE_COLUMNS, StoredSchedule
-from cronjobs.engine.store.shown import columns_shown
+from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, group, run
 from cronjobs.engine.store.status_facts import TRIGGERS_READ
 from cronjobs.engine.store.tailing import JOB_PROGRESS

@@ -224,7 +224,7 @@ def _update_mine(connection: Connection, group: Group, assignments: str, **param
 
 
 @dataclass(frozen=True)
-class Written:
+class FinishResult:
     """The result of ``finish``, as job ids.
 
     The ends of ``written`` jobs took effect. The ends of ``lost`` jobs failed the fence for good. The rows of all other
@@ -288,7 +288,7 @@ _FINISH_POSTGRESQL: Final = f"""
   SELECT id, status, last_error FROM j"""
 
 
-def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
+def finish(connection: Connection, finishes: Sequence[Finish]) -> FinishResult:
     """Record how attempts ended, in the job row, the history row and the counts. Skip attempts that fail the fence."""
     all_of_them = _Group.of(connection, finishes)
     if is_postgresql(connection):
@@ -303,7 +303,7 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> Written:
     count_ends(connection, written)
     left = [end.lease for end in finishes if end.lease.job_id not in written]
     mine = {row.id for row in _mine(connection, left)} if left else set()
-    return Written(
+    return FinishResult(
         written,
         lost=frozenset(held.job_id for held in left if held.job_id not in mine),
         cancelled={id_: error or "" for id_, status, error in map(tuple, ended) if status == Status.CANCELLED},
@@ -444,7 +444,7 @@ def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
     )
 
 
-def settle(connection: Connection, finishes: Sequence[Finish], written: Written) -> Written:
+def settle(connection: Connection, finishes: Sequence[Finish], written: FinishResult) -> FinishResult:
     """Correct *written* from the history.
 
     A lost end may have been recorded after all, by a COMMIT whose reply was lost, or by the attempt itself. If the

@@ -52,7 +52,7 @@ from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.rules.error_groups import ERROR_READ
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY
 from cronjobs.engine.store.claims import PLAIN, TIMED
-from cronjobs.engine.store.shown import LONGEST, beginning, columns_shown, fetched, shown
+from cronjobs.engine.store.shown_columns import LONGEST, beginning, columns_shown, fetched, shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 from cronjobs.model import FINAL, Status
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, insert, select, text, update
 
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.tables import FIRST_REVISION, SCHEMA_REVISION, audit, meta
-from cronjobs.engine.probe.here import host_name
+from cronjobs.engine.probe.kernel_facts import host_name
 from cronjobs.engine.store.sql import schema_of
 from cronjobs.errors import (
     ForeignDatabase,

@@ -21,7 +21,7 @@ from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.store import leases, tokens
 from cronjobs.engine.store.counts import count_jobs
 from cronjobs.engine.store.job_rows import FACTS, LEASE_LENGTH_S, job_from
-from cronjobs.engine.store.leases import Written
+from cronjobs.engine.store.leases import FinishResult
 from cronjobs.engine.store.released_keys import KEY_OWNER, RELEASE_KEY, TAKE_KEY_BACK
 from cronjobs.engine.store.schedules import follow_renames
 from cronjobs.engine.store.sizes import in_bytes
@@ -262,7 +262,7 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
     }
 
 
-def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> Written:
+def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> FinishResult:
     """Put jobs whose runner is proven gone back in the queue, due now. Each job is changed only if it passes its fence.
 
     No try is charged, but one more loss is counted. A run of exec becomes dead instead.
@@ -271,7 +271,7 @@ def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction
     # On a cluster, a handler may outlive its supervisor until its permit ends.
     over = tokens.close(connection, [lease_of(holding.job) for holding in gone]).over
     ends = [_released(holding, now, act.words) for holding in gone if holding.job.id in over]
-    written = leases.finish(connection, ends) if ends else Written(frozenset(), frozenset())
+    written = leases.finish(connection, ends) if ends else FinishResult(frozenset(), frozenset())
     record_act(connection, act, written.written)
     return written
 

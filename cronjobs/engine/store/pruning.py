@@ -40,7 +40,7 @@ _UNLOCKED: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")
 
 
 @dataclass(frozen=True)
-class Slot:
+class PrunePosition:
     """A position in a walk through the ended jobs of one status: right after the job with these values."""
 
     finished_at: datetime
@@ -60,7 +60,9 @@ class OldJob:
 # --- ended jobs -------------------------------------------------------------------------------------------------------
 
 
-def old_jobs(connection: Connection, status: str, before: datetime, after: Slot | None, limit: int) -> Sequence[OldJob]:
+def old_jobs(
+    connection: Connection, status: str, before: datetime, after: PrunePosition | None, limit: int
+) -> Sequence[OldJob]:
     """Return the next *limit* jobs in *status* that ended before *before*, the earliest first."""
     beyond = "" if after is None else "AND j.finished_at >= :at AND (j.finished_at > :at OR j.id > :id)"
     place = {} if after is None else {"at": after.finished_at, "id": after.id}

@@ -23,7 +23,7 @@ from cronjobs.engine.rules.quarters import (
     IN_AN_HOUR,
     NOTHING,
     QUARTER,
-    Became,
+    ResultSpan,
     evenly,
     gaps,
     number_of,
@@ -118,7 +118,7 @@ def _with_hours(cells: str, first: int, hours: Mapping[int, str]) -> str:
     return "".join(line)
 
 
-def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> list[Became]:
+def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> list[ResultSpan]:
     if not ranges:
         return []
     rows = run(
@@ -128,10 +128,10 @@ def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> list
         FROM {_GAP_ROWS} g CROSS JOIN {_IN_GAP}""",
         rows=list(ranges),
     )
-    return [Became._make(row) for row in rows]
+    return [ResultSpan._make(row) for row in rows]
 
 
-def _due(connection: Connection, became: Iterable[Became]) -> Callable[[Became, int, int], Iterable[int]]:
+def _due(connection: Connection, became: Iterable[ResultSpan]) -> Callable[[ResultSpan, int, int], Iterable[int]]:
     """Return a function for the quarters in which a row's occurrences were due.
 
     The function uses the schedule's cron expression, or else spreads the occurrences evenly. A row may come from an
@@ -142,7 +142,7 @@ def _due(connection: Connection, became: Iterable[Became]) -> Callable[[Became, 
     statement = f"SELECT s.id, s.definition FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}"
     timings = {row.id: _cron(row.definition) for row in run(connection, statement, ids=wide)} if wide else {}
 
-    def due(row: Became, first: int, count: int) -> Iterable[int]:
+    def due(row: ResultSpan, first: int, count: int) -> Iterable[int]:
         timing = timings.get(row.schedule_id)
         if timing is None or row.span is None or row.span[1] - row.span[0] > COUNTED:
             return evenly(row, first, count)
@@ -233,7 +233,7 @@ def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
         **place,
     )
     first = number_of(hour)
-    became = [Became._make(row) for row in rows]
+    became = [ResultSpan._make(row) for row in rows]
     due = _due(connection, became)
     ids -= {each.schedule_id for each in became if each.letter not in FINAL_LETTERS}
     found = painted((each for each in became if each.schedule_id in ids), first, IN_AN_HOUR, due)

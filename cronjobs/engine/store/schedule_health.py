@@ -48,7 +48,7 @@ _BY_BYTES: Final = either(postgresql='COLLATE "C"', sqlite="")  # as Python comp
 
 
 @dataclass(frozen=True)
-class Survey:
+class ScheduleSurvey:
     """Counts of all active schedules, and the ids of schedules that need a closer look.
 
     ``coming`` counts the schedules that will fire unless something changes. ``went_badly`` are schedules whose newest
@@ -63,7 +63,7 @@ class Survey:
     doubtful: frozenset[int] = frozenset()
 
 
-def survey(connection: Connection, runnable: Collection[str]) -> Survey:
+def survey(connection: Connection, runnable: Collection[str]) -> ScheduleSurvey:
     """Read, in one pass, all facts for which each schedule must be looked at.
 
     *runnable* are the types that some host can run.
@@ -83,7 +83,7 @@ def survey(connection: Connection, runnable: Collection[str]) -> Survey:
         runnable=runnable_value(connection, runnable),
     ).one()
     badly, others = (frozenset(map(int, ids.split(","))) if ids else frozenset() for ids in (row.badly, row.others))
-    return Survey(row.active, row.coming, row.of_unknown_types, badly, badly | others)
+    return ScheduleSurvey(row.active, row.coming, row.of_unknown_types, badly, badly | others)
 
 
 def schedules_by_id(connection: Connection, ids: Collection[int]) -> list[StoredSchedule]:

@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.idle_conditions import WAITING
 from cronjobs.engine.probe.sql_text import AUDIT, JOBS, NOW, OCCURRENCES, PAUSES, SCHEDULES, TICKS, after_now
+from cronjobs.engine.rules.occurrence_results import ByHand, JobNow, OccurrenceResult
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.recovery_policy import seconds
-from cronjobs.engine.rules.standing import ByHand, Happened, JobNow
 from cronjobs.engine.store.job_rows import RUNNER_S
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 
@@ -67,7 +67,7 @@ def deaths(connection: Connection) -> Deaths:
     return Deaths(row.deaths, row.finished_at, tuple(each.id for each in newest), last_of)
 
 
-def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[Happened]]:
+def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[OccurrenceResult]]:
     """Return each schedule's newest *rows* ledger rows, newest first, without rows for the future (a wrong clock)."""
     ledger = run(
         connection,
@@ -84,7 +84,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
         ids=sorted(schedule_ids),
         back=rows - 1,
     ).all()
-    lists: dict[int, list[Happened]] = {}
+    lists: dict[int, list[OccurrenceResult]] = {}
     for row in _with_jobs(connection, ledger):
         lists.setdefault(row.schedule_id, []).append(row)
     return lists
@@ -92,7 +92,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
 
 def further_back(
     connection: Connection, schedule_id: int, before: datetime, but: Collection[int], rows: int
-) -> list[Happened]:
+) -> list[OccurrenceResult]:
     """Return a schedule's newest *rows* ledger rows from before *before*, newest first.
 
     Rows of the jobs in *but* are left out, and so are rows that a pause skipped. A schedule that is due every minute
@@ -155,10 +155,10 @@ def _job_now(row: Any) -> JobNow:
 
 
 _job: Any = JobNow  # mypy does not know how many columns a row has
-_happened: Any = Happened
+_happened: Any = OccurrenceResult
 
 
-def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[Happened]:
+def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[OccurrenceResult]:
     # This is a separate statement: for a join with so few rows, PostgreSQL would still read all jobs.
     jobs = jobs_now(connection, {row.job_id for row in ledger if row.job_id is not None})
     return [_happened(*row, job=jobs.get(row.job_id)) for row in ledger]

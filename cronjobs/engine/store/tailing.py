@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW
-from cronjobs.engine.store.shown import columns_shown
+from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sizes import if_not_too_large
 from cronjobs.engine.store.sql import AMONG_IDS, run
 

@@ -99,7 +99,7 @@ def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
     return _put_tick(connection, row, {"job_types": row.get("job_types")})
 
 
-class Signs(NamedTuple):
+class DeathSigns(NamedTuple):
     """The signs that reading a row killed a tick.
 
     If ``died``, a tick died lately, perhaps because of a row. If ``doubtful``, jobs whose rows were not read are
@@ -110,13 +110,13 @@ class Signs(NamedTuple):
     doubtful: bool
 
 
-NO_SIGNS: Final = Signs(False, False)
+NO_SIGNS: Final = DeathSigns(False, False)
 _NEWEST: Final = 200  # ticks that are read
 _FORGOTTEN_S: Final = 600.0
 _DEAD_AFTER: Final = timedelta(seconds=3)  # a tick whose end was not recorded counts as dead this long after its budget
 
 
-def signs_of_death(connection: Connection, budget: timedelta) -> Signs:
+def signs_of_death(connection: Connection, budget: timedelta) -> DeathSigns:
     """Return whether some host's last tick did not end, and whether jobs that may have killed it are waiting."""
     dead_s = (budget + _DEAD_AFTER).total_seconds()
     row = run(
@@ -134,7 +134,7 @@ def signs_of_death(connection: Connection, budget: timedelta) -> Signs:
         dead_s=-dead_s,
         forgotten_s=-dead_s - _FORGOTTEN_S,
     ).one()
-    return Signs(bool(row.died), bool(row.doubtful))
+    return DeathSigns(bool(row.died), bool(row.doubtful))
 
 
 def overran_lately(connection: Connection) -> frozenset[str]:

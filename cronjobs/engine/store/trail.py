@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select, text
 
 from cronjobs.engine.database.tables import audit
-from cronjobs.engine.store.shown import fetched, shown
+from cronjobs.engine.store.shown_columns import fetched, shown
 from cronjobs.engine.store.sql import is_postgresql
 
 KINDS: Final = ("job", "schedule", "queue", "effect")  # a pause, for example, has the subject "schedule nightly"

@@ -42,7 +42,7 @@ BRIEF_S: Final = 0.0005
 
 
 @dataclass
-class Ends:
+class EndWriter:
     """Writes the ends of attempts. Ends not written yet wait in ``in_flight``.
 
     ``database_now`` was read at the monotonic instant ``now_read_at``. ``caught`` is called with each unexpected error.
@@ -284,7 +284,7 @@ class Ends:
 
     def report_the_rest(self) -> None:
         """At the tick's end, report unwritten ends, and jobs that recorded their own success and are still running."""
-        self.outage.tell()
+        self.outage.report()
         why = "the database could not be reached" if self.outage.error else "another session kept its row locked"
         self._report_unwritten(self.in_flight.unwritten.values(), why)
         now, _ = at = self._now()

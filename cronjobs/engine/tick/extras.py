@@ -40,7 +40,7 @@ class Door(NamedTuple):
 
     module: str
     wanted: Callable[[Settings, str], bool]
-    beside_jobs: bool = False  # also used in the process of a job that runs outside a tick
+    for_single_jobs: bool = False  # also used in the process of a job that runs outside a tick
     not_started: bool = False  # whether it reports ticks that did not start
 
 
@@ -49,20 +49,20 @@ def _pings(settings: Settings, _spool: str) -> bool:
 
 
 DOORS: Final = {
-    "ping": Door("cronjobs.contrib.alerts.pings", _pings, beside_jobs=True, not_started=True),
+    "ping": Door("cronjobs.contrib.alerts.pings", _pings, for_single_jobs=True, not_started=True),
     "exec": Door("cronjobs.contrib.exec.hook", lambda _settings, spool: bool(spooled(spool))),
     "metrics": Door("cronjobs.contrib.metrics.hook", lambda settings, _spool: settings.metrics.textfile is not None),
     "alerts": Door(
         "cronjobs.contrib.alerts.hook",
         lambda settings, _spool: settings.alerts is not None,
-        beside_jobs=True,
+        for_single_jobs=True,
         not_started=True,
     ),
 }
 
 
 @dataclass(frozen=True)
-class Beside:
+class HookContext:
     """The objects that a hook may use. A hook opens short transactions of its own, apart from the tick's connection."""
 
     settings: Settings
@@ -76,7 +76,7 @@ class Beside:
     spool: str = "-"  # see ``TickContext``
 
 
-class Over(NamedTuple):
+class RunSummary(NamedTuple):
     """The facts that ``Hook.end`` gets. ``until`` is the monotonic instant by which the hook must be done."""
 
     until: float
@@ -94,8 +94,8 @@ class Hook:
 
     schedules: frozenset[str] = frozenset()  # the hook is called for attempts of these schedules' jobs
 
-    def __init__(self, beside: Beside) -> None:
-        self.beside = beside
+    def __init__(self, context: HookContext) -> None:
+        self.context = context
 
     def begin(self) -> None:
         """Called before anything is recovered or claimed."""
@@ -109,26 +109,26 @@ class Hook:
     def ended(self, finished: Finished) -> None:
         """Called when the job's code has ended. A later event reports what becomes of the job."""
 
-    def heard(self, event: events.Event) -> None:
+    def job_event(self, event: events.Event) -> None:
         """Called with each event about a job for which ``started`` was called."""
 
     def wants_handlers(self) -> bool:
         """Whether ``end`` needs the handlers loaded, which only the tick's own thread may do."""
         return False
 
-    def end(self, over: Over) -> None:
+    def end(self, summary: RunSummary) -> None:
         """Called when everything has been recorded. It may run until the tick's deadline."""
 
 
 class Extras:
     """The extras of one process. Workers call ``started`` and ``ended``; the loop's thread calls the other methods."""
 
-    def __init__(self, doors: Mapping[str, Door], beside: Beside) -> None:
-        self._emit, self._clock = beside.emit, beside.clock
+    def __init__(self, doors: Mapping[str, Door], context: HookContext) -> None:
+        self._emit, self._clock = context.emit, context.clock
         self._events: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
-        ours = replace(beside, emit=self._events.put)
+        ours = replace(context, emit=self._events.put)
         self._extras = [_Extra(name, door.module, ours) for name, door in doors.items()]
-        self._heard_of: dict[int, list[_Extra]] = {}
+        self._extras_of_job: dict[int, list[_Extra]] = {}
 
     def begin(self) -> None:
         """Call every extra's ``begin``, without waiting for the calls to end."""
@@ -143,9 +143,9 @@ class Extras:
         self._each(lambda hook: found.append(hook.wants_handlers()))
         return any(found)
 
-    def end(self, over: Over) -> None:
+    def end(self, summary: RunSummary) -> None:
         """Call every extra's ``end``, the last call, and wait for all of them."""
-        self._each(lambda hook: hook.end(over), SYSTEM.monotonic() + over.until - self._clock.monotonic())
+        self._each(lambda hook: hook.end(summary), SYSTEM.monotonic() + summary.until - self._clock.monotonic())
 
     def _each(self, do: Callable[[Hook], None], until: float | None = None) -> None:
         called = [(extra, extra.call(do)) for extra in self._extras]
@@ -158,29 +158,29 @@ class Extras:
     # --- attempts -----------------------------------------------------------------------------------------------------
 
     @property
-    def hear_of_attempts(self) -> bool:
+    def follow_attempts(self) -> bool:
         return any(extra.schedules for extra in self._extras)
 
     def started(self, job: Job) -> None:
-        hearing = [extra for extra in self._extras if job.schedule in extra.schedules]
-        if hearing:
-            self._heard_of[job.id] = hearing
-        for extra in hearing:
+        interested = [extra for extra in self._extras if job.schedule in extra.schedules]
+        if interested:
+            self._extras_of_job[job.id] = interested
+        for extra in interested:
             extra.call(lambda hook: hook.started(job))
 
     def ended(self, finished: Finished) -> None:
-        for extra in self._heard_of.get(finished.job.id, ()):
+        for extra in self._extras_of_job.get(finished.job.id, ()):
             extra.call(lambda hook: hook.ended(finished))
 
-    def listening(self, emit: Callable[[events.Event], None]) -> Callable[[events.Event], None]:
+    def forwarding(self, emit: Callable[[events.Event], None]) -> Callable[[events.Event], None]:
         """Return a function that passes an event to *emit*, then to the extras that were told of the job's start."""
-        if not self.hear_of_attempts:
+        if not self.follow_attempts:
             return emit
 
         def both(event: events.Event) -> None:
             emit(event)
-            for extra in self._heard_of.get(event.facts.get("job_id", 0), ()):
-                extra.call(lambda hook: hook.heard(event))
+            for extra in self._extras_of_job.get(event.facts.get("job_id", 0), ()):
+                extra.call(lambda hook: hook.job_event(event))
 
         return both
 
@@ -188,10 +188,10 @@ class Extras:
 class _Extra:
     """One extra and its thread, which is started by the first call."""
 
-    def __init__(self, name: str, module: str, beside: Beside) -> None:
+    def __init__(self, name: str, module: str, context: HookContext) -> None:
         self.name = name
         self.schedules: frozenset[str] = frozenset()
-        self._module, self._beside = module, beside
+        self._module, self._context = module, context
         self._inbox: queue.SimpleQueue[tuple[Callable[[Hook], None], threading.Event]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._left_s = WAIT_S
@@ -207,7 +207,7 @@ class _Extra:
                 self._thread.start()
             except (RuntimeError, MemoryError) as error:  # a limit on processes or memory was reached
                 self._given_up = True
-                self._beside.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
+                self._context.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
                 return None
         done = threading.Event()
         self._inbox.put((do, done))
@@ -218,7 +218,7 @@ class _Extra:
         began = SYSTEM.monotonic()
         if not done.wait(max(0.0, self._left_s if until is None else until - began)):
             self._given_up = True
-            self._beside.emit(events.extra_left_behind(self.name, SYSTEM.monotonic() - began))
+            self._context.emit(events.extra_left_behind(self.name, SYSTEM.monotonic() - began))
         if until is None:
             self._left_s -= SYSTEM.monotonic() - began
 
@@ -230,30 +230,30 @@ class _Extra:
                 if hook is None:
                     module = import_module(self._module)
                     # A third-party extra may have findings but no hook.
-                    hook = (module.hook if self.name in DOORS else getattr(module, "hook", Hook))(self._beside)
+                    hook = (module.hook if self.name in DOORS else getattr(module, "hook", Hook))(self._context)
                     self.schedules = hook.schedules
                 do(hook)
             except CronjobsError as error:
-                self._beside.emit(events.extra_failed(self.name, str(error)))
+                self._context.emit(events.extra_failed(self.name, str(error)))
             except BaseException as error:  # whatever an extra does, the tick carries on
-                self._beside.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
+                self._context.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
             finally:
                 done.set()
 
 
-def of_tick(beside: Beside) -> Extras:
+def extras_of_tick(context: HookContext) -> Extras:
     """Return the extras that this project uses, and those that its file names."""
-    doors = {name: door for name, door in DOORS.items() if door.wanted(beside.settings, beside.spool)}
-    if named := beside.settings.extras:
-        prepare_imports(beside.settings)
+    doors = {name: door for name, door in DOORS.items() if door.wanted(context.settings, context.spool)}
+    if named := context.settings.extras:
+        prepare_imports(context.settings)
         doors |= {module: Door(module, lambda *_: True) for module in named}
-    return Extras(doors, beside)
+    return Extras(doors, context)
 
 
-def beside_jobs(settings: Settings, database: Database, emit: Callable[[events.Event], None]) -> Extras:
+def extras_of_job(settings: Settings, database: Database, emit: Callable[[events.Event], None]) -> Extras:
     """Return the extras for a process that runs jobs outside a tick. Their ``begin`` has been called."""
-    doors = {name: door for name, door in DOORS.items() if door.beside_jobs and door.wanted(settings, "-")}
-    extras = Extras(doors, Beside(settings, database, Identity.here(), emit))
+    doors = {name: door for name, door in DOORS.items() if door.for_single_jobs and door.wanted(settings, "-")}
+    extras = Extras(doors, HookContext(settings, database, Identity.here(), emit))
     extras.begin()
     extras.before_work()
     return extras
@@ -265,13 +265,13 @@ def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
     for door in DOORS.values():
         if door.not_started and door.wanted(settings, "-"):
             threads.append(
-                threading.Thread(target=_tell_not_started, args=(door.module, settings, error, until), daemon=True)
+                threading.Thread(target=_report_not_started, args=(door.module, settings, error, until), daemon=True)
             )
             threads[-1].start()
     for thread in threads:
         thread.join(max(0.0, until - SYSTEM.monotonic()))
 
 
-def _tell_not_started(module: str, settings: Settings, error: CronjobsError, until: float) -> None:
+def _report_not_started(module: str, settings: Settings, error: CronjobsError, until: float) -> None:
     if (there := if_installed(module)) is not None:
         there.not_started(settings, error, until)

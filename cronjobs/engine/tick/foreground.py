@@ -166,7 +166,7 @@ class Foreground:
             _MainThread(1, self._around, self._clock),
             deadline=claimed + 2 * NO_LIMIT.total_seconds(),
             database_now=job.started_at or self._clock.now(),
-            emit=self._tell,
+            emit=self._on_event,
         )
         if on_progress is not None:
             self._loop.say_progress_s = PROGRESS_S
@@ -273,7 +273,7 @@ class Foreground:
 
     # --- what the loop says, from its thread --------------------------------------------------------------------------
 
-    def _tell(self, event: events.Event) -> None:
+    def _on_event(self, event: events.Event) -> None:
         if event.name == "job.progress":
             how_far = self._attempt.reporting.progress
             if self._on_progress is not None and how_far is not None:

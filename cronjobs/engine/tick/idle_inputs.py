@@ -8,11 +8,11 @@ from cronjobs.clock import SYSTEM
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import Address
 from cronjobs.engine.host.state_folder import State
-from cronjobs.engine.probe.here import read
 from cronjobs.engine.probe.inputs import ALWAYS, METRICS_EVERY_S, Inputs, Sources, Start
+from cronjobs.engine.probe.kernel_facts import read
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store.ticks import CLOCK_SLACK, Overview
-from cronjobs.engine.tick.mail_throttle import alarm_name, word_name
+from cronjobs.engine.tick.mail_throttle import alarm_name, messages_name
 
 if TYPE_CHECKING:
     from cronjobs.engine.probe.inputs import Pieces
@@ -44,7 +44,7 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
         "every_s": str(settings.run.every.total_seconds()),
         "beyond_s": str((settings.run.lease + CLOCK_SLACK).total_seconds()),
         "alarm": alarm_name(settings.file),
-        "word": word_name(settings.file),
+        "word": messages_name(settings.file),
         "spool": spool,
         "metrics_by": str(int(SYSTEM.now().timestamp()) + METRICS_EVERY_S) if _often(settings) else "",
     }

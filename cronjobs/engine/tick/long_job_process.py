@@ -26,7 +26,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext
 from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.tick import mail_throttle
-from cronjobs.engine.tick.extras import Over, beside_jobs
+from cronjobs.engine.tick.extras import RunSummary, extras_of_job
 from cronjobs.engine.tick.log import Log, start_reporter
 from cronjobs.engine.tick.long_jobs import ADOPTED, FULL, STOPPED, Adopted, Handover, adopt
 from cronjobs.engine.tick.loop import Loop
@@ -104,8 +104,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
     settings, database = around.settings, around.database
     assert database is not None
     log = Log(settings.log).write
-    extras = beside_jobs(settings, database, log)
-    to_log = extras.listening(log)
+    extras = extras_of_job(settings, database, log)
+    to_log = extras.forwarding(log)
 
     def emit(event: events.Event) -> None:
         to_log(event)
@@ -128,7 +128,7 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
     loop.run()
     loop.finish()
     watchdog.stand_at(SYSTEM.monotonic() + REPORT_S + PAST_DEADLINE_S)
-    extras.end(Over(SYSTEM.monotonic() + REPORT_S, news=bool(loop.counts.dead) and not signals.came))
+    extras.end(RunSummary(SYSTEM.monotonic() + REPORT_S, news=bool(loop.counts.dead) and not signals.came))
     if loop.outage.error is not None:
         return 4
     if loop.net.error is not None:

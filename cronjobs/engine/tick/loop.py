@@ -22,8 +22,8 @@ from cronjobs.engine.execution.attempt import Attempt, InFlight, Phase, timeout_
 from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.lease import lease_margin_s, next_renewal
-from cronjobs.engine.store.ticks import NO_SIGNS, Signs
-from cronjobs.engine.tick.ends import CLAIM_TOO_SLOW, STILL_HERE, Ends, write_no_row
+from cronjobs.engine.store.ticks import NO_SIGNS, DeathSigns
+from cronjobs.engine.tick.ends import CLAIM_TOO_SLOW, STILL_HERE, EndWriter, write_no_row
 from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.long_jobs import Handovers
 from cronjobs.engine.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
@@ -64,7 +64,7 @@ class Loop:
     tells_each: bool = True  # see ``TickContext``
     overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
     overran_now: set[str] = field(default_factory=set)  # types of the jobs that this tick has to interrupt
-    signs: Signs = NO_SIGNS  # whether reading a row may have killed earlier ticks
+    signs: DeathSigns = NO_SIGNS  # whether reading a row may have killed earlier ticks
     say_progress_s: float = math.inf  # seconds between progress lines on a terminal
     catches: bool = True  # catch unexpected exceptions; tests set this to False, so that they propagate
 
@@ -94,7 +94,7 @@ class Loop:
             experience=Experience(self.overran),
         )
         self.pace = Pace()
-        self.ends = Ends(
+        self.ends = EndWriter(
             clock=self.clock,
             workers=self.workers,
             in_flight=self.in_flight,

@@ -60,7 +60,7 @@ class Alarm:
         """Whether a fault in the code was reported and is not over."""
         return any(entry.get("about") == CODE for entry in self._load().values())
 
-    def worth_telling(
+    def worth_mailing(
         self,
         cause: str,
         now: datetime,
@@ -105,7 +105,7 @@ class Alarm:
         self._store(known)
         return worth
 
-    def untold(self, cause: str) -> int:
+    def unreported_before(self, cause: str) -> int:
         """Return how often *cause* occurred, without being reported, between its last two reports."""
         return int(self._load().get(cause, {}).get("untold", 0))
 
@@ -182,20 +182,20 @@ def _is_sound(entry: Any) -> bool:
 # --- words for the next tick ------------------------------------------------------------------------------------------
 
 
-def leave_word(config: Path, line: str) -> None:
+def leave_message(config: Path, line: str) -> None:
     """Keep *line* for the next tick of *config* to print. For processes whose output nobody reads."""
-    State().append(word_name(config), one_line(line, WORD) + "\n")
+    State().append(messages_name(config), one_line(line, WORD) + "\n")
 
 
 def leave_death(config: Path, whose: str, event: events.Event) -> None:
     """Keep *event* for the next tick to print, if it says that a job is dead. *whose* names the job: "a long job"."""
     if event.name == "job.dead":
-        leave_word(config, f"{whose} is dead: {events.death_line(event, config)}")
+        leave_message(config, f"{whose} is dead: {events.death_line(event, config)}")
 
 
-def take_word(config: Path) -> list[str]:
+def take_messages(config: Path) -> list[str]:
     """Remove and return the kept lines; the caller prints them."""
-    return (State().take(word_name(config)) or "").splitlines()
+    return (State().take(messages_name(config)) or "").splitlines()
 
 
 # --- the log of a file that cannot be read any more -------------------------------------------------------------------
@@ -224,7 +224,7 @@ def away_name(config: Path) -> str:
     return f"away-{_name(config)}.json"
 
 
-def word_name(config: Path) -> str:
+def messages_name(config: Path) -> str:
     """The name of the file with the lines that the next tick prints."""
     return f"word-{_name(config)}"
 

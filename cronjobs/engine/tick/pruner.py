@@ -16,7 +16,7 @@ from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store import pruning as store
 from cronjobs.engine.store.alerts import past_findings, remove_findings
-from cronjobs.engine.store.pruning import OldJob, Slot
+from cronjobs.engine.store.pruning import OldJob, PrunePosition
 
 FIRST_BATCH: Final = 100
 SMALLEST_BATCH: Final = 20
@@ -122,7 +122,7 @@ class Pruner:
     def _ended_jobs(self, status: str, before: datetime) -> bool:
         """Delete ended jobs, but only strip those with a key. The next look starts after the stripped jobs."""
         start = self._places.get(status)
-        place = None if start is None else Slot(start, 0)
+        place = None if start is None else PrunePosition(start, 0)
         stuck: datetime | None = None  # when the first locked job ended; the next look starts there
         while self.go_on():
             page = self._page(status, before, place)
@@ -134,12 +134,12 @@ class Pruner:
                 return False  # jobs may be left merely because time was up
             if left and stuck is None:
                 stuck = left[0].finished_at
-            place = Slot(page[-1].finished_at, page[-1].id)
+            place = PrunePosition(page[-1].finished_at, page[-1].id)
             if stuck is not None or any(job.keyed for job in page):  # else all rows of the page are gone
                 self._places[status] = place.finished_at if stuck is None else stuck
         return False
 
-    def _page(self, status: str, before: datetime, place: Slot | None) -> list[OldJob]:
+    def _page(self, status: str, before: datetime, place: PrunePosition | None) -> list[OldJob]:
         with self.database.read() as connection:
             return list(store.old_jobs(connection, status, before, place, self._batch))
 
@@ -165,12 +165,12 @@ class Pruner:
 
     def _keyed_jobs(self, status: str, before: datetime) -> bool:
         """Delete stripped jobs whose key has expired. Other jobs of that age have already been deleted."""
-        place: Slot | None = None
+        place: PrunePosition | None = None
         while self.go_on():
             page = self._page(status, before, place)
             if not page:
                 return True
-            place = Slot(page[-1].finished_at, page[-1].id)
+            place = PrunePosition(page[-1].finished_at, page[-1].id)
             keyed = [OldJob(job.id, job.finished_at, keyed=False, stripped=True) for job in page if job.stripped]
             if keyed:
                 self._remove(keyed, status, before)

@@ -16,7 +16,7 @@ from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import expiry, leases, tokens
 from cronjobs.engine.store.crashing_types import note_deaths
 from cronjobs.engine.store.expiry import Leased
-from cronjobs.engine.store.leases import Written
+from cronjobs.engine.store.leases import FinishResult
 from cronjobs.engine.store.ticks import Overview
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.runners import Runners, before_a_reboot, lease_is_wrong, sort_runners
@@ -80,7 +80,7 @@ class Recovery:
                 every = self.tick.settings.run.every
                 decided = [settle_expired(expired, _policy_of(expired), now, every) for expired in found]
                 rows = [end.finish for end in decided]
-                written = leases.finish(connection, rows) if rows else Written(frozenset(), frozenset())
+                written = leases.finish(connection, rows) if rows else FinishResult(frozenset(), frozenset())
             for expired, end in zip(found, decided, strict=True):
                 job_id = end.finish.lease.job_id
                 policy = _policy_of(expired).retry

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cronjobs.engine.store.ticks import Overview
 from cronjobs.engine.tick import pruning
 from cronjobs.engine.tick.context import TickContext
-from cronjobs.engine.tick.extras import Beside, Over, of_tick
+from cronjobs.engine.tick.extras import HookContext, RunSummary, extras_of_tick
 
 if TYPE_CHECKING:
     from cronjobs.engine.jobs.job_types import JobTypes
@@ -38,7 +38,7 @@ class SpareTime:
     ) -> None:
         self.tick, self.seen = tick, seen
         self.types, self.loaded, self.held = types, loaded, held
-        beside = Beside(
+        context = HookContext(
             tick.settings,
             tick.database,
             tick.identity,
@@ -49,7 +49,7 @@ class SpareTime:
             seen=seen,
             spool=tick.spool,
         )
-        tick.extras = self.extras = of_tick(beside)
+        tick.extras = self.extras = extras_of_tick(context)
 
     def begin(self) -> None:
         """Note whether the clock jumped, and let the extras begin. A tick calls this before anything else."""
@@ -83,7 +83,7 @@ class SpareTime:
             return
         news = self._has_news()
         types = self.types() if self.loaded() or self.extras.want_handlers() else None
-        self.extras.end(Over(self.tick.deadline, result.exit_code(), result.trouble or "", news, types))
+        self.extras.end(RunSummary(self.tick.deadline, result.exit_code(), result.trouble or "", news, types))
 
     def _prune(self, share: float = pruning.SHARE) -> None:
         seen = self.seen

@@ -25,7 +25,7 @@ class SafetyNet:
     simply done again. Jobs that such a turn may have claimed are found by reading the rows.
     """
 
-    tell: Callable[[events.Event], None]
+    write_event: Callable[[events.Event], None]
     spread: bool = True
     error: Exception | None = None
     falls: int = 0
@@ -51,7 +51,7 @@ class SafetyNet:
     def emit(self, event: events.Event) -> None:
         """Report *event*. If the report itself fails, that stops nothing, but counts as an error."""
         try:
-            self.tell(event)
+            self.write_event(event)
         except Exception as error:
             if not self.spread:
                 raise
@@ -92,12 +92,12 @@ class Outage:
             self.since, self.reported = now, False
         self.error = error
         if not (isinstance(error, DatabaseBusy) and now - self.since < BUSY_IS_TROUBLE_S):
-            self.tell()
+            self.report()
         # Retry quickly while only the write lock is busy, so that we do not miss our turn.
         longest_s = SHORTEST_PAUSE_S if isinstance(error, DatabaseBusy) else LONGEST_PAUSE_S
         self.pause_s = min(longest_s, self.pause_s * 2) * random.uniform(0.8, 1.2)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report the error, unless there is none or it was reported before."""
         if self.error is not None and not self.reported:
             self.emit(events.database_trouble(str(self.error), self.error.cause))

@@ -33,7 +33,7 @@ from cronjobs.engine.store import claims, crashing_types, leases
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.claims import Claim, ClaimFilter
 from cronjobs.engine.store.job_rows import fetch_by_itself
-from cronjobs.engine.store.leases import Renewal, Written, settle
+from cronjobs.engine.store.leases import FinishResult, Renewal, settle
 from cronjobs.engine.store.misfits import known_misfits
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.tick.result import TickFilter
@@ -320,7 +320,7 @@ class BatchResult:
 
     sent: float
     ends: Sequence[End] = ()
-    written: Written = field(default_factory=lambda: Written(frozenset(), frozenset()))
+    written: FinishResult = field(default_factory=lambda: FinishResult(frozenset(), frozenset()))
     recorded: frozenset[int] = frozenset()  # overdue jobs whose history rows were written
     renewal: Renewal | None = None
     reported: Sequence[Report] = ()  # the reports that the renewal wrote
@@ -480,7 +480,7 @@ class Writer:
         self.warily = True
         return True
 
-    def _count_ends(self, connection: Connection, order: Batch, written: Written) -> list[str]:
+    def _count_ends(self, connection: Connection, order: Batch, written: FinishResult) -> list[str]:
         if not order.watched:
             return []
         ends = count_ends(
@@ -555,10 +555,10 @@ class Writer:
 
         return [(ended, judged(ended, decided)) for ended, decided in ends]
 
-    def _finish(self, connection: Connection, finishes: list[Finish]) -> Written:
+    def _finish(self, connection: Connection, finishes: list[Finish]) -> FinishResult:
         """Finish the attempts. Read the rows to see what an earlier COMMIT with a lost reply has already written."""
         if not finishes:
-            return Written(frozenset(), frozenset())
+            return FinishResult(frozenset(), frozenset())
         written = settle(connection, finishes, leases.finish(connection, finishes))
         if any(finish.status is Status.DEAD for finish in finishes):
             look_soon(connection)  # also for a loop without a tick, and for a tick that is killed before its end

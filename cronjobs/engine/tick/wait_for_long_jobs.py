@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from cronjobs.engine.tick.mail_throttle import take_word
+from cronjobs.engine.tick.mail_throttle import take_messages
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 DEAD: Final = 1  # the exit code of a long job's process whose job ended dead
@@ -57,7 +57,7 @@ def main() -> None:
         left.remove(pid)  # before the process is reaped; after that, another process may get its pid
         ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     code = _worst(code, ends, bool(count_dead))
-    for word in take_word(Path(config)):
+    for word in take_messages(Path(config)):
         with suppress(OSError):
             sys.stderr.write(f"cronjobs: {word}\n")
     sys.exit(128 + signals[-1] if signals and code != NOT_RECORDED else code)

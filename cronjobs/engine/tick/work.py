@@ -30,7 +30,7 @@ from cronjobs.engine.store.job_types import (
     unknown_to_schedules,
 )
 from cronjobs.engine.store.not_started import lanes_due
-from cronjobs.engine.store.ticks import Signs, overran_lately, signs_of_death
+from cronjobs.engine.store.ticks import DeathSigns, overran_lately, signs_of_death
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.log import start_reporter
 from cronjobs.engine.tick.loop import Loop
@@ -76,9 +76,9 @@ class Work:
         keep_orphans()
         around = WorkerContext(tick.settings, tick.database)
         emit, extras = tick.emit, tick.extras
-        if extras is not None and extras.hear_of_attempts:
+        if extras is not None and extras.follow_attempts:
             around = replace(around, on_start=start_reporter(tick.emit, extras), on_end=extras.ended)
-            emit = extras.listening(tick.emit)
+            emit = extras.forwarding(tick.emit)
         elif tick.tells_each:
             around = replace(around, on_start=start_reporter(tick.emit))
         tells_each = tick.tells_each or emit is not tick.emit
@@ -108,7 +108,7 @@ class Work:
         )
         return self.loop
 
-    def _look(self) -> tuple[list[Crashing], Signs]:
+    def _look(self) -> tuple[list[Crashing], DeathSigns]:
         """Return the types of jobs that dead runners held, and the signs that reading a row killed a tick.
 
         First write this tick's row, by which a later tick can see whether this one died.

@@ -22,7 +22,7 @@ from support.inboxes import smtp as smtp
 from support.inboxes import web as web
 
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.alerts import command, deliver, looking
+from cronjobs.contrib.alerts import alert_rounds, command, deliver
 from cronjobs.contrib.alerts import hook as alert_hook
 from cronjobs.contrib.alerts.texts import note
 from cronjobs.desk.insight.causes import Causes, find_causes
@@ -107,7 +107,9 @@ def test_hosts_that_tick_at_the_same_moment_send_one_alert(database: Database, t
     ready = threading.Barrier(3)
 
     def send(host: Host) -> None:
-        alerting_here = looking.Alerting(host.settings, database, host.name, f"{host.name}:tick", host.events.append)
+        alerting_here = alert_rounds.Alerting(
+            host.settings, database, host.name, f"{host.name}:tick", host.events.append
+        )
         ready.wait()
         for _ in range(3):
             alerting_here.look(None, anyway=True)
@@ -131,7 +133,7 @@ def test_who_is_killed_between_sending_and_marking_sends_again(
     stage = Stage(database, tmp_path, alerting(webhook(web)))
     stage.kill_a_job()
     with monkeypatch.context() as patch:
-        patch.setattr(looking.Alerting, "_mark", lambda *_: None)  # as after kill -9
+        patch.setattr(alert_rounds.Alerting, "_mark", lambda *_: None)  # as after kill -9
         stage.tick()
     assert len(web.got) == 1
     stage.minutes(1)
@@ -194,7 +196,7 @@ def test_a_mail_names_the_job_its_error_and_what_to_type(database: Database, tmp
 def test_a_mail_server_in_trouble_gets_it_later(
     database: Database, tmp_path: Path, smtp: Smtp, manner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "CHANNEL_S", 1.0)
+    monkeypatch.setattr(alert_rounds, "CHANNEL_S", 1.0)
     stage = Stage(database, tmp_path, alerting(mail(smtp)))
     smtp.manner = manner
     stage.kill_a_job()
@@ -336,9 +338,9 @@ def test_a_channel_for_which_no_time_was_left_is_tried_by_the_next_tick(
 ) -> None:
     stage = Stage(database, tmp_path, alerting(webhook(web)))
     stage.kill_a_job()
-    send = looking.Alerting.send
+    send = alert_rounds.Alerting.send
     with monkeypatch.context() as patch:
-        patch.setattr(looking.Alerting, "send", lambda here, _: send(here, lambda: 0.9))
+        patch.setattr(alert_rounds.Alerting, "send", lambda here, _: send(here, lambda: 0.9))
         stage.tick()
     assert web.got == []
     stage.tick()
@@ -352,14 +354,14 @@ def test_what_could_not_be_marked_is_marked_with_the_next_answer(
     channels = [AlertChannel(name, WebhookChannel(f"{web.url}/{name}")) for name in ("a", "b", "c")]
     stage = Stage(database, tmp_path, alerting(*channels))
     stage.kill_a_job()
-    mark, tries = looking.Alerting._mark, iter([DatabaseBusy("here", 2.0), DatabaseBusy("here", 2.0)])
+    mark, tries = alert_rounds.Alerting._mark, iter([DatabaseBusy("here", 2.0), DatabaseBusy("here", 2.0)])
 
     def busy_at_first(*given: Any) -> None:
         if (error := next(tries, None)) is not None:
             raise error
         mark(*given)
 
-    monkeypatch.setattr(looking.Alerting, "_mark", busy_at_first)
+    monkeypatch.setattr(alert_rounds.Alerting, "_mark", busy_at_first)
     stage.tick()
     stage.minutes(20)
     assert sorted(web.paths) == ["/a", "/b", "/c"]
@@ -405,7 +407,7 @@ def test_a_message_about_deaths_says_why_they_died_and_names_a_job_of_each_cause
         looked.append(connection)
         return find_causes(connection)
 
-    monkeypatch.setattr("cronjobs.contrib.alerts.looking.find_causes", find)
+    monkeypatch.setattr("cronjobs.contrib.alerts.alert_rounds.find_causes", find)
     stage = Stage(database, tmp_path, alerting(webhook(web)))
     put(database, job_type="t.say")
     stage.minutes(3)

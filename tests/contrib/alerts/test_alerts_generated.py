@@ -13,7 +13,7 @@ from support.alerted import HOUR, MINUTE, Stage, alerting, webhook
 from support.inboxes import Web, served
 from support.rounds import rounds
 
-from cronjobs.contrib.alerts import looking
+from cronjobs.contrib.alerts import alert_rounds
 from cronjobs.contrib.alerts.decide import OFTEN
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
@@ -41,7 +41,7 @@ def campaign(database: Database, folder: Path, seed: int, steps: int) -> None:
     chance = random.Random(seed)
     with served(Web()) as web, pytest.MonkeyPatch.context() as patch:
         stage = Stage(database, folder, alerting(webhook(web)), hosts=2)
-        mark = looking.Alerting._mark
+        mark = alert_rounds.Alerting._mark
 
         unmarked: set[int] = set()
 
@@ -51,7 +51,7 @@ def campaign(database: Database, folder: Path, seed: int, steps: int) -> None:
             else:
                 mark(sender, due, error)
 
-        patch.setattr(looking.Alerting, "_mark", perhaps)
+        patch.setattr(alert_rounds.Alerting, "_mark", perhaps)
         killing = True
         for _ in range(steps):
             match chance.randrange(6):

@@ -10,8 +10,8 @@ from support.alerted import MINUTE, Stage, alerting, webhook
 from support.inboxes import Web
 from support.inboxes import web as web
 
-from cronjobs.contrib.alerts import looking
-from cronjobs.contrib.alerts.looking import Alerting
+from cronjobs.contrib.alerts import alert_rounds
+from cronjobs.contrib.alerts.alert_rounds import Alerting
 from cronjobs.desk.insight import findings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
@@ -105,9 +105,9 @@ def test_a_look_that_facts_overtook_is_done_again(
         return seen
 
     here = Alerting(stage.hosts[0].carry(alerts=alerting(webhook(web))), database, "host0", "me", lambda _: None)
-    monkeypatch.setattr(looking, "judge", overtaken)
+    monkeypatch.setattr(alert_rounds, "judge", overtaken)
     here.look(None, anyway=True)
-    monkeypatch.setattr(looking, "judge", findings.judge)
+    monkeypatch.setattr(alert_rounds, "judge", findings.judge)
     assert stage.rows(tables.findings) == [], "it is over already"
     stage.minutes(1)
     assert web.got == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from cronjobs.contrib.dask.travelling import GuardReport, news
+from cronjobs.contrib.dask.messages import GuardReport, news
 from cronjobs.engine.rules.clusters import Versions, difference, of_difference, of_waiting
 from cronjobs.model import Failed, Released, Succeeded, TimedOut
 

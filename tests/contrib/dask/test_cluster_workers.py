@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from cronjobs import enqueue
 from cronjobs.contrib.dask.cluster_workers import ClusterWorkers
-from cronjobs.contrib.dask.travelling import Begun, GuardReport, Progressed, Spec
+from cronjobs.contrib.dask.messages import Begun, GuardReport, Progressed, Spec
 from cronjobs.engine.config.settings import ExecutorSettings, Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database

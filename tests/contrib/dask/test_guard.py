@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from cronjobs.contrib.dask import guard
+from cronjobs.contrib.dask.check_cluster import faults
 from cronjobs.contrib.dask.code_on_disk import CodeOnDisk
-from cronjobs.contrib.dask.looking import faults
+from cronjobs.contrib.dask.messages import GuardReport, Spec, versions
 from cronjobs.contrib.dask.permit import HeldPermit
-from cronjobs.contrib.dask.travelling import GuardReport, Spec, versions
 from cronjobs.contrib.dask.worker_home import NO_DATABASE
 from cronjobs.engine.config.settings import ExecutorSettings, Settings
 from cronjobs.engine.execution.attempt import Attempt

@@ -20,7 +20,7 @@ from support.commands import until
 from support.django_project import django_project
 
 from cronjobs import enqueue, masking
-from cronjobs.desk.insight.effective_settings import Given, effective
+from cronjobs.desk.insight.effective_settings import Overrides, effective
 from cronjobs.engine.config import django_project as config
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.reader import FieldError
@@ -334,7 +334,7 @@ def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -
 
 def test_config_show_names_djangos_settings_as_the_source(folder: Path, sqlite_url: str) -> None:
     def shown() -> dict[str, tuple[Any, str]]:
-        found = effective(load(None, environ={}), Given(None, None, {}))
+        found = effective(load(None, environ={}), Overrides(None, None, {}))
         return {each.key: (each.value, each.where) for each in found}
 
     with django_project(sqlite_url, TIME_ZONE="Asia/Kolkata"):

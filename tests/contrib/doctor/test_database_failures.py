@@ -26,7 +26,7 @@ from cronjobs.contrib.doctor.host_facts import volumes
 from cronjobs.contrib.doctor.host_verdicts import disk_space
 from cronjobs.engine.config.load import load
 from cronjobs.engine.database.address import parse_url
-from cronjobs.engine.database.connection import Database, tell
+from cronjobs.engine.database.connection import Database, as_database_error
 from cronjobs.engine.schema import migrations
 
 NewProject = Callable[[str], Project]
@@ -151,7 +151,7 @@ def test_a_full_temporary_folder_is_named_and_not_the_disk_of_the_database(
     error.sqlite_errorcode = sqlite3.SQLITE_FULL
     for folder, said in ((tmp_path, str(full_temporary_folder)), (full_temporary_folder, "make room on its disk")):
         address = parse_url(f"sqlite:///{folder}/jobs.db")
-        told = str(tell(address, DBAPIError("SELECT 1", None, error)))
+        told = str(as_database_error(address, DBAPIError("SELECT 1", None, error)))
         assert said in told
         assert ("SQLITE_TMPDIR" in told) is (folder == tmp_path)
 

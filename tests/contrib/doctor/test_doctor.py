@@ -19,7 +19,7 @@ from support.hosts import put
 from support.postgres import OWNER, READ, RUN, SUPERUSER, as_role
 
 from cronjobs.contrib.doctor import examine, patient
-from cronjobs.contrib.doctor.examine import CHECKS, Examination, Patient
+from cronjobs.contrib.doctor.examine import CHECKS, Examination, ExaminedSite
 from cronjobs.desk.crontab import block, program
 from cronjobs.engine.database import tables
 from cronjobs.engine.host.identity import Identity
@@ -48,7 +48,7 @@ class Surgery:
         monkeypatch.setenv("PATH", f"{self.folder / 'bin'}:/usr/bin:/bin")
         monkeypatch.setenv("FAKE_STORE", str(self.store))
         monkeypatch.setenv("XDG_STATE_HOME", str(self.folder / "state"))
-        monkeypatch.setattr(patient, "Patient", partial(Patient, root=self.root))
+        monkeypatch.setattr(patient, "ExaminedSite", partial(ExaminedSite, root=self.root))
         self.line()
         world.file(**MINUTELY)
         world.tick(utc("2026-03-02T08:10:10"), self.name)
@@ -370,7 +370,7 @@ def test_without_tables_it_says_so_and_makes_none(
 def test_a_check_that_fails_itself_says_so_and_the_others_go_on(
     surgery: Surgery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Patient) -> Any:
+    def fail(_: ExaminedSite) -> Any:
         raise RuntimeError("no such thing\x1b[31m")
 
     broken = Examination("broken", "Does it fail?", "nothing", fail)

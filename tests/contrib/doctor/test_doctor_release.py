@@ -13,7 +13,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor.examine import CHECKS
 from cronjobs.contrib.doctor.release_cli import BY_CHECK
 from cronjobs.desk.crontab import block, host, program
-from cronjobs.desk.insight import left_outside as outside
+from cronjobs.desk.insight import leftovers as outside
 from cronjobs.engine.database import tables
 from cronjobs.engine.host.identity import Identity
 

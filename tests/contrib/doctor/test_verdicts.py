@@ -14,13 +14,13 @@ from cronjobs.contrib.doctor import host_verdicts as host
 from cronjobs.contrib.doctor.diagnosis import Diagnosis
 from cronjobs.contrib.doctor.mounts import filesystem_of
 from cronjobs.engine.schema import grants
-from cronjobs.engine.store.examining import HeldRights, ServerFacts, SqliteFile, TableStatistics
+from cronjobs.engine.store.doctor_facts import HeldRights, ServerFacts, SqliteFile, TableStatistics
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 LINE = host.CronLine("same", "the crontab has exactly this line", True)
 BOTH = "cron itself runs line 3 (backup) of your crontab"
-FIRED = host.Fired("web1", NOW, MINUTE, 3 * MINUTE, NOW - MINUTE)
+FIRED = host.TickTimes("web1", NOW, MINUTE, 3 * MINUTE, NOW - MINUTE)
 MAIL = host.MailSetUp("/usr/sbin/sendmail", "ada", logs=True)
 STATE = host.StateFolder("/home/ada/.local/state/cronjobs", True, None, "ext4")
 DISK = host.Volume("database", "/srv", 50 * host.GIB, 100 * host.GIB)

@@ -23,7 +23,7 @@ from cronjobs.contrib.drill.checks import Check, Dead, Form, InterruptedSends, S
 from cronjobs.contrib.drill.plan import MIX, Mishap, Planned, plan
 from cronjobs.contrib.drill.server import ReceivedMail, Try
 from cronjobs.contrib.drill.setup import HANDLERS
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 
 pytestmark = [
     LINUX_ONLY,

@@ -151,7 +151,7 @@ main()
             "cronjobs.engine",
             "cronjobs.engine.probe",
             "cronjobs.engine.probe.timer",
-            "cronjobs.engine.probe.here",
+            "cronjobs.engine.probe.kernel_facts",
             "faulthandler",
         ),
     }

@@ -17,7 +17,7 @@ from support.ticking import Project
 
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.take_over.as_yaml import as_yaml
-from cronjobs.contrib.take_over.taking_over import Importer
+from cronjobs.contrib.take_over.convert_lines import Importer
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.execution.attempt import Attempt, WorkerContext

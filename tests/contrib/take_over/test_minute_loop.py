@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cronjobs.contrib.take_over.comparing import OTHER_INSTANTS, Pair, differences
+from cronjobs.contrib.take_over.convert_lines import Importer
 from cronjobs.contrib.take_over.fields_of_old_cron import read_fields
 from cronjobs.contrib.take_over.minute_loop import TimedLine, starts
-from cronjobs.contrib.take_over.taking_over import Importer
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.engine.config.settings import ScheduleSettings
 

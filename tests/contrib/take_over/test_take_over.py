@@ -24,7 +24,7 @@ from typer.testing import Result
 from cronjobs.contrib.take_over import swap_cli
 from cronjobs.contrib.take_over.as_yaml import as_yaml
 from cronjobs.contrib.take_over.comparing import paired
-from cronjobs.contrib.take_over.taking_over import Importer, TakenLine, TakenOver
+from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, ImportedLine, Importer
 from cronjobs.desk.crontab import block, host, swapping
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.desk.crontab.naming import name_of
@@ -41,11 +41,11 @@ CONFIG = Path("/srv/shop/cronjobs.yaml")
 EARLY = datetime(2027, 1, 15, 9, 0, 10, tzinfo=UTC)
 
 
-def take_over(crontab: str, cron: Cron = "debian", **changes: Any) -> TakenOver:
+def take_over(crontab: str, cron: Cron = "debian", **changes: Any) -> ImportedCrontab:
     return Importer(OWNER, "Europe/Berlin", cron, **changes).take_over(crontab)
 
 
-def one(crontab: str, cron: Cron = "debian", **changes: Any) -> TakenLine:
+def one(crontab: str, cron: Cron = "debian", **changes: Any) -> ImportedLine:
     [found] = take_over(crontab, cron, **changes).taken
     return found
 
@@ -547,7 +547,7 @@ def test_swap_changes_nothing_if_no_line_fits_or_the_tick_fails(cron_host: Host)
     imported(cron_host, "@daily a\n")
     cron_host.ticks("echo 'disk full' >&2; exit 4")
     failed = cron_host.cli("swap")
-    assert isinstance(failed.exception, host.TickFails)
+    assert isinstance(failed.exception, host.TrialTickFailed)
     assert cron_host.crontab == "@daily a\n"
     cron_host.has("@daily other\n")
     assert isinstance(cron_host.cli("swap").exception, block.CrontabError)

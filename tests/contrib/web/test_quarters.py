@@ -17,7 +17,7 @@ from cronjobs.contrib.web.strip import QUARTERS, first_quarter
 from cronjobs.engine.crontime.timing import fire_times
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.rules.quarters import HOUR, NOTHING, QUARTER, WORDS, Became, gaps, number_of, painted, worse
+from cronjobs.engine.rules.quarters import HOUR, NOTHING, QUARTER, WORDS, ResultSpan, gaps, number_of, painted, worse
 from cronjobs.engine.store import operating, quarters
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.schedules import LedgerRow, forget_occurrences, record_occurrences
@@ -258,7 +258,11 @@ def test_of_a_row_that_is_several_only_quarters_in_which_one_was_due_are_painted
 def test_the_worst_is_shown() -> None:
     letters = list(WORDS)
     assert [worse(one, other) for one, other in pairwise(letters)] == letters[1:]
-    rows = [Became(1, 10, 12, "missed", None), Became(1, 12, 12, "enqueued", "dead"), Became(1, 3, 9, "skipped", None)]
+    rows = [
+        ResultSpan(1, 10, 12, "missed", None),
+        ResultSpan(1, 12, 12, "enqueued", "dead"),
+        ResultSpan(1, 3, 9, "skipped", None),
+    ]
     assert painted(rows, 8, 6) == {1: ".km.d."}
     assert gaps(10, 8, {12}) == [(8, 12), (16, 20)]
     assert number_of(NOW) * 900 == int(NOW.timestamp()) // 900 * 900

@@ -30,7 +30,7 @@ from support.postgres import OWNER, READ, as_role
 from cronjobs import masking
 from cronjobs.contrib.web import application, templating, view
 from cronjobs.contrib.web.report import report
-from cronjobs.contrib.web.security import ByLink
+from cronjobs.contrib.web.security import LinkAccess
 from cronjobs.contrib.web.templating import environment, shown
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
@@ -69,7 +69,7 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def access() -> ByLink:
+def access() -> LinkAccess:
     return by_link(may_act=True)
 
 
@@ -85,14 +85,14 @@ def some(rows: Rows) -> Rows:
 
 
 @pytest.fixture
-def outside(database: Database, database_url: str, tmp_path: Path, access: ByLink) -> Iterator[Browser]:
+def outside(database: Database, database_url: str, tmp_path: Path, access: LinkAccess) -> Iterator[Browser]:
     """Somebody without a session."""
     yield Browser(pages(database, database_url, tmp_path, access))
     masking.remember(())
 
 
 @pytest.fixture
-def browser(outside: Browser, access: ByLink) -> Browser:
+def browser(outside: Browser, access: LinkAccess) -> Browser:
     return outside.log_in(access)
 
 
@@ -114,7 +114,9 @@ def test_without_the_link_there_is_nothing_to_see(some: Rows, outside: Browser) 
     assert outside.cookies == {}
 
 
-def test_the_link_works_once_and_leads_to_an_address_without_it(some: Rows, outside: Browser, access: ByLink) -> None:
+def test_the_link_works_once_and_leads_to_an_address_without_it(
+    some: Rows, outside: Browser, access: LinkAccess
+) -> None:
     reply = outside.get(f"/?once={access.token}")
     assert (reply.status, reply.header("Location")) == (303, "/")
     cookie = reply.header("Set-Cookie")
@@ -126,7 +128,7 @@ def test_the_link_works_once_and_leads_to_an_address_without_it(some: Rows, outs
     assert outside.get(f"/?once={access.token}").status == 200  # a reload by who has the cookie
 
 
-def test_nothing_but_a_get_by_a_person_uses_the_link_up(outside: Browser, access: ByLink) -> None:
+def test_nothing_but_a_get_by_a_person_uses_the_link_up(outside: Browser, access: LinkAccess) -> None:
     link = f"/?once={access.token}"
     assert outside.get(link, "HEAD").status == 401
     assert outside.get(link, sec_purpose="prefetch;prerender").status == 401

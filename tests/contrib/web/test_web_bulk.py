@@ -18,7 +18,7 @@ from support.lookingrows import rows as rows
 
 from cronjobs import masking
 from cronjobs.contrib.web import bulk
-from cronjobs.contrib.web.security import ByLink
+from cronjobs.contrib.web.security import LinkAccess
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
@@ -43,7 +43,7 @@ def open_as(database: Database, database_url: str, tmp_path: Path) -> Iterator[O
     """A browser with the pages of a process of its own."""
 
     def opened(name: str) -> Browser:
-        access = ByLink(name, [HOST], "cronjobs_8642", may_act=True)
+        access = LinkAccess(name, [HOST], "cronjobs_8642", may_act=True)
         return Browser(pages(database, database_url, tmp_path, access)).log_in(access)
 
     yield opened

@@ -14,7 +14,7 @@ from support.lookingrows import NOW, Rows
 from support.lookingrows import rows as rows
 
 from cronjobs.contrib.web.charts import axis, bars, charts, first_hour
-from cronjobs.desk.insight.saying import LocalTimes
+from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store.counts import HourSum, by_hour, fold

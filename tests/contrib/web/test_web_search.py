@@ -18,12 +18,12 @@ from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
 from cronjobs import masking
-from cronjobs.desk.insight.saying import Times
+from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.searching import search
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.causes import cause_of
-from cronjobs.engine.store import walking
-from cronjobs.engine.store.walking import Bulk
+from cronjobs.engine.store import bounded_search
+from cronjobs.engine.store.bounded_search import Bulk
 
 EITHER = pytest.mark.either  # what is shown and typed
 
@@ -131,7 +131,7 @@ def test_page_after_page_has_each_job_once(rows: Rows, browser: Browser, text: s
 def test_no_more_jobs_than_so_many_are_looked_at_and_the_page_says_how_far(
     rows: Rows, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walking, "READ", 4)
+    monkeypatch.setattr(bounded_search, "READ", 4)
     rare = rows.job("rare.one")
     for _ in range(6):
         rows.job("mail.send")
@@ -199,14 +199,14 @@ def test_no_search_and_no_change_of_many_reads_a_big_table_from_end_to_end(datab
         times = Times(NOW, "UTC")
         for text in texts:
             wanted = search(text).wanted(times)
-            for sort in walking.sorts_of(wanted):
-                walking.look(connection, wanted, sort, None, 20)
+            for sort in bounded_search.sorts_of(wanted):
+                bounded_search.look(connection, wanted, sort, None, 20)
             for verb in ("retry", "cancel", "dismiss"):
                 bulk = Bulk(verb, wanted, 20_000, NOW)
-                walking.kinds(connection, bulk, 20_000)
-                assert len(walking.choose_some(connection, bulk, 20_000, 7).ids) <= 7
-                walking.done_so_far(connection, bulk, {})
-        walking.newest_id(connection)
+                bounded_search.kinds(connection, bulk, 20_000)
+                assert len(bounded_search.choose_some(connection, bulk, 20_000, 7).ids) <= 7
+                bounded_search.done_so_far(connection, bulk, {})
+        bounded_search.newest_id(connection)
     event.remove(database.engine, "before_cursor_execute", note)
     assert len(sent) > 60
     bad = {statement: lines for statement, given in sent if (lines := whole_table_read(database, statement, given))}

@@ -301,7 +301,7 @@ def test_without_a_configuration_it_says_so(tmp_path: Path) -> None:
 
 
 def test_json_of_the_help_is_what_the_shell_takes(lite: Project) -> None:
-    from cronjobs.desk.cli.typed import EXAMPLE
+    from cronjobs.desk.cli.parse_values import EXAMPLE
 
     assert json.loads(EXAMPLE.split("'")[1]) == {"invoice_id": 42}
 

@@ -17,7 +17,7 @@ from support.postgres import OWNER
 from cronjobs import reschedule
 from cronjobs.desk.insight.explain_facts import AttemptFacts, AuditEntry, JobFacts, Now
 from cronjobs.desk.insight.explain_job import job_sentences
-from cronjobs.desk.insight.saying import LocalTimes
+from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.engine.database import tables
 from cronjobs.engine.store.ticks import record
 from cronjobs.engine.tick.result import MOST_NOTED, Result, noted

@@ -14,7 +14,7 @@ from support.yard import MINUTE, START, statements
 from cronjobs.desk.insight.findings import troubles
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.run_watch import ASKED_AT_ONCE
-from cronjobs.desk.insight.watched import WithoutRun
+from cronjobs.desk.insight.watched import ScheduleWithoutRun
 from cronjobs.engine.config.settings import Retention, Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
@@ -145,7 +145,7 @@ def test_however_many_schedules_are_in_doubt_each_is_looked_at(world: World) -> 
 GRACE = {"job": "t.say", "cron": "0 * * * *", "timezone": "UTC", "grace_s": 600, "overlap": "skip"}
 
 
-def put_past_its_grace(world: World, *rows: tuple[timedelta, str, int | None]) -> WithoutRun | None:
+def put_past_its_grace(world: World, *rows: tuple[timedelta, str, int | None]) -> ScheduleWithoutRun | None:
     """A schedule on the full hour, with ten minutes of grace, and this ledger."""
     row = {"definition": GRACE, "fingerprint": "f", "seen_until": world.now, "next_at": world.now + HOUR}
     [schedule] = world.put(tables.schedules, row | {"name": "s00000"})

@@ -711,7 +711,7 @@ def test_ticks_that_could_not_start(world: World, tmp_path: Path, monkeypatch: p
     world.go(utc("2026-03-03T02:02:00"))
     file, why = world.folder / "cronjobs.yaml", "cronjobs.yaml:1:11: database: ${APP_DB} is not set"
     for minute in range(4):
-        Alarm(file).worth_telling(why, utc(f"2026-03-03T01:5{minute}:00"), not_started=True)
+        Alarm(file).worth_mailing(why, utc(f"2026-03-03T01:5{minute}:00"), not_started=True)
     reason = f"ticks of this host did not start: {why} (4 times)"
     assert found(world) == {"no_tick": f"no tick has reached this database for 4m; {reason}"}
     job_id = put(world.database, job_type="t.work")

@@ -34,20 +34,20 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules.occurrences import RAN_EARLY
-from cronjobs.engine.rules.pausing import of_queue
-from cronjobs.engine.rules.standing import (
+from cronjobs.engine.rules.occurrence_results import (
     DEFAULT_GRACE,
     SAID_ELSEWHERE,
-    Happened,
     JobNow,
-    NotRun,
+    OccurrenceResult,
+    UnrunOccurrences,
     standing,
     why_not_run,
 )
+from cronjobs.engine.rules.occurrences import RAN_EARLY
+from cronjobs.engine.rules.pausing import of_queue
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.job_types import Loaded, record_types
-from cronjobs.engine.store.schedule_health import Survey, active_schedules
+from cronjobs.engine.store.schedule_health import ScheduleSurvey, active_schedules
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may delete everything
@@ -188,7 +188,7 @@ def judged_one_by_one(connection: Connection, settings: Settings, health: Health
     return replace(
         waiting_one_by_one(connection, settings, health),
         unknown_schedules=unknown_schedules(connection, judged),
-        schedules=Survey(len(active), len(coming)),
+        schedules=ScheduleSurvey(len(active), len(coming)),
         next=coming,
         watch=watched_one_by_one(connection, health, every),
     )
@@ -225,8 +225,12 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
 
 
 def without_its_runs(
-    connection: Connection, schedule: store.StoredSchedule, rows: list[Happened], jobs: dict[int, Any], now: datetime
-) -> NotRun | None:
+    connection: Connection,
+    schedule: store.StoredSchedule,
+    rows: list[OccurrenceResult],
+    jobs: dict[int, Any],
+    now: datetime,
+) -> UnrunOccurrences | None:
     grace = grace_of(schedule)
     mine = [job for job in jobs.values() if job.schedule == schedule.name and job.finished_at is None]
     first = min(mine, key=lambda job: (job.status != "running", job.id), default=None)
@@ -248,14 +252,16 @@ def grace_of(schedule: store.StoredSchedule) -> timedelta:
     return DEFAULT_GRACE
 
 
-def triggered_runs(connection: Connection, schedule: store.StoredSchedule, jobs: dict[int, Any]) -> list[Happened]:
+def triggered_runs(
+    connection: Connection, schedule: store.StoredSchedule, jobs: dict[int, Any]
+) -> list[OccurrenceResult]:
     """As the ledger would have them, those whose jobs are there."""
     audit = tables.audit.c
     asked = connection.execute(
         select(audit.at, audit.detail).where(audit.subject == schedule.name, audit.action == "trigger")
     )
     there = [(at, job_now(jobs[detail["job_id"]])) for at, detail in asked if detail["job_id"] in jobs]
-    return [Happened(schedule.id, at, at, "enqueued", None, at, job.id, job) for at, job in there]
+    return [OccurrenceResult(schedule.id, at, at, "enqueued", None, at, job.id, job) for at, job in there]
 
 
 def run_by_hand(
@@ -277,10 +283,10 @@ def run_by_hand(
     return max(stand, default=None)
 
 
-def happened(row: Any, jobs: dict[int, Any]) -> Happened:
+def happened(row: Any, jobs: dict[int, Any]) -> OccurrenceResult:
     job = jobs.get(row.job_id)
     facts = {name: value for name, value in row._mapping.items() if name not in ("count", "tick")}
-    return Happened(**facts, job=None if job is None else job_now(job))
+    return OccurrenceResult(**facts, job=None if job is None else job_now(job))
 
 
 def job_now(job: Any) -> JobNow:

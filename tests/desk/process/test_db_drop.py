@@ -19,7 +19,7 @@ from support.ticking import cli
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli import db_drop
 from cronjobs.desk.crontab import block, program
-from cronjobs.desk.insight import left_outside as outside
+from cronjobs.desk.insight import leftovers as outside
 from cronjobs.engine.database import tables
 from cronjobs.engine.host.state_folder import State
 from cronjobs.engine.schema import migrations

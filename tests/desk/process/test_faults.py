@@ -15,7 +15,7 @@ from support.ticking import Project
 
 from cronjobs.engine.config import load
 from cronjobs.engine.run_due.cron_mail import MOST_WAITING, Outlet
-from cronjobs.engine.schema import ready
+from cronjobs.engine.schema import ensure_tables
 from cronjobs.version import __version__
 
 
@@ -39,7 +39,7 @@ def fail(*_: Any, **__: Any) -> NoReturn:
 def test_any_command_ends_with_70_and_one_line(
     commands: Commands, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    monkeypatch.setattr(ready, "require_schema", fail)
+    monkeypatch.setattr(ensure_tables, "require_schema", fail)
     answer = commands.call(*command)
     assert answer.code == 70
     [line] = answer.err.splitlines()
@@ -54,7 +54,7 @@ def test_any_command_ends_with_70_and_one_line(
 
 def test_a_log_of_json_lines_has_the_traceback_as_a_fact(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     commands.write("log: tick.jsonl\n")
-    monkeypatch.setattr(ready, "require_schema", fail)
+    monkeypatch.setattr(ensure_tables, "require_schema", fail)
     assert commands.call("status").code == 70
     [line] = (commands.folder / "tick.jsonl").read_text().splitlines()
     assert '"traceback": "Traceback (most recent call last):\\n' in line

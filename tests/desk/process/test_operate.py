@@ -11,7 +11,7 @@ from support.ticking import Project as Ticking
 from support.ticking import Tick, cli, events
 
 from cronjobs.engine.host.caller import os_user
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
 

@@ -18,7 +18,7 @@ from cronjobs import enqueue
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.caller import os_user
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.engine.store import operating
 from cronjobs.engine.store.claims import ClaimFilter, claim
 from cronjobs.model import Job, Status

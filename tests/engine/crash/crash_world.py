@@ -22,7 +22,7 @@ from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.column_types import to_microseconds
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.engine.tick.result import Result, TickFilter
 from cronjobs.engine.tick.tick import Tick
 from cronjobs.engine.tick.watchdog import Watchdog

@@ -18,7 +18,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.tick import extras
-from cronjobs.engine.tick.extras import Beside, Door, Hook, Over
+from cronjobs.engine.tick.extras import Door, Hook, HookContext, RunSummary
 from cronjobs.engine.tick.result import Result
 from cronjobs.errors import DatabaseUnreachable, UsageError
 from cronjobs.testing import FakeClock
@@ -59,14 +59,14 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-def install(monkeypatch: pytest.MonkeyPatch, name: str, hook: Callable[[Beside], Hook]) -> None:
+def install(monkeypatch: pytest.MonkeyPatch, name: str, hook: Callable[[HookContext], Hook]) -> None:
     module = ModuleType(f"an_extra_{next(_numbers)}")
     module.hook = hook  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(extras.DOORS, name, Door(module.__name__, lambda _settings, _spool: True))
 
 
-def hook_that(called: list[str], trouble: Callable[[str], None]) -> Callable[[Beside], Hook]:
+def hook_that(called: list[str], trouble: Callable[[str], None]) -> Callable[[HookContext], Hook]:
     """A hook that notes its calls, and lets each meet its *trouble*."""
 
     class Troubled(Hook):
@@ -80,7 +80,7 @@ def hook_that(called: list[str], trouble: Callable[[str], None]) -> Callable[[Be
             self._met("wants_handlers")
             return False
 
-        def end(self, over: Over) -> None:
+        def end(self, summary: RunSummary) -> None:
             self._met("end")
 
         def _met(self, name: str) -> None:

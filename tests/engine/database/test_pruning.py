@@ -180,7 +180,7 @@ def test_stripped_jobs_are_not_read_again_each_hour(database: Database, host: Ho
     with database.read() as connection:
         begin = store.prune_from(connection)
         [job] = store.old_jobs(connection, "succeeded", START, None, 1)
-        rest = store.old_jobs(connection, "succeeded", START, store.Slot(begin["succeeded"], 0), 1000)
+        rest = store.old_jobs(connection, "succeeded", START, store.PrunePosition(begin["succeeded"], 0), 1000)
     assert job.stripped
     assert abs(begin["succeeded"] - (START - 2 * DAY)) < MINUTE
     assert len(rest) == 300  # all of one instant: the place is between instants

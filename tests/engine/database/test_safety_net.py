@@ -27,7 +27,7 @@ from cronjobs.engine.jobs import registry
 from cronjobs.engine.store import claims, leases
 from cronjobs.engine.tick import ends as ends_module
 from cronjobs.engine.tick import loop as loop_module
-from cronjobs.engine.tick.ends import Ends
+from cronjobs.engine.tick.ends import EndWriter
 from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.trouble import FAULT, MOST_FALLS
@@ -52,7 +52,7 @@ ENDS = (
 )
 PLACES: list[tuple[Any, str]] = [
     *((Loop, name) for name in LOOP),
-    *((Ends, name) for name in ENDS),
+    *((EndWriter, name) for name in ENDS),
     *((HungHandlers, name) for name in ("note_overdue", "rows")),
     *((Writer, name) for name in ("write", "_finish", "_claim", "_settle_claim")),
     *((InFlight, name) for name in ("take", "end", "move", "leases", "busy", "recorded")),

@@ -19,7 +19,7 @@ from cronjobs.engine.jobs import registry
 from cronjobs.engine.probe.sql_text import statement_text
 from cronjobs.engine.rules.ending import FIRST_UNREAD, NEVER_READ
 from cronjobs.engine.store import claims, expiry, job_rows, sql
-from cronjobs.engine.store.ticks import NO_SIGNS, Signs, signs_of_death
+from cronjobs.engine.store.ticks import NO_SIGNS, DeathSigns, signs_of_death
 from cronjobs.engine.tick import turn as turns
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.result import NOTHING_DUE
@@ -254,7 +254,7 @@ def warily(init: Callable[[Loop], None]) -> Callable[[Loop], None]:
     """As after the death of a tick: every row is claimed by itself."""
 
     def begin(loop: Loop) -> None:
-        loop.signs = Signs(died=True, doubtful=loop.signs.doubtful)
+        loop.signs = DeathSigns(died=True, doubtful=loop.signs.doubtful)
         init(loop)
 
     return begin

@@ -15,10 +15,10 @@ from sqlalchemy.exc import DBAPIError
 from support.ticking import Project, events
 
 from cronjobs.engine.database.address import parse_url
-from cronjobs.engine.database.connection import tell
+from cronjobs.engine.database.connection import as_database_error
 from cronjobs.engine.run_due.cron_mail import CronMail
 from cronjobs.engine.tick import mail_throttle as alarm_module
-from cronjobs.engine.tick.mail_throttle import Alarm, leave_word, take_word
+from cronjobs.engine.tick.mail_throttle import Alarm, leave_message, take_messages
 from cronjobs.errors import (
     CommitUnconfirmed,
     CommitUnknown,
@@ -42,35 +42,35 @@ def alarm(tmp_path: Path) -> Alarm:
 
 @pytest.mark.slow
 def test_a_cause_that_repeats_each_minute_is_told_at_once_then_hourly_then_daily(alarm: Alarm) -> None:
-    told = [minute for minute in range(5 * 24 * 60) if alarm.worth_telling("database down", NOW + minute * MINUTE)]
+    told = [minute for minute in range(5 * 24 * 60) if alarm.worth_mailing("database down", NOW + minute * MINUTE)]
     assert told == [*range(0, 24 * 60, 60), *range(24 * 60, 5 * 24 * 60, 24 * 60)]
 
 
 def test_its_end_is_told_once(alarm: Alarm) -> None:
     for minute in range(5):
-        alarm.worth_telling("database down", NOW + minute * MINUTE)
+        alarm.worth_mailing("database down", NOW + minute * MINUTE)
     assert alarm.over(set(), NOW + 37 * MINUTE) == ["over after 37m: database down"]
     assert alarm.over(set(), NOW + 38 * MINUTE) == []
 
 
 def test_what_was_mended_before_it_came_again_needs_no_word(alarm: Alarm) -> None:
-    assert alarm.worth_telling("no tables", NOW)
+    assert alarm.worth_mailing("no tables", NOW)
     assert alarm.over(set(), NOW + MINUTE) == []
-    assert alarm.worth_telling("no tables", NOW + 2 * MINUTE)
+    assert alarm.worth_mailing("no tables", NOW + 2 * MINUTE)
 
 
 def test_causes_are_remembered_apart_and_by_configuration(alarm: Alarm, tmp_path: Path) -> None:
-    assert alarm.worth_telling("a", NOW)
-    assert alarm.worth_telling("b", NOW)
-    assert not alarm.worth_telling("a", NOW + MINUTE)
-    assert Alarm(Path("/srv/blog/cronjobs.yaml"), tmp_path).worth_telling("a", NOW + MINUTE)
+    assert alarm.worth_mailing("a", NOW)
+    assert alarm.worth_mailing("b", NOW)
+    assert not alarm.worth_mailing("a", NOW + MINUTE)
+    assert Alarm(Path("/srv/blog/cronjobs.yaml"), tmp_path).worth_mailing("a", NOW + MINUTE)
 
 
 def test_where_nothing_can_be_remembered_everything_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     alarm = Alarm(Path("/srv/shop/cronjobs.yaml"), tmp_path / "file" / "below")
-    assert alarm.worth_telling("a", NOW)
-    assert alarm.worth_telling("a", NOW)
+    assert alarm.worth_mailing("a", NOW)
+    assert alarm.worth_mailing("a", NOW)
 
 
 SPOILED = ["", "nonsense", "[1]", '{"a": 1}', '{"a": {"since": "x"}}', '{"a": {"since": 1, "next": 2, "told": 3}}']
@@ -79,10 +79,10 @@ SPOILED += ['{"a": {"since": "x", "next": "2026-01-01", "told": 1, "seen": 1}}',
 
 @pytest.mark.parametrize("content", SPOILED, ids=range(len(SPOILED)))
 def test_a_spoiled_memory_is_begun_anew(alarm: Alarm, tmp_path: Path, content: str) -> None:
-    alarm.worth_telling("a", NOW)
+    alarm.worth_mailing("a", NOW)
     [file] = tmp_path.iterdir()
     file.write_text(content)
-    assert alarm.worth_telling("a", NOW)
+    assert alarm.worth_mailing("a", NOW)
 
 
 # --- jobs that die ----------------------------------------------------------------------------------------------------
@@ -91,14 +91,14 @@ DIES = "mail.send dies: 503 for invoice <n>"
 
 
 def died(alarm: Alarm, minute: int) -> bool:
-    return alarm.worth_telling(DIES, NOW + minute * MINUTE, job_type="mail.send")
+    return alarm.worth_mailing(DIES, NOW + minute * MINUTE, job_type="mail.send")
 
 
 def test_deaths_of_one_cause_are_told_at_once_then_hourly_with_how_many_came_between(alarm: Alarm) -> None:
     told = []
     for minute in range(3 * 60):
         if died(alarm, minute):
-            told.append((minute, alarm.untold(DIES)))
+            told.append((minute, alarm.unreported_before(DIES)))
         alarm.over(set(), NOW + minute * MINUTE, {"another.type"})
     assert told == [(0, 0), (60, 59), (120, 59)]
 
@@ -132,7 +132,7 @@ def test_it_says_until_when_an_idle_tick_need_not_look(alarm: Alarm, tmp_path: P
     assert quiet() == (NOW + timedelta(hours=25)).timestamp()
     alarm.over((), NOW + 10 * MINUTE, {"mail.send"})
     assert quiet() == (NOW + timedelta(hours=1)).timestamp()
-    alarm.worth_telling("database down", NOW + 11 * MINUTE)
+    alarm.worth_mailing("database down", NOW + 11 * MINUTE)
     assert quiet() is None
     alarm.over((), NOW + 12 * MINUTE)
     assert quiet() == (NOW + timedelta(hours=1)).timestamp()
@@ -151,7 +151,7 @@ def test_without_a_job_that_went_well_it_is_not_said_to_be_over(alarm: Alarm) ->
 def kept(folder: Path) -> bool:
     """Whether a second alarm of the same folder remembers the first's."""
     first, second = (Alarm(Path("/srv/shop/cronjobs.yaml"), folder) for _ in range(2))
-    return first.worth_telling("a", NOW) and not second.worth_telling("a", NOW)
+    return first.worth_mailing("a", NOW) and not second.worth_mailing("a", NOW)
 
 
 def test_a_folder_that_is_ours_alone_keeps_the_state(tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name in (f"alarm-{alarm_module._name(config)}.json", f"word-{alarm_module._name(config)}"):
         (mine / name).symlink_to(precious)
         (mine / f"{name}.{os.getpid()}").symlink_to(precious)
-    assert Alarm(config, mine).worth_telling("a", NOW)
-    leave_word(config, "job 1 died")
-    assert take_word(config) == []
+    assert Alarm(config, mine).worth_mailing("a", NOW)
+    leave_message(config, "job 1 died")
+    assert take_messages(config) == []
     assert precious.read_text() == "keep me"
 
 
@@ -202,18 +202,18 @@ def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeyp
     monkeypatch.setattr("cronjobs.engine.host.state_folder.state_folder", lambda: tmp_path)
     for name in (f"alarm-{alarm_module._name(config)}.json", f"word-{alarm_module._name(config)}"):
         os.mkfifo(tmp_path / name)
-    assert Alarm(config, tmp_path).worth_telling("a", NOW)
-    leave_word(config, "job 1 died")
-    assert take_word(config) == []
+    assert Alarm(config, tmp_path).worth_mailing("a", NOW)
+    leave_message(config, "job 1 died")
+    assert take_messages(config) == []
 
 
 def test_a_word_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cronjobs.engine.host.state_folder.state_folder", lambda: tmp_path)
     config = Path("/srv/shop/cronjobs.yaml")
     for number in range(3):
-        leave_word(config, f"job {number}\ndied")
-    assert take_word(config) == [f"job {number}\\ndied" for number in range(3)]
-    assert take_word(config) == []
+        leave_message(config, f"job {number}\ndied")
+    assert take_messages(config) == [f"job {number}\\ndied" for number in range(3)]
+    assert take_messages(config) == []
 
 
 # --- failures before the tick begins ----------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_what_keeps_a_tick_from_beginning_is_in_the_log(sqlite_migrated: str, ne
 
 def test_ticks_that_started_and_met_the_same_cause_are_not_counted(alarm: Alarm) -> None:
     for not_started in (False, True, True, False):
-        alarm.worth_telling("the disk is full", NOW, said="disk full", not_started=not_started)
+        alarm.worth_mailing("the disk is full", NOW, said="disk full", not_started=not_started)
     [cause] = alarm.kept_from_starting()
     assert (cause["ticks"], cause["why"]) == (2, "disk full")
 
@@ -282,7 +282,7 @@ A_SERVERS_WORDS = (
 def _refusals(code: str) -> list[DatabaseError]:
     address = parse_url("postgresql://run@db/shop")
     kind = psycopg.errors.lookup(code)
-    return [tell(address, DBAPIError("UPDATE", None, kind(words))) for words in A_SERVERS_WORDS]
+    return [as_database_error(address, DBAPIError("UPDATE", None, kind(words))) for words in A_SERVERS_WORDS]
 
 
 @pytest.mark.parametrize("code", ["40P01", "42501", "42703", "42P01", "53100", "57014", "57P01", "58030", "XX001"])
@@ -320,7 +320,7 @@ def test_one_outage_is_one_mail_and_is_over_once(
         else:
             if error is not None:
                 reporter.note(database_trouble(str(error), error.cause))
-            mail.tell(reporter)
+            mail.print_causes(reporter)
             mail.send()
         return capsys.readouterr().err
 
@@ -344,7 +344,7 @@ def test_while_the_database_fails_for_another_cause_none_of_its_causes_is_over(
         reporter = mail.reporter(None, talk=False)
         if error is not None:
             reporter.note(database_trouble(str(error), error.cause))
-        mail.tell(reporter)
+        mail.print_causes(reporter)
         mail.send()
         return capsys.readouterr().err
 

@@ -24,7 +24,7 @@ from cronjobs import errors
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.database import retrying
 from cronjobs.engine.database.address import parse_url
-from cronjobs.engine.database.connection import tell
+from cronjobs.engine.database.connection import as_database_error
 from cronjobs.engine.database.retrying import TRIES, first_look, growing_pauses, patiently
 from cronjobs.engine.probe.server_session import CONNECT_TIMEOUT_S, TIMEOUTS
 from cronjobs.engine.schema import migrations
@@ -167,9 +167,9 @@ def test_an_sqlstate_is_told_by_what_can_be_done_about_it(
 def test_a_server_that_lets_nobody_in_says_so_in_words_only(words: str) -> None:
     address = parse_url("postgresql://u:hunter2@h/d")
     refused = OperationalError("", {}, psycopg.OperationalError(f'connection to server at "h" failed: {words}'))
-    assert type(tell(address, refused)) is DatabaseNotReady
+    assert type(as_database_error(address, refused)) is DatabaseNotReady
     refused = OperationalError("", {}, psycopg.OperationalError("password authentication failed"))
-    assert type(tell(address, refused)) is DatabaseUnreachable
+    assert type(as_database_error(address, refused)) is DatabaseUnreachable
 
 
 # --- each part of a tick ----------------------------------------------------------------------------------------------

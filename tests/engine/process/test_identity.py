@@ -16,7 +16,7 @@ from support.commands import LINUX_ONLY, until
 
 from cronjobs.engine.host import identity
 from cronjobs.engine.host.identity import Identity, is_gone
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 
 pytestmark = LINUX_ONLY
 

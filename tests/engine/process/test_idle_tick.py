@@ -26,7 +26,7 @@ from support.ticking import Project, Tick
 
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.probe import postgresql
-from cronjobs.engine.probe.here import host_name
+from cronjobs.engine.probe.kernel_facts import host_name
 
 YAML = "schedules:\n  nightly: {cron: '15 2 29 2 *', job: t.quick}\n"
 

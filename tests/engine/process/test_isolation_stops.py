@@ -13,7 +13,7 @@ from support.ticking import Project, Tick
 
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.execution.launcher import descendants
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 
 pytestmark = pytest.mark.slow
 

@@ -255,7 +255,7 @@ def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], report
             emit=reporter.note,
         ).run()
         mail = report.CronMail(settings.file, throttle=False)
-        mail.tell(reporter)
+        mail.print_causes(reporter)
         mail.send()
         return reporter
 

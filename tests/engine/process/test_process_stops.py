@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.commands import LINUX_ONLY, Shell, launcher_of, marked_shell, until
 
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.model import CancelledByRequest, Interrupted, Lost, Outcome, Succeeded, TimedOut
 
 

@@ -20,7 +20,7 @@ from support.ticking import Project, cli
 
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity, age_at_work
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy, ClaimPolicies
 from cronjobs.engine.store import claims, leases

@@ -18,7 +18,7 @@ from support.commands import LINUX_ONLY, until
 from support.ticking import Project, Tick, events
 
 from cronjobs.clock import SYSTEM
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 
 pytestmark = pytest.mark.slow
 

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from cronjobs.contrib.exec.wrapping import wrap
 from cronjobs.contrib.take_over.as_yaml import as_yaml
-from cronjobs.contrib.take_over.taking_over import Importer
+from cronjobs.contrib.take_over.convert_lines import Importer
 from cronjobs.desk.crontab import block, host
 from cronjobs.engine.config.host_timezone import host_timezone
 from support.crontabs.sandbox import CRONTABS, HERE, furnish, left

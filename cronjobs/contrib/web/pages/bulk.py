@@ -15,9 +15,9 @@ from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.searching import MOST_IDS
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.causes import CauseName, cause_of
-from cronjobs.engine.store import listing, walking
+from cronjobs.engine.store import bounded_search, listing
+from cronjobs.engine.store.bounded_search import Bulk
 from cronjobs.engine.store.listing import Filter
-from cronjobs.engine.store.walking import Bulk
 from cronjobs.errors import UsageError
 
 KINDS_SHOWN: Final = 20
@@ -31,7 +31,7 @@ def bulk(connection: Connection, view: View, types: JobTypes) -> str:
     elif "all" in given:
         given.setdefault("q", "")
     if "upper" not in given:
-        newest = {"upper": str(walking.newest_id(connection)), "as_of": view.times.now.isoformat()}
+        newest = {"upper": str(bounded_search.newest_id(connection)), "as_of": view.times.now.isoformat()}
         given = {name: given[name] for name in ("q", "why") if name in given} | newest
     if verb in CHANGES and "q" not in given:
         return view.page("bulk.html", **_nothing(verb, "select at least one job first"))
@@ -41,9 +41,9 @@ def bulk(connection: Connection, view: View, types: JobTypes) -> str:
     except UsageError as error:
         return view.page("bulk.html", **_nothing(verb, str(error), step.typed))
     began = step.below != step.upper
-    kinds = walking.kinds(connection, wanted, step.below) if step.below else walking.Kinds()
-    passed = walking.kinds(connection, wanted, step.upper, above=step.below) if began else walking.Kinds()
-    done = walking.done_so_far(connection, wanted, step.filter)
+    kinds = bounded_search.kinds(connection, wanted, step.below) if step.below else bounded_search.Kinds()
+    passed = bounded_search.kinds(connection, wanted, step.upper, above=step.below) if began else bounded_search.Kinds()
+    done = bounded_search.done_so_far(connection, wanted, step.filter)
     to_do = sum(kinds.jobs.values())
     most = kinds.jobs.most_common(KINDS_SHOWN)
     ended = began and not to_do and not kinds.read
@@ -65,7 +65,7 @@ def bulk(connection: Connection, view: View, types: JobTypes) -> str:
         others=to_do - sum(count for _, count in most),
         done=sum(done.values()),
         by=done.most_common(),
-        asked=walking.asked_so_far(connection, wanted, step.filter) if verb == "cancel" else 0,
+        asked=bounded_search.asked_so_far(connection, wanted, step.filter) if verb == "cancel" else 0,
         left=sum(passed.jobs.values()),
         **(wrong_sections(connection, look(connection, view.settings, types), view) if ended else {}),
     )
@@ -87,7 +87,7 @@ def _cause(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> CauseNa
     found, _ = find_cause(connection, key)
     if found is not None:
         return found.name
-    for job in listing.jobs_by_id(connection, walking.some_done(connection, bulk, of)):
+    for job in listing.jobs_by_id(connection, bounded_search.some_done(connection, bulk, of)):
         _, attempts = listing.attempts_of(connection, job.id, ATTEMPTS_READ)
         errors = [(job.error_type, job.last_error), *((each.error_type, each.error) for each in attempts)]
         for name in (cause_of(job.job_type, *error) for error in errors):

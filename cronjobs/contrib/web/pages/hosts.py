@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from cronjobs.contrib.web.progress import progress_by_id
 from cronjobs.contrib.web.view import View
-from cronjobs.desk.insight.saying import did_and_ended
+from cronjobs.desk.insight.formatting import did_and_ended
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import explaining, listing, tailing, trail

@@ -14,14 +14,14 @@ from cronjobs.contrib.web.bulk import verbs_for
 from cronjobs.contrib.web.lines import beside
 from cronjobs.contrib.web.progress import Progress, progress_of
 from cronjobs.contrib.web.view import View
-from cronjobs.desk.insight.saying import counted, host_of, safe, took, tries
+from cronjobs.desk.insight.formatting import counted, host_of, safe, took, tries
 from cronjobs.desk.insight.searching import STATUS_WORDS, Search, search
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.error_groups import ErrorGroup, grouped
 from cronjobs.engine.rules.payload import BadJson
-from cronjobs.engine.store import listing, walking
+from cronjobs.engine.store import bounded_search, listing
+from cronjobs.engine.store.bounded_search import Looked, Place
 from cronjobs.engine.store.listing import Filter
-from cronjobs.engine.store.walking import Looked, Place
 from cronjobs.errors import UsageError
 from cronjobs.model import Status, rough
 
@@ -59,10 +59,10 @@ def jobs(connection: Connection, view: View, _types: JobTypes) -> str:
         wanted = asked.wanted(view.times)
     except UsageError as error:
         wrong = str(error)
-    sorts = walking.sorts_of(wanted)
+    sorts = bounded_search.sorts_of(wanted)
     sort = query.get("sort", "") if query.get("sort") in sorts else sorts[0]
     after = _place(query.get("after", ""), sort)
-    looked = Looked() if wrong else walking.look(connection, wanted, sort, after, limit)
+    looked = Looked() if wrong else bounded_search.look(connection, wanted, sort, after, limit)
     return view.page(
         "jobs.html",
         typed=typed,

@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from cronjobs.contrib.web.progress import progress_by_id
 from cronjobs.contrib.web.view import View
+from cronjobs.desk.insight.formatting import pause_text
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import queue_trends, trend_of
-from cronjobs.desk.insight.saying import pause_text
 from cronjobs.desk.insight.waiting import Queue
 from cronjobs.engine.store import tailing
 

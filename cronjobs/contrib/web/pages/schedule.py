@@ -16,7 +16,7 @@ from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
-from cronjobs.desk.insight.saying import safe, status_word
+from cronjobs.desk.insight.formatting import safe, status_word
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.occurrences import only_ran_early
 from cronjobs.engine.store.quarters import strips

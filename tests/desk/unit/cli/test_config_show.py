@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.project import Project
 
-from cronjobs.desk.insight.effective_settings import Given, effective
+from cronjobs.desk.insight.effective_settings import Overrides, effective
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.reference import as_written, sections
 from cronjobs.engine.config.settings import Settings
@@ -84,7 +84,7 @@ def test_each_value_says_where_it_comes_from(project: Project) -> None:
     }
     environ = {"WORKERS": "3", "CRONJOBS_DATABASE_URL": "sqlite:///y.db", "CRONJOBS_SCHEDULES": "off"}
     settings = load(project.folder / "cronjobs.yaml", environ=environ)
-    changed = {each.key: tuple(each[1:]) for each in effective(settings, Given(None, None, environ))}
+    changed = {each.key: tuple(each[1:]) for each in effective(settings, Overrides(None, None, environ))}
     assert changed["run.workers"] == ("3", "variable", "cronjobs.yaml:8, $WORKERS")
     assert changed["database"] == (f"sqlite:///{project.folder}/y.db", "variable", "$CRONJOBS_DATABASE_URL")
     assert changed["$CRONJOBS_SCHEDULES"] == ("off", "variable", "$CRONJOBS_SCHEDULES")

@@ -26,7 +26,7 @@ from cronjobs.desk.cli import crontab as commands
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import host as cron_host
 from cronjobs.desk.crontab import lines, program
-from cronjobs.engine.probe.here import process_started
+from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.errors import UsageError
 
 CONFIG = Path("/srv/shop/cronjobs.yaml")
@@ -487,7 +487,7 @@ def test_a_tick_that_fails_under_cron_installs_nothing(host: Host, code: int, ex
     host.has("# mine\n")
     host.ticks(f"echo 'DATABASE_URL is not set' >&2; exit {code}")
     result = host.cli("install")
-    assert isinstance(result.exception, cron_host.TickFails)
+    assert isinstance(result.exception, cron_host.TrialTickFailed)
     assert result.exception.exit_code == exit_code
     assert result.exception.lines[1:] == ["    DATABASE_URL is not set"]
     assert host.crontab == "# mine\n"
@@ -522,7 +522,7 @@ def test_what_does_not_report_as_a_tick_is_not_installed(host: Host, commands: s
     """Exit code 1 is also Python's own, for whatever it cannot start."""
     host.ticks(commands)
     result = host.cli("install")
-    assert isinstance(result.exception, cron_host.TickFails)
+    assert isinstance(result.exception, cron_host.TrialTickFailed)
     assert "without a tick's report" in str(result.exception)
     assert host.crontab is None
 

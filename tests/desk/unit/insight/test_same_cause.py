@@ -13,7 +13,7 @@ import pytest
 from support.cases import judge
 
 from cronjobs.desk.insight import findings
-from cronjobs.desk.insight.check_config import NeverBegins
+from cronjobs.desk.insight.check_config import TimeoutTooLong
 from cronjobs.desk.insight.finding import Finding, together
 from cronjobs.desk.insight.findings import acknowledged, troubles
 from cronjobs.desk.insight.findings_of_schedules import schedule_findings
@@ -22,15 +22,15 @@ from cronjobs.desk.insight.findings_of_work import work_findings
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import failing_runs
 from cronjobs.desk.insight.waiting import LateGroup
-from cronjobs.desk.insight.watched import Watched, WithoutRun
+from cronjobs.desk.insight.watched import ScheduleWithoutRun, Watched
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.rules.concurrency import Limit
-from cronjobs.engine.rules.standing import Happened, JobNow, NotRun
+from cronjobs.engine.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
 from cronjobs.engine.store.acks import StoredAck
 from cronjobs.engine.store.failing_types import FailingType
 from cronjobs.engine.store.misfits import WaitingMisfits
-from cronjobs.engine.store.schedule_health import Survey
+from cronjobs.engine.store.schedule_health import ScheduleSurvey
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.store.status_facts import Deaths
 from cronjobs.engine.tick.result import noted
@@ -76,12 +76,12 @@ class Facts:
             next_at = NOW + self.dice.choice([-HOUR, HOUR, HOUR])
             schedules.append(StoredSchedule(number, name, own, "f", "active", NOW, next_at))
             rows = [(NOW - (place + 1) * HOUR, job) for place, job in enumerate(reversed(its))]
-            lately[number] = [Happened(number, at, at, "enqueued", None, at, job.id, job) for at, job in rows]
+            lately[number] = [OccurrenceResult(number, at, at, "enqueued", None, at, job.id, job) for at, job in rows]
             if self.chance(2):
-                without_run[name] = WithoutRun("due 02:00", NOW - HOUR, tuple(self.some_jobs(its)))
+                without_run[name] = ScheduleWithoutRun("due 02:00", NOW - HOUR, tuple(self.some_jobs(its)))
             if (waiting := [job for job in its if job.waiting]) and self.chance(2):
                 job = self.dice.choice(waiting)
-                not_run[name] = NotRun(NOW - HOUR, "put off" if job.run_at > NOW else "waits", job)
+                not_run[name] = UnrunOccurrences(NOW - HOUR, "put off" if job.run_at > NOW else "waits", job)
         dead = [job for its in jobs.values() for job in its if job.status == "dead" and not job.dismissed]
         last_of = {job_type: NOW - self.dice.choice([MINUTE, 5 * HOUR]) for job_type in self.some(TYPES)}
         more = [self.job().id for _ in last_of]
@@ -109,7 +109,7 @@ class Facts:
                 unresolved=unresolved,
                 dead={},
                 pauses=[],
-                schedules=Survey(),
+                schedules=ScheduleSurvey(),
                 next=[],
                 unknown_schedules={job_type: self.some(jobs, 1) for job_type in self.some(unresolved)},
                 unknown_since=dict.fromkeys(unresolved, NOW - HOUR),
@@ -203,9 +203,9 @@ def facts(*jobs: JobNow, **more: Any) -> Health:
     """One schedule, "nightly", with these jobs, the newest last; it is past its grace."""
     quiet = replace(Facts(random.Random(1)).health(), ticks=[tick("web1")], judged_by_ticks=True, faults=())
     stored = StoredSchedule(1, "nightly", {"job": "t.a"}, "f", "active", NOW, NOW + HOUR)
-    rows = [Happened(1, NOW - HOUR, NOW - HOUR, "enqueued", None, NOW, job.id, job) for job in reversed(jobs)]
+    rows = [OccurrenceResult(1, NOW - HOUR, NOW - HOUR, "enqueued", None, NOW, job.id, job) for job in reversed(jobs)]
     dead = tuple(job.id for job in jobs if job.status == "dead")
-    late = {"nightly": WithoutRun("due 07:00: job 7 is dead", NOW - HOUR, jobs)} if jobs else {}
+    late = {"nightly": ScheduleWithoutRun("due 07:00: job 7 is dead", NOW - HOUR, jobs)} if jobs else {}
     watch = Watched(
         schedules=[stored], lately={1: rows}, without_run=late, deaths=Deaths(len(dead), NOW, dead if dead else ())
     )
@@ -231,7 +231,7 @@ JOB = JobNow(7, "failed", "t.a", "default", NOW + HOUR, failures=3)
 def test_a_full_queue_for_which_a_schedule_did_not_run_is_named(definition: dict[str, str], queue: str) -> None:
     health = facts()
     stored = replace(health.watch.schedules[0], definition=definition)
-    full = {"nightly": NotRun(NOW - HOUR, "full")}
+    full = {"nightly": UnrunOccurrences(NOW - HOUR, "full")}
     health = replace(health, watch=replace(health.watch, schedules=[stored], not_run=full))
     said = f"nightly has not run since it was due: queue {queue} was full when nightly was due"
     assert texts(health) == {"not_run": said}
@@ -364,7 +364,7 @@ def test_where_no_tick_comes_for_another_database_that_is_one_finding() -> None:
 
 
 def test_a_file_that_ticks_refuse_here_is_named_where_nothing_fires_schedules() -> None:
-    health = facts(ticks=[tick("web1")], schedules=Survey(active=1))
+    health = facts(ticks=[tick("web1")], schedules=ScheduleSurvey(active=1))
     health = replace(health, watch=replace(health.watch, fires=False))
     for broken in (False, True):
         found = {each.key: each for each in troubles(health, replace(SETTINGS, broken=broken))}["schedules_off"]
@@ -451,7 +451,7 @@ def test_so_is_one_of_another_host_by_what_its_tick_left(jobs: Any, prefix: str,
 
 
 def test_a_timeout_without_room_stands_for_its_late_jobs_and_no_others() -> None:
-    never = [NeverBegins("t.a", Problem("cronjobs.yaml", 2, 10, "imports", "t.a: it would never begin"))]
+    never = [TimeoutTooLong("t.a", Problem("cronjobs.yaml", 2, 10, "imports", "t.a: it would never begin"))]
     groups = [
         LateGroup(queue, job_type, NOW - HOUR, 2) for queue, job_type in [("x", "t.a"), ("y", "t.a"), ("x", "t.b")]
     ]

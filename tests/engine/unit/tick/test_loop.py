@@ -26,7 +26,7 @@ from cronjobs.engine.execution.worker_threads import unbegun
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.lease import heartbeat_s, lease_margin_s
 from cronjobs.engine.store import leases
-from cronjobs.engine.store.leases import Renewal, Written
+from cronjobs.engine.store.leases import FinishResult, Renewal
 from cronjobs.engine.tick import loop as loop_module
 from cronjobs.engine.tick.long_jobs import ADOPTED
 from cronjobs.engine.tick.loop import EXIT_MARGIN_S, Loop
@@ -227,7 +227,7 @@ class Rows:
         return BatchResult(
             sent=sent,
             ends=batch.ends,
-            written=Written(frozenset(written), frozenset(lost), succeeded=frozenset(written & self.own)),
+            written=FinishResult(frozenset(written), frozenset(lost), succeeded=frozenset(written & self.own)),
             recorded=frozenset(row.lease.job_id for row in batch.overdue),
             renewal=renewal,
             settled=settled,
@@ -259,7 +259,7 @@ class Rows:
             raise BadValue("a value that no column takes")
         written, lost = self._finish([end])
         own = frozenset(written & self.own)
-        return BatchResult(self.clock.s, [end], Written(frozenset(written), frozenset(lost), succeeded=own))
+        return BatchResult(self.clock.s, [end], FinishResult(frozenset(written), frozenset(lost), succeeded=own))
 
     cut_leases = Writer.cut_leases
 

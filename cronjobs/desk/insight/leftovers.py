@@ -21,7 +21,7 @@ LOGROTATE: Final = Path("/etc/logrotate.d")
 
 
 @dataclass(frozen=True)
-class Outside:
+class Leftover:
     """Something left behind. ``remove``: the command or instruction that removes it."""
 
     what: str
@@ -29,7 +29,7 @@ class Outside:
     remove: str
 
 
-DJANGOS: Final = Outside(
+DJANGOS: Final = Leftover(
     "Django's record",
     "the record of our migrations in django_migrations",
     "python manage.py migrate cronjobs zero --fake; otherwise, a later migrate creates no tables",
@@ -38,7 +38,7 @@ DJANGOS: Final = Outside(
 
 def what_is_outside(
     settings: Settings, address: Address, other_hosts: Sequence[str], *, is_shared_file: bool, in_django: bool
-) -> list[Outside]:
+) -> list[Leftover]:
     """List what the project leaves on this host, and name *other_hosts*, which cannot be inspected from here.
 
     *is_shared_file*: whether the SQLite file also has other tables. *in_django*: whether Django's migration history
@@ -52,11 +52,11 @@ def what_is_outside(
         *([DJANGOS] if in_django else []),
         *([] if address.is_sqlite else _server(settings.schema)),
         *(
-            [Outside("other hosts", there, "remove these there, too: crontab line, units, state folder, log")]
+            [Leftover("other hosts", there, "remove these there, too: crontab line, units, state folder, log")]
             if there
             else []
         ),
-        Outside("your code", "wherever it enqueues", "enqueue() now fails, because the tables are gone"),
+        Leftover("your code", "wherever it enqueues", "enqueue() now fails, because the tables are gone"),
     ]
 
 
@@ -66,33 +66,33 @@ def rotations_of(log: Path) -> list[Path]:
     return [each for each in sorted(LOGROTATE.glob("*")) if any(name in _text(each) for name in names)]
 
 
-def _crontab(file: Path) -> Iterator[Outside]:
+def _crontab(file: Path) -> Iterator[Leftover]:
     try:
         text = program.read()
         config = f"--config {shlex.quote(str(file))}"
         if block.find(text, file) is not None:
-            yield Outside("the crontab's line", f"for {file}", f"cronjobs crontab remove {config}")
+            yield Leftover("the crontab's line", f"for {file}", f"cronjobs crontab remove {config}")
         if any(line.startswith(block.SWAPPED) for line in text.split("\n")):
-            yield Outside("your lines that swap took over", "comments in it", f"cronjobs crontab restore {config}")
+            yield Leftover("your lines that swap took over", "comments in it", f"cronjobs crontab restore {config}")
         if any(lines.exec_name(each) is not None for each in lines.job_lines(text)):
-            yield Outside('lines that run "cronjobs exec"', "in it", "cronjobs crontab unwrap")
+            yield Leftover('lines that run "cronjobs exec"', "in it", "cronjobs crontab unwrap")
     except CronjobsError:
-        yield Outside("the crontab", "it cannot be read here", "cronjobs crontab show")
+        yield Leftover("the crontab", "it cannot be read here", "cronjobs crontab show")
 
 
-def _units(file: Path) -> Iterator[Outside]:
+def _units(file: Path) -> Iterator[Leftover]:
     for folder in UNIT_FOLDERS:
         for unit in sorted(Path(folder).expanduser().glob("*.service")):
             text = _text(unit)
             if "run-due" in text and str(file).replace("%", "%%") in text:
                 control = "systemctl --user" if folder.startswith("~") else "systemctl"
                 timer = unit.with_suffix(".timer")
-                yield Outside(
+                yield Leftover(
                     "systemd units", str(unit), f"{control} disable --now {timer.name}; rm {_words(unit, timer)}"
                 )
 
 
-def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterator[Outside]:
+def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterator[Leftover]:
     if address.is_sqlite:
         database = str(address.url.database)
         ours = ("-turn", "-next") if is_shared_file else ("", *BESIDE_SQLITE)
@@ -104,30 +104,32 @@ def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterat
                 "file"
             )
         if remove:
-            yield Outside("SQLite's files", database, "; ".join(remove))
+            yield Leftover("SQLite's files", database, "; ".join(remove))
     if settings.log is not None and settings.log.exists():
-        yield Outside("the log", str(settings.log), f"rm {_words(settings.log)}, and its rotated copies")
+        yield Leftover("the log", str(settings.log), f"rm {_words(settings.log)}, and its rotated copies")
     for each in rotations_of(settings.log) if settings.log is not None else []:
-        yield Outside("its rotation", str(each), f"rm {_words(each)}")
+        yield Leftover("its rotation", str(each), f"rm {_words(each)}")
     if (metrics := settings.metrics.textfile) is not None and metrics.exists():
-        yield Outside(
+        yield Leftover(
             "metrics", str(metrics), f"rm {_words(metrics)}; otherwise, Prometheus keeps scraping the last figures"
         )
     if (state := state_folder()).is_dir():
-        yield Outside(
+        yield Leftover(
             "the state folder",
             f"{state}: ticks' state files, exec runs not yet written to the database, copies of your crontab",
             f"rm -r {_words(state)}, if no other project of this user ticks here",
         )
-    yield Outside("the configuration", str(settings.file), "yours to keep or remove, like your handlers")
+    yield Leftover("the configuration", str(settings.file), "yours to keep or remove, like your handlers")
     if settings.env_file is not None and settings.env_file.exists():
-        yield Outside("its env_file", str(settings.env_file), "it may contain passwords")
+        yield Leftover("its env_file", str(settings.env_file), "it may contain passwords")
 
 
-def _server(schema: str | None) -> Iterator[Outside]:
+def _server(schema: str | None) -> Iterator[Leftover]:
     if schema is not None:
-        yield Outside("the schema", schema, f'DROP SCHEMA "{schema}", if nothing else is in it')
-    yield Outside("roles", "the roles from cronjobs db grants", "DROP OWNED BY cronjobs_run; DROP ROLE cronjobs_run; …")
+        yield Leftover("the schema", schema, f'DROP SCHEMA "{schema}", if nothing else is in it')
+    yield Leftover(
+        "roles", "the roles from cronjobs db grants", "DROP OWNED BY cronjobs_run; DROP ROLE cronjobs_run; …"
+    )
 
 
 def _words(*files: Path) -> str:

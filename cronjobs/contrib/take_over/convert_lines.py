@@ -20,7 +20,7 @@ from cronjobs.errors import CronError
 
 
 @dataclass(frozen=True)
-class TakenLine:
+class ImportedLine:
     """A crontab line and its entry in the YAML.
 
     ``fields`` are as cron parses them. ``cron``, in ``timezone``, is our expression for the same times. ``inherited``
@@ -44,7 +44,7 @@ class TakenLine:
 
 
 @dataclass(frozen=True)
-class LeftLine:
+class KeptLine:
     """A line that stays in the crontab. If ``broken``, cron itself cannot read the line."""
 
     number: int
@@ -54,9 +54,9 @@ class LeftLine:
 
 
 @dataclass(frozen=True)
-class TakenOver:
-    taken: tuple[TakenLine, ...]
-    left: tuple[LeftLine, ...]
+class ImportedCrontab:
+    taken: tuple[ImportedLine, ...]
+    left: tuple[KeptLine, ...]
     notes: tuple[str, ...]
     mail_to: tuple[str, ...]  # the addresses in MAILTO above the imported lines, as alerts expect them
     mail_from: str | None = None
@@ -71,21 +71,21 @@ class Importer:
     cron: Cron = "debian"
     from_pam: Collection[str] = ()
 
-    def take_over(self, crontab: str) -> TakenOver:
+    def take_over(self, crontab: str) -> ImportedCrontab:
         """Convert every line of *crontab*, or give the reason why the line stays there."""
-        taken: list[TakenLine] = []
-        left: list[LeftLine] = []
+        taken: list[ImportedLine] = []
+        left: list[KeptLine] = []
         names: set[str] = set()
         for entry in read(crontab, self.cron):
             found = self._line(entry, names)
-            if isinstance(found, TakenLine):
+            if isinstance(found, ImportedLine):
                 taken.append(found)
                 names.add(found.name)
             else:
                 left.append(found)
         mail_to, strange = _addresses(taken)
         senders = [dict(each.line.settings).get("MAILFROM", "") for each in taken]
-        return TakenOver(
+        return ImportedCrontab(
             tuple(taken),
             tuple(left),
             (*self._notes(taken), *strange),
@@ -93,9 +93,9 @@ class Importer:
             next((sender for sender in senders if _ADDRESS.fullmatch(sender)), None),
         )
 
-    def _line(self, entry: CrontabEntry | NoEntry, names: Collection[str]) -> TakenLine | LeftLine:
-        def left(why: str, *, broken: bool = False) -> LeftLine:
-            return LeftLine(entry.number, entry.text, why, broken)
+    def _line(self, entry: CrontabEntry | NoEntry, names: Collection[str]) -> ImportedLine | KeptLine:
+        def left(why: str, *, broken: bool = False) -> KeptLine:
+            return KeptLine(entry.number, entry.text, why, broken)
 
         if isinstance(entry, NoEntry):
             return left(f"cron cannot read it: {entry.why}", broken=True)
@@ -123,7 +123,7 @@ class Importer:
             cron = expression(entry.when, fields)
         except CronError as error:
             return left(f"cronjobs has no expression for it: {error}")
-        return TakenLine(
+        return ImportedLine(
             line=entry,
             fields=fields,
             name=unused(name_of(entry.command), names),
@@ -136,7 +136,7 @@ class Importer:
             own_timezone=zone,
         )
 
-    def _notes(self, taken: list[TakenLine]) -> list[str]:
+    def _notes(self, taken: list[ImportedLine]) -> list[str]:
         notes = []
         set_by: dict[str, list[int]] = {}
         for each in taken:
@@ -173,7 +173,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ADDRESS: Final = re.compile(r"[!-~]{1,64}@[!-~]{1,255}")
 
 
-def _addresses(taken: list[TakenLine]) -> tuple[tuple[str, ...], list[str]]:
+def _addresses(taken: list[ImportedLine]) -> tuple[tuple[str, ...], list[str]]:
     """Return the addresses that cron mails output to, and messages about invalid ones. "ann" becomes ann@localhost."""
     found: dict[str, None] = {}
     notes = []

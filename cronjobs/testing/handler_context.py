@@ -34,7 +34,7 @@ from cronjobs.engine.store.effects import Record
 from cronjobs.errors import EffectUnknown, UsageError
 from cronjobs.model import Job, duration
 from cronjobs.testing.clocks import StillClock
-from cronjobs.testing.lending import LentDatabase
+from cronjobs.testing.lent_connection import LentDatabase
 
 
 class Unknown(Enum):

@@ -24,7 +24,7 @@ from cronjobs.engine.rules.error_groups import ERROR_READ
 from cronjobs.engine.store.explaining import job_of_key
 from cronjobs.engine.store.listing import Filter, in_status, jobs_by_id
 from cronjobs.engine.store.operating import TAKES
-from cronjobs.engine.store.shown import shown
+from cronjobs.engine.store.shown_columns import shown
 from cronjobs.model import FINAL, Status
 from cronjobs.reserved import EXEC_PREFIX
 

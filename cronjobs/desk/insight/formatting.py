@@ -143,7 +143,7 @@ class Times(LocalTimes):
         return f"{self.ago(instant)} ({self.clock(instant)})"
 
     @property
-    def said(self) -> str:
+    def now_text(self) -> str:
         return self.full(self.now)
 
 

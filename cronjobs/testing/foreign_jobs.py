@@ -13,8 +13,8 @@ from urllib.parse import quote
 from sqlalchemy import Connection
 
 from cronjobs.clock import SYSTEM
-from cronjobs.engine.probe.here import process_age
 from cronjobs.engine.probe.idle_conditions import WAITING
+from cronjobs.engine.probe.kernel_facts import process_age
 from cronjobs.engine.probe.sql_text import JOBS, NOW, either
 from cronjobs.engine.store.sql import AMONG_KNOWN, is_postgresql, run
 from cronjobs.errors import UsageError

@@ -16,4 +16,4 @@ def leave_error(config: Path, executor: str, error: Exception) -> None:
     if not isinstance(error, CronjobsError):
         why = f"an internal error in cronjobs, {type(error).__name__}: {why} ({place(error)})"
     word = one_line(masking.mask_urls(f"the supervisor of executor {executor} exited: {why}"), 1000)
-    mail_throttle.leave_word(config, word)
+    mail_throttle.leave_message(config, word)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from cronjobs.contrib.dask.travelling import versions
+from cronjobs.contrib.dask.messages import versions
 from cronjobs.engine.config.settings import ExecutorSettings
 from cronjobs.engine.rules.clusters import Versions, difference
 from cronjobs.engine.tick.executors import NOT_INSTALLED

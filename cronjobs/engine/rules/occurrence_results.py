@@ -16,7 +16,9 @@ from typing import Final, Literal
 
 from cronjobs.engine.rules.occurrences import ran_early
 
-DEFAULT_GRACE: Final = timedelta(hours=1)  # the grace of a schedule without ``grace:``; only ``NotRun`` uses it
+DEFAULT_GRACE: Final = timedelta(
+    hours=1
+)  # the grace of a schedule without ``grace:``; only ``UnrunOccurrences`` uses it
 # After an attempt's timeout or lease, its runner has this long to stop it, or a tick to settle it.
 OVERRUN: Final = timedelta(minutes=5)
 
@@ -51,7 +53,7 @@ class JobNow:
 
 
 @dataclass(frozen=True)
-class Happened:
+class OccurrenceResult:
     """A ledger row and its job. ``job`` is None if the row has no job, or the job was pruned."""
 
     schedule_id: int
@@ -99,7 +101,7 @@ class ByHand:
 
 
 @dataclass(frozen=True)
-class NotRun:
+class UnrunOccurrences:
     """Occurrences of a schedule since ``since`` that did not run, and why the newest of them did not."""
 
     since: datetime
@@ -114,12 +116,12 @@ class JudgedRuns:
     ``ended`` says that a run succeeded, so that older rows do not matter.
     """
 
-    not_run: NotRun | None
+    not_run: UnrunOccurrences | None
     ended: bool
 
 
 def standing(
-    rows: Sequence[Happened],
+    rows: Sequence[OccurrenceResult],
     head: JobNow | None,
     now: datetime,
     grace: timedelta,
@@ -131,7 +133,7 @@ def standing(
     (overlap: allow). *grace* counts from the occurrence. A run by hand makes up for all occurrences up to
     *covered_until*, unless that is None.
     """
-    found: list[NotRun] = []
+    found: list[UnrunOccurrences] = []
     ended = False
     for row in rows:
         if row.went_well or (covered_until is not None and row.last_for <= covered_until):
@@ -142,15 +144,15 @@ def standing(
         why, job = _why(row, head, now, grace)
         if why is not None:
             begun = [row.first_for, *([job.scheduled_for] if job is not None and job.scheduled_for is not None else [])]
-            found.append(NotRun(min(begun), why, job))
+            found.append(UnrunOccurrences(min(begun), why, job))
     found = [each for each in found if each.why not in SAID_ELSEWHERE] or found
     if not found:
         return JudgedRuns(None, ended)
-    return JudgedRuns(NotRun(min(each.since for each in found), found[0].why, found[0].job), ended)
+    return JudgedRuns(UnrunOccurrences(min(each.since for each in found), found[0].why, found[0].job), ended)
 
 
 def _why(
-    row: Happened, head: JobNow | None, now: datetime, grace: timedelta
+    row: OccurrenceResult, head: JobNow | None, now: datetime, grace: timedelta
 ) -> tuple[Why, JobNow | None] | tuple[None, None]:
     """Return why the occurrences of *row* did not run, and the job that shows this, or (None, None) if all is well."""
     if row.outcome == "missed" or row.ran_early:
@@ -205,7 +207,7 @@ def _within_its_time(job: JobNow, now: datetime) -> bool:
     return leased and not over
 
 
-def failed_runs(rows: Sequence[Happened], most: int) -> list[Happened]:
+def failed_runs(rows: Sequence[OccurrenceResult], most: int) -> list[OccurrenceResult]:
     """Return the rows of failed runs since the last success, newest first, or [] for fewer than *most* failures.
 
     Each try of a job counts as a run.

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.engine.database.address import Address
 from cronjobs.engine.database.borrowed import by_sqlalchemy
-from cronjobs.engine.database.connection import Database, tell
+from cronjobs.engine.database.connection import Database, as_database_error
 from cronjobs.engine.database.tables import meta
 from cronjobs.engine.database.user_connections import WrappedConnection, has_open_transaction, is_django
 from cronjobs.engine.store.meta import has_table
@@ -195,7 +195,7 @@ class LentDatabase(Database):
             with connection.begin_nested():
                 yield cast("Connection", lent)
         except DBAPIError as error:
-            translated = tell(self.address, error)
+            translated = as_database_error(self.address, error)
             raise translated if isinstance(translated, BadValue) else error from None
         self.written += lent.written
 

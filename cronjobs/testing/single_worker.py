@@ -25,7 +25,7 @@ from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.store.leases import is_held
 from cronjobs.errors import Snooze, UsageError
 from cronjobs.model import Finished, Succeeded
-from cronjobs.testing.lending import LentDatabase, Savepoint, ended_since
+from cronjobs.testing.lent_connection import LentDatabase, Savepoint, ended_since
 
 WORKER: Final = "drain"
 
@@ -47,7 +47,7 @@ class _Ends(queue.SimpleQueue["Ended | None"]):
         return self.get(block=False)
 
 
-class OneHere(Workers):
+class SingleWorker(Workers):
     """One worker, in the thread that waits for outcomes. Each attempt runs in a savepoint.
 
     ``raised`` lists the exceptions of the handlers that ``noting`` has wrapped, in order.

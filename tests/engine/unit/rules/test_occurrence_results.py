@@ -1,4 +1,4 @@
-"""rules/standing.py: which states of a job, and of a ledger row, are a run, a reason to wait for one, or neither."""
+"""Which states of a job, and of a ledger row, are a run, a reason to wait for one, or neither."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from cronjobs.engine.rules.occurrences import RAN_EARLY, UP_TO_ATTEMPT
-from cronjobs.engine.rules.standing import (
+from cronjobs.engine.rules.occurrence_results import (
     DEFAULT_GRACE,
     OVERRUN,
     ByHand,
-    Happened,
     JobNow,
+    OccurrenceResult,
     covered_by,
     standing,
     why_not_run,
 )
+from cronjobs.engine.rules.occurrences import RAN_EARLY, UP_TO_ATTEMPT
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -54,9 +54,9 @@ def test_what_a_job_is_to_a_schedule_that_was_due(state: JobNow, why: str | None
     assert why_not_run(state, NOW, HOUR) == why
 
 
-def row(hours: float, outcome: str, of: JobNow | None = None, reason: str | None = None) -> Happened:
+def row(hours: float, outcome: str, of: JobNow | None = None, reason: str | None = None) -> OccurrenceResult:
     at = NOW - hours * HOUR
-    return Happened(1, at, at, outcome, reason, at, None if of is None else of.id, of)
+    return OccurrenceResult(1, at, at, outcome, reason, at, None if of is None else of.id, of)
 
 
 PUT_OFF = job(run_at=NOW + HOUR)
@@ -82,7 +82,7 @@ DONE = job(id=3, status="succeeded")
         ([replace(row(3, "enqueued"), job_id=5)], None),
     ],
 )
-def test_what_the_rows_of_a_schedule_show(rows: list[Happened], why: str | None) -> None:
+def test_what_the_rows_of_a_schedule_show(rows: list[OccurrenceResult], why: str | None) -> None:
     found = standing(rows, None, NOW, DEFAULT_GRACE).not_run
     assert (None if found is None else found.why) == why
 
