@@ -475,7 +475,8 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         case "not_yet":
             first = facts.first_defined
             host = f" by host {name(first.host)}" if first and first.host else ""
-            since = f": it was first applied on {times.dated(first.at)}{host}" if first else ""
+            ahead = ", when a clock was ahead" if first and first.at > facts.around.now else ""
+            since = f": it was first applied on {times.dated(first.at)}{host}{ahead}" if first else ""
             sentences = [
                 f"{schedule} did not exist yet at {at}{since}.",
                 "A new schedule never fires for times before it existed.",

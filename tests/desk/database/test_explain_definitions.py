@@ -112,6 +112,16 @@ def test_before_it_was_defined(world: World) -> None:
     ]
 
 
+def test_defined_at_an_instant_that_is_still_to_come(world: World) -> None:
+    world.file(s='cron: "15 * * * *"')
+    world.tick(utc("2026-03-02T10:00:00"))
+    world.clock.advance(-HOUR)
+    told = world.ask("s", "--at", "08:15")
+    assert told.verdict == "not_yet_defined"
+    first = "it was first applied on 2026-03-02 10:00:00 by host alpha, when a clock was ahead"
+    assert f"s did not exist yet at 2026-03-02 08:15:00 UTC: {first}." in told
+
+
 def test_retired_and_returned(world: World) -> None:
     world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
     world.tick()
