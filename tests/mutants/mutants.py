@@ -405,6 +405,24 @@ MUTANTS = (
         (LOST_ANSWERS,),
     ),
     Mutant(
+        "jobs begin although their claim took as long as its lease",
+        "cronjobs/engine/tick/loop.py",
+        "        if too_late:\n",
+        "        if False:\n",
+        (
+            "tests/engine/unit/tick/test_loop.py::test_a_claim_that_took_as_long_as_its_lease_is_released_and_the_tick_lives",
+        ),
+    ),
+    Mutant(
+        "a process that does not exit holds back what its handler returned",
+        "cronjobs/engine/execution/process.py",
+        "        elif has_outcome and not plan:\n",
+        "        elif False:\n",
+        (
+            "tests/engine/process/test_isolation_stops.py::test_an_exit_callback_that_hangs_does_not_hold_an_outcome_back",
+        ),
+    ),
+    Mutant(
         "more is claimed before it is known what a claim without an answer took",
         "cronjobs/engine/tick/loop.py",
         "no_claim = last is not None or self.writer.claim_unsettled",
