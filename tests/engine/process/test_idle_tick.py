@@ -63,7 +63,7 @@ MAY_LOAD = {
     *("cronjobs", "cronjobs.__main__", "cronjobs.version", "cronjobs.engine", "cronjobs.engine.probe"),
     *(
         f"cronjobs.engine.probe.{name}"
-        for name in ("fast_path", "here", "inputs", "idle_conditions", "sql_text", "state_files", "timer")
+        for name in ("fast_path", "idle_conditions", "inputs", "kernel_facts", "sql_text", "state_files", "timer")
     ),
     *("__future__", "_blake2", "pwd", "faulthandler"),
 }
