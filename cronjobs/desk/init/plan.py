@@ -301,9 +301,6 @@ def _commands(around: Surroundings, database: JobsDatabase) -> tuple[str, ...]:
     return (*commands, "cronjobs check", "cronjobs run-due", "cronjobs crontab install")
 
 
-FRAMEWORKS: Final = ("FastAPI", "Flask")
-
-
 def _snippet(around: Surroundings, database: JobsDatabase, module: str) -> tuple[str, ...]:
     """Return example code that enqueues a first job from a web request."""
     names = around.dependencies

@@ -49,14 +49,13 @@ def server(connection: Connection) -> ServerFacts:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """The server's statistics about a table. The last vacuum and analyze may have been manual or automatic."""
+    """The server's statistics about a table. The last analyze may have been manual or automatic."""
 
     name: str
     live: int
     dead: int
     changed: int  # rows changed since the last analyze
     size: int  # bytes, with indexes
-    vacuumed_at: datetime | None
     analyzed_at: datetime | None
     autovacuum: bool
 
@@ -68,7 +67,7 @@ def table_statistics(connection: Connection, names: Collection[str]) -> list[Tab
         row = connection.execute(
             text(
                 """SELECT s.n_live_tup, s.n_dead_tup, s.n_mod_since_analyze, pg_total_relation_size(c.oid),
-                     greatest(s.last_vacuum, s.last_autovacuum), greatest(s.last_analyze, s.last_autoanalyze),
+                     greatest(s.last_analyze, s.last_autoanalyze),
                      NOT coalesce(array_to_string(c.reloptions, ',') ~* 'autovacuum_enabled=(false|off|0|no)', false)
                    FROM pg_class c JOIN pg_stat_user_tables s ON s.relid = c.oid WHERE c.oid = to_regclass(:name)"""
             ),

@@ -25,7 +25,6 @@ from cronjobs.engine.probe.sql_text import (
     TICKS,
     TOKENS,
     either,
-    shifted,
 )
 from cronjobs.engine.store.claims import PLAIN, TIMED
 from cronjobs.engine.store.overlap import AMONG_RUNNABLE, IN_TURN, PRESENT_TYPE, runnable_value
@@ -39,8 +38,7 @@ TICKS_READ = 200
 LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun this long before a decision that it made
 
 
-_MOMENTS: Final = group("moments", {"number": "int", "due_at": "timestamptz", "decided_at": "timestamptz"})
-_LONGEST_BEFORE: Final = shifted("o.decided_at", "-:longest_s")
+_MOMENTS: Final = group("moments", {"number": "int", "due_at": "timestamptz"})
 # Jobs that were chosen by a filter share one audit row per batch.
 _HAS_ID: Final = either(
     postgresql="a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
@@ -61,8 +59,6 @@ _LISTS_TYPE: Final = either(
         "ELSE 0 END"
     ),
 )
-_A_SECOND_BEFORE: Final = shifted("o.decided_at", "-1")
-_A_SECOND_AFTER: Final = shifted("o.decided_at", "1")
 
 
 # --- the schedule -----------------------------------------------------------------------------------------------------
@@ -297,25 +293,6 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
         moments=list(moments),
     ).all()
     return {row.number: (row.before_id, row.after_id) for row in rows}
-
-
-def ticks_at_work(connection: Connection, moments: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Return pairs of a moment's number and the id of a tick that was working at its ``decided_at``.
-
-    A difference of one second is allowed, because the tick's start and end, and its decision, were read from the
-    database's clock at different times.
-    """
-    # With CROSS JOIN, SQLite keeps this join order, so each moment takes one search of the ticks' index.
-    rows = run(
-        connection,
-        f"""
-        SELECT o.number, t.id FROM {_MOMENTS} AS o CROSS JOIN {TICKS} t
-        WHERE t.started_at <= {_A_SECOND_AFTER} AND t.started_at >= {_LONGEST_BEFORE}
-          AND (t.finished_at IS NULL OR t.finished_at >= {_A_SECOND_BEFORE}) ORDER BY o.number, t.started_at, t.id""",
-        moments=list(moments),
-        longest_s=LONGEST_TICK.total_seconds(),
-    ).all()
-    return [(row.number, row.id) for row in rows]
 
 
 def records_between(connection: Connection, begin: datetime, end: datetime) -> Sequence[Any]:

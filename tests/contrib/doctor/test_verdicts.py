@@ -26,7 +26,7 @@ STATE = host.StateFolder("/home/ada/.local/state/cronjobs", True, None, "ext4")
 DISK = host.Volume("database", "/srv", 50 * host.GIB, 100 * host.GIB)
 FILE = db.FileFacts("/srv/cronjobs.db", "ext4", 0o600, 0o755, ours=True)
 PAGES = SqliteFile("wal", 1000, 10, 4096)
-TABLE = TableStatistics("cronjobs_jobs", 50_000, 400, 300, 9 << 20, NOW, NOW, autovacuum=True)
+TABLE = TableStatistics("cronjobs_jobs", 50_000, 400, 300, 9 << 20, NOW, autovacuum=True)
 SERVER = ServerFacts(170_002, "run", superuser=False, autovacuum=True, pooled=False)
 GB = 1 << 30
 
