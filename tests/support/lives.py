@@ -6,6 +6,7 @@ The list is the test's own: an end is on it because the act that made it was com
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.column_types import to_microseconds
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs, occurrences, schedules
-from cronjobs.engine.rules.histogram import bucket_of
+from cronjobs.engine.rules.histogram import BOUNDS, NO_BUCKET
 from cronjobs.engine.rules.lease import Finish, Lease
 from cronjobs.engine.store import counts, leases, misfits, operating
 from cronjobs.engine.store import schedules as ledger
@@ -401,7 +402,8 @@ class Lives:
             span = None if each.span is None else each.span // timedelta(microseconds=1)
             newest = None if each.finished_at is None else to_microseconds(each.finished_at)
             hour = to_microseconds(each.at) // 3_600_000_000 if by_hour else EVER
-            key = Key(each.kind, each.name, each.outcome, bucket_of(span), hour)
+            bucket = NO_BUCKET if span is None else bisect_left(BOUNDS, span)
+            key = Key(each.kind, each.name, each.outcome, bucket, hour)
             counts.add(sums, key, Sum(1, span or 0, span, newest))
         for (schedule_id, outcome), number in self.ledger.items():
             if not by_hour:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import Final
 
 # upper bounds of the buckets; one more bucket holds the rest
 BOUNDS_S: Final = (0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 900, 3600, 14400)
 BOUNDS: Final = tuple(round(bound * 1_000_000) for bound in BOUNDS_S)
 NO_BUCKET: Final = -1  # nothing was measured, because the job never began or nobody saw the attempt end
-
-
-def bucket_of(micros: float | None) -> int:
-    return NO_BUCKET if micros is None else bisect_left(BOUNDS, micros)
