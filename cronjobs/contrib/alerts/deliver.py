@@ -37,6 +37,7 @@ def deliver(
     """
     give_up_at = SYSTEM.monotonic() + timeout_s
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
+    no_answer = f"no answer within {rough(timedelta(seconds=timeout_s))}"
 
     def run(name: str) -> None:
         error: str | None = "the channel's thread ended without a result"
@@ -44,7 +45,9 @@ def deliver(
             _send(channels[name], messages[name], settings.folder, timeout_s)
             error = None
         except Exception as failure:  # a library may raise any exception on a bad response
-            error = _in_words(failure)
+            # urllib wraps the time-out of a connect, whose socket may give up before this function does.
+            gave_up = isinstance(getattr(failure, "reason", failure), TimeoutError)
+            error = no_answer if gave_up else _in_words(failure)
         finally:
             answers.put((name, error))
 
@@ -62,7 +65,7 @@ def deliver(
             break
         waiting.remove(name)
         yield name, None if error is None else one_line(mask(error, settings.secrets), LONGEST_ERROR)
-    yield from ((name, f"no answer within {rough(timedelta(seconds=timeout_s))}") for name in waiting)
+    yield from ((name, no_answer) for name in waiting)
 
 
 def _send(channel: AlertChannel, message: Message, folder: Path, timeout_s: float) -> None:

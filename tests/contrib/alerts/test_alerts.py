@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 from sqlalchemy import Connection, update
@@ -316,6 +317,20 @@ def test_what_one_channel_answers_is_known_while_another_hangs(tmp_path: Path, w
     assert next(ends) == ("prompt", None)
     web.go_on.set()
     assert [*ends] == [("hook", None)]
+
+
+@pytest.mark.parametrize("error", [TimeoutError("timed out"), URLError(TimeoutError("timed out"))])
+def test_a_socket_that_gives_up_first_says_what_the_channel_would_say(
+    tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def give_up(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(deliver, "_send", give_up)
+    channels = {"hook": webhook(web)}
+    settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path)
+    messages = {"hook": note("a test", settings, "here", SYSTEM.now())}
+    assert [*deliver.deliver(messages, channels, settings, 20)] == [("hook", "no answer within 20s")]
 
 
 def test_a_thread_that_cannot_be_started_is_the_failure_of_its_channel(
