@@ -184,7 +184,7 @@ def test_django(run: Run, database_url: str) -> None:
 
 
 def test_many_at_once(run: Run, database_url: str) -> None:
-    told = run("for n in range(1000, 1500)")["told"]
+    told = run("for n in range(1000, 1500)")["enqueued"]
     found = rows(database_url)
     assert [one.id for one in told] == [row.id for row in found[:500]]
     assert {row.queue for row in found[:500]} == {"import"}
