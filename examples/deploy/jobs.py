@@ -1,4 +1,4 @@
-"""The handlers: here only one, in place of your app's."""
+"""The handlers. Replace this one by your app's."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
 #!/bin/sh
-# A tick each minute, for a container that stays: what cron does, without root, and with the container's environment.
-# SIGTERM ends the tick and the long jobs, which go back to the queue, and then this.
+# Starts a tick each minute in a container that stays, as cron would, but without root and with the container's
+# environment. SIGTERM ends the tick and the long jobs, whose jobs go back to the queue, and then this script.
 export TICKS_OF=$$
 stop=
 pid=
 trap 'stop=1; [ -n "$pid" ] && kill -TERM "$pid"' TERM INT
 
-finish() { # wait, also when a signal has interrupted the first wait
+finish() { # wait again if a signal has interrupted the first wait
     wait "$pid"
     while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done
     pid=
 }
 
-long_jobs() { # each is a process of its own, which outlives its tick; others may run here that are not ours
+long_jobs() { # each has a process of its own, which outlives its tick; leave out those that another script started
     for each in $(grep -lzx 'cronjobs\.engine\.tick\.long_job_process' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3); do
         grep -qzx "TICKS_OF=$$" "/proc/$each/environ" 2>/dev/null && echo "$each"
     done

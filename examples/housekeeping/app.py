@@ -1,4 +1,4 @@
-"""The shop: its tables, and how it reaches them. They live in the same database as the jobs."""
+"""The shop's tables and its connection. The tables are in the same database as the jobs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ URL = os.environ.get("DATABASE_URL") or f"sqlite:///{HERE / 'shop.db'}"  # the s
 def open_database() -> Engine:
     if not URL.startswith("sqlite"):
         return create_engine(URL)
-    # SQLite has one write lock. Take it when a transaction begins, waiting up to 10 s: a transaction that reads first
-    # and asks for the lock later is refused at once ("database is locked") if somebody has written meanwhile.
+    # SQLite has one write lock. Take it when a transaction begins, and wait up to 10 s for it. A transaction that reads
+    # first and asks for the lock later is refused at once ("database is locked") if another one has written meanwhile.
     engine = create_engine(URL, connect_args={"isolation_level": None, "timeout": 10})
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return engine
@@ -40,7 +40,7 @@ invoices = Table(
     Column("due_on", Date, nullable=False),
     Column("paid_on", Date),
 )
-reminders = Table(  # what the shop knows to have asked for; written together with the job that mails it
+reminders = Table(  # each reminder is written together with the job that mails it
     "reminders",
     tables,
     Column("invoice_id", Integer, primary_key=True),

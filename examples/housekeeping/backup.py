@@ -1,4 +1,4 @@
-"""Back the shop's database up into backups/, a file for each day, and keep the last seven.
+"""Back up the shop's database to backups/, a file for each day, and keep the last seven.
 
 cronjobs runs it as a declared command, which can be any program. This one needs nothing but Python: of PostgreSQL it
 calls pg_dump. What it prints is kept as the attempt's output; an exit status other than 0 is a failure, tried again.
@@ -20,16 +20,16 @@ KEEP = 7
 
 def main() -> None:
     url = os.environ.get("DATABASE_URL") or f"sqlite:///{HERE / 'shop.db'}"
-    # The day that the schedule means, in its own zone; run again for the same day, it makes the same file anew.
+    # The schedule's day in its own time zone. A second run for the same day replaces the same file.
     day = os.environ.get("CRONJOBS_SCHEDULED_FOR", datetime.now().astimezone().isoformat())[:10]
-    os.umask(0o077)  # it is a copy of everything
+    os.umask(0o077)  # the backup has all of the shop's data
     folder = HERE / "backups"
     folder.mkdir(exist_ok=True)
     unfinished = folder / "unfinished"
     unfinished.unlink(missing_ok=True)
     kind = back_up_sqlite(url, unfinished) if url.startswith("sqlite") else back_up_postgresql(url, unfinished)
     file = folder / f"shop-{day}.{kind}"
-    unfinished.replace(file)  # a file with this name is whole
+    unfinished.replace(file)  # so a file with this name is complete
     for old in sorted(folder.glob("shop-*"))[:-KEEP]:
         old.unlink()
     print(f"{file.name}: {file.stat().st_size:,} bytes")
@@ -38,13 +38,13 @@ def main() -> None:
 def back_up_sqlite(url: str, target: Path) -> str:
     source = Path(url.partition(":///")[2])
     with closing(sqlite3.connect(f"{source.as_uri()}?mode=rw", uri=True, isolation_level=None)) as connection:
-        connection.execute("VACUUM INTO ?", (str(target),))  # a snapshot; the shop goes on writing meanwhile
+        connection.execute("VACUUM INTO ?", (str(target),))  # a snapshot; the shop can write meanwhile
     return "db"
 
 
 def back_up_postgresql(url: str, target: Path) -> str:
     parts = urlsplit(url)
-    # Anyone on this host can read a command's arguments; its environment they cannot.
+    # Everyone on this host can read a command's arguments, but not its environment.
     address = parts._replace(scheme="postgresql", netloc=parts.netloc.replace(f":{parts.password}@", "@"))
     environment = os.environ | {"PGPASSWORD": unquote(parts.password or os.environ.get("PGPASSWORD", ""))}
     command = ["pg_dump", "--format=custom", f"--file={target}", f"--dbname={address.geturl()}"]

@@ -22,7 +22,7 @@ MAIL_RETRY = RetryPolicy(delays=["1m", "5m", "30m", "2h"], max_attempts=10)
 
 
 def day_of(ctx: Context) -> date:
-    """The day that a job is for: of its schedule, also when it runs late; of today if somebody enqueued it by hand."""
+    """Return the day that a job is for: the schedule's day, even if it runs late, or today if a person enqueued it."""
     return (ctx.scheduled_for or datetime.now(ZoneInfo("Europe/Berlin"))).date()
 
 
@@ -31,7 +31,7 @@ def day_of(ctx: Context) -> date:
 
 @job("invoices.remind", timeout="30s")
 def remind(ctx: Context) -> dict[str, int]:
-    """Ask for a reminder for each invoice that has been overdue for 7, 14 or 30 days."""
+    """Enqueue a reminder for each invoice that has been overdue for 7, 14 or 30 days."""
     today, last, asked = day_of(ctx), 0, 0
     while True:
         ctx.check()
@@ -47,10 +47,10 @@ def remind(ctx: Context) -> dict[str, int]:
                 .limit(PAGE)
             ).all()
             for invoice in page:
-                # "At least 14 days", not "14 days": after a day without a tick nobody is forgotten.
+                # "At least 14 days" and not "14 days", so that a day without a tick skips nobody.
                 days = next(days for days in REMIND_AFTER if invoice.due_on <= today - timedelta(days=days))
-                # The key makes it once per invoice and step, however often this job runs. The shop's own row is
-                # written in the same transaction: there is a job for it, or neither is there.
+                # Because of the key there is one mail per invoice and step, however often this job runs. The shop's own
+                # row is written in the same transaction, so either both exist or neither does.
                 mail = enqueue(
                     connection,
                     "invoices.send_reminder",
@@ -75,10 +75,10 @@ def send_reminder(ctx: Context, invoice_id: int, days_overdue: int) -> dict[str,
             .join(users, users.c.id == invoices.c.user_id)
             .where(invoices.c.id == invoice_id)
         ).first()
-    # The connection is closed by now: no transaction stays open while we wait for a mail server.
+    # The connection is closed here, so no transaction stays open while we wait for a mail server.
     if invoice is None:
         raise GiveUp(f"there is no invoice {invoice_id}")
-    if invoice.paid_on is not None:  # since it was enqueued
+    if invoice.paid_on is not None:  # paid since the job was enqueued
         return {"not sent": "it was paid"}
     send(
         ctx,
@@ -94,10 +94,10 @@ def send_reminder(ctx: Context, invoice_id: int, days_overdue: int) -> dict[str,
 
 @job("rates.refresh", timeout="15s", retry=RetryPolicy(delays=["10s", "30s", "1m"], max_attempts=5))
 def refresh_rates(ctx: Context) -> dict[str, int]:
-    """Fetch the exchange rates; until that works, the shop goes on with the last ones."""
+    """Fetch the exchange rates. If that fails, the shop uses the previous rates."""
     url = os.environ.get("RATES_URL") or (HERE / "rates.json").as_uri()
     with urlopen(url, timeout=ctx.remaining_s) as answer:
-        rates = json.load(answer)  # what cannot be parsed must not reach the cache either
+        rates = json.load(answer)  # an answer that cannot be parsed must not reach the cache
     with db.begin() as connection:
         connection.execute(delete(cache).where(cache.c.name == "rates"))
         connection.execute(insert(cache).values(name="rates", value=json.dumps(rates)))

@@ -1,4 +1,4 @@
-"""Sending one mail from a job: which failures are worth another try, and which are not."""
+"""Send one mail from a job: which failures are retried, and which are not."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from app import HERE
 
 from cronjobs import Context, GiveUp
 
-OUTBOX = HERE / "outbox"  # a Maildir, for when there is no mail server
+OUTBOX = HERE / "outbox"  # a Maildir, used if there is no mail server
 
 
 def send(ctx: Context, to: str, subject: str, text: str) -> None:
-    """Send through SMTP_HOST; without one, put the mail into the folder outbox/."""
+    """Send through SMTP_HOST. If it is not set, put the mail into the folder outbox/."""
     message = EmailMessage()
     message["From"] = "The shop <shop@shop.example>"
     message["To"] = to
     message["Subject"] = subject
-    # The same in every attempt, so a mail that did go out twice can be told from two mails.
+    # The same in every attempt, so that a mail that went out twice can be recognised.
     message["Message-ID"] = f"<{ctx.idempotency_key.replace(':', '.')}@shop.example>"
     message.set_content(text)
 
-    ctx.check()  # cancelled, shutting down, out of time: now is the last moment to leave it
+    ctx.check()  # if the job was cancelled or its time is up, do not start to send
     host = os.environ.get("SMTP_HOST")
     if host is None:
         mailbox.Maildir(OUTBOX).add(message)
         return
     try:
-        # A real server wants server.starttls() and server.login(…) before the message.
+        # A real server needs server.starttls() and server.login(…) before the message.
         with smtplib.SMTP(host, int(os.environ.get("SMTP_PORT", "25")), timeout=ctx.remaining_s) as server:
             server.send_message(message)
     except smtplib.SMTPRecipientsRefused as refused:
         [(code, said)] = refused.recipients.values()
-        if code >= 500:  # no such mailbox: it will be the same in an hour
+        if code >= 500:  # no such mailbox: a retry would not help
             raise GiveUp(f"{to} was refused: {code} {said.decode(errors='replace')}") from None
         raise
-    # Whatever else is raised (4xx, no connection, a time-out) is tried again by the job type's retry policy.
+    # After any other error (4xx, no connection, a timeout) the job type's retry policy applies.

@@ -1,4 +1,4 @@
-"""The shop's web app. Serve it with ``uvicorn app:app``; it never waits for a mail server."""
+"""The shop's web app, which never waits for a mail server. Serve it with ``uvicorn app:app``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def place_order(new: NewOrder) -> dict[str, int | str | None]:
 def pay_order(order_id: int) -> dict[str, int | str | None]:
     try:
         with Session(db) as session, session.begin():
-            return shown(pay(session, order_id))  # committed before the customer is told
+            return shown(pay(session, order_id))  # committed before the customer gets the answer
     except NoSuchOrder as error:
         raise HTTPException(404, str(error)) from None
     except IntegrityError:

@@ -1,10 +1,10 @@
-"""Customers, to try the example with: each places an order and pays it, through the app's own API.
+"""Customers for trying the example. Each places an order and pays it, through the app's own API.
 
     python buy.py 3                                 three of the book
-    python buy.py 1 --item signed                   of the signed copy there is none left
+    python buy.py 1 --item signed                   the signed copy, which is sold out
     python buy.py 1 --email nobody@example.com      an address that does not exist
 
-The app runs in this process, without a web server. ``uvicorn app:app`` serves the same to everybody.
+The app runs in this process, without a web server. ``uvicorn app:app`` would serve the same app.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 
 def open_shop() -> None:
-    """Make the shop's tables, and put something into it."""
+    """Create the shop's tables and its items."""
     Base.metadata.create_all(db)
     with Session(db) as session, session.begin():
         if not session.scalar(select(Item.name).limit(1)):

@@ -1,6 +1,6 @@
-"""What follows when an order is paid: a PDF invoice, then, each by itself, the mail to the customer and the event.
+"""The jobs of a paid order: a PDF invoice, then the mail to the customer and the event, each as a job of its own.
 
-Three job types, chained: a mail server that is away holds up neither invoices nor events.
+So if the mail server is down, invoices and events still go out.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from cronjobs import Context, GiveUp, RetryPolicy, enqueue, job
 
-# The last delay repeats: 55 tries take a day. A delay shorter than the wait for the next tick is rounded up to it.
+# The last delay repeats, so 55 tries take a day. A delay that ends before the next tick lasts until that tick.
 PATIENT = RetryPolicy(delays=["5s", "15s", "45s", "2m", "10m", "30m"], max_attempts=55)
 
 
 @job("invoices.issue", timeout="20s", retry=PATIENT)
 def issue(ctx: Context, order_id: int) -> dict[str, str]:
-    """Make the invoice's file, and ask for what follows, in one transaction with the order's row."""
+    """Write the invoice's file. Then enqueue the mail and the event, in one transaction with the order's row."""
     with ctx.step("pdf") as step:
         if not step.done:
             step.result = pdf.write(order_of(order_id))
@@ -32,13 +32,13 @@ def issue(ctx: Context, order_id: int) -> dict[str, str]:
 
 @job("invoices.mail", timeout="20s", retry=PATIENT)
 def mail_invoice(ctx: Context, order_id: int) -> dict[str, str]:
-    """Send the invoice to its customer, once: where nobody knows whether it went out, somebody looks (settle.py)."""
+    """Send the invoice to its customer once. If it is unknown whether it went out, a person decides (settle.py)."""
     return mail.send(ctx, order_of(order_id))
 
 
 @job("invoices.notify", timeout="20s", retry=PATIENT)
 def notify(ctx: Context, order_id: int) -> dict[str, str]:
-    """Tell the bookkeeping, once: where nobody knows whether it was told, it is told again, and skips what it has."""
+    """Send the event to the bookkeeping. If it may not have arrived, send it again; the receiver skips repeats."""
     order = order_of(order_id)
     with ctx.effect(f"invoice-event:{order_id}", on_unknown="again") as effect:
         if not effect.done:

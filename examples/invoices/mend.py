@@ -1,4 +1,4 @@
-"""Mend the address of an order, through the app's own API: ``python mend.py 7 ada@example.com``."""
+"""Correct the address of an order through the app's own API: ``python mend.py 7 ada@example.com``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The invoice as a PDF: under its name there is a whole file or none, and made again it is the same, byte for byte."""
+"""The invoice as a PDF. A file is whole or absent, and writing it again gives the same bytes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FOLDER = HERE / "invoices"
 
 
 def write(order: Order) -> dict[str, str]:
-    """Write the invoice of *order*; return its file and what is in it."""
+    """Write the invoice of *order*. Return the file's name and hash."""
     content = drawn(order)
     FOLDER.mkdir(exist_ok=True)
     file, unfinished = FOLDER / f"{order.number}.pdf", FOLDER / f".{order.number}.unfinished"
     with unfinished.open("wb") as out:
         out.write(content)
         out.flush()
-        os.fsync(out.fileno())  # before the rename, or a power cut leaves an empty file with the right name
+        os.fsync(out.fileno())  # before the rename, because a power cut could leave an empty file under the final name
     unfinished.replace(file)
     folder = os.open(FOLDER, os.O_RDONLY)
     try:
@@ -34,7 +34,7 @@ def write(order: Order) -> dict[str, str]:
 
 def drawn(order: Order) -> bytes:
     out = io.BytesIO()
-    page = Canvas(out, pagesize=A4, invariant=1)  # invariant: no time of making, no random id
+    page = Canvas(out, pagesize=A4, invariant=1)  # invariant: no creation time and no random id
     page.setTitle(f"Invoice {order.number}")
     page.setFont("Helvetica-Bold", 20)
     page.drawString(25 * mm, 260 * mm, f"Invoice {order.number}")

@@ -1,9 +1,9 @@
-"""The others, to try the example with: a mail server and a receiver of events, both real, both on this machine.
+"""A mail server and a receiver of events for trying the example, both real and on this machine.
 
     python providers.py
 
-What they took is in mails.jsonl and events.jsonl, a line each. They are away as long as there is a file
-``mail-is-down`` or ``webhook-is-down`` beside this one: that is the switch.
+They write each mail to mails.jsonl and each event to events.jsonl. While a file ``mail-is-down`` or ``webhook-is-down``
+exists beside this one, the mail server or the receiver is down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aiosmtpd.controller import Controller
 HERE = Path(__file__).resolve().parent
 MAILS, EVENTS = HERE / "mails.jsonl", HERE / "events.jsonl"
 MAIL_IS_DOWN, WEBHOOK_IS_DOWN = HERE / "mail-is-down", HERE / "webhook-is-down"
-SILENT = 200  # of so many connections to a mail server that is away, one gets no answer at all
+SILENT = 200  # while the mail server is down, one of so many connections gets no answer at all
 
 
 def note(file: Path, **facts: Any) -> None:
@@ -38,9 +38,9 @@ def note(file: Path, **facts: Any) -> None:
 
 
 class MailServer:
-    """Takes every mail, also one that it has had, as mail servers do. An address beginning with ``nobody`` is none.
+    """Accepts every mail, even a repeated one, as mail servers do. Addresses that begin with ``nobody`` do not exist.
 
-    While it is away it says so in one way after the other, or nothing.
+    While it is down it refuses in several ways in turn, or does not answer.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class MailServer:
             return answers
         number = next(self.count)
         if number % SILENT == 0:
-            await asyncio.sleep(3600)  # the sender has had enough long before
+            await asyncio.sleep(3600)  # the sender gives up long before
         session.away = number % 3
         return ["421 4.3.2 shutting down for maintenance"] if session.away == 0 else answers
 
@@ -82,7 +82,7 @@ class MailServer:
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Takes each event once, by its id, and says so of one that it has: 200 both times."""
+    """Accepts each event once, by its id. It answers 200 to a repeated event too."""
 
     protocol_version = "HTTP/1.1"
     seen: set[str] = set()  # noqa: RUF012
@@ -92,7 +92,7 @@ class Receiver(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(length)
         if len(body) < length:
-            return  # whoever sent it was killed in the middle, and will send it again
+            return  # the sender was killed while it was sending, and will send it again
         event_id = self.headers.get("X-Event-Id")
         if WEBHOOK_IS_DOWN.exists():
             self.answer(503, "come back later", {"Retry-After": "90"})
@@ -120,12 +120,12 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 100
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # a sender that was killed
+        if not isinstance(sys.exception(), ConnectionError):  # unless the sender was killed
             super().handle_error(request, client_address)
 
 
 class OnAnyPort(Controller):
-    """Port 0 is a free one, and then known."""
+    """Port 0 means any free port; afterwards ``port`` is the one that was chosen."""
 
     def _trigger_server(self) -> None:
         self.port = self.server.sockets[0].getsockname()[1]
@@ -133,7 +133,7 @@ class OnAnyPort(Controller):
 
 
 def main() -> None:
-    logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)  # of senders that vanish
+    logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)  # do not log senders that vanish
     if EVENTS.exists():
         Receiver.seen.update(json.loads(line)["id"] for line in EVENTS.read_text().splitlines())
     mail = OnAnyPort(MailServer(), hostname="127.0.0.1", port=int(os.environ.get("SMTP_PORT", "8025")))

@@ -1,7 +1,7 @@
-"""What a person does about mails of which nobody knows whether they went out: look them up at the mail server.
+"""Settle the mails for which it is unknown whether they went out, by looking them up in the mail server's log.
 
-A runner died, or the line went dead, between "here is the mail" and "taken". The mail server knows: its log has the
-Message-ID, or not. Each such effect is settled by what the log says, and the jobs are put back to work.
+The runner died, or the connection broke, between "here is the mail" and "accepted". If the log has the Message-ID, the
+mail went out. Each such effect is settled by what the log says, and the jobs are queued again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mail import message_id
 from shop import HERE
 
 CRONJOBS = [sys.executable, "-P", "-m", "cronjobs"]
-LOG = HERE / "mails.jsonl"  # of a real mail server: grep the Message-ID in /var/log/mail.log
+LOG = HERE / "mails.jsonl"  # with a real mail server, search /var/log/mail.log for the Message-ID
 
 
 def cronjobs(*arguments: str) -> str:

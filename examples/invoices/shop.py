@@ -1,4 +1,4 @@
-"""The shop: what it sells, its orders, and how one is paid. Its tables live in the same database as the jobs."""
+"""The shop: its items, its orders, and how an order is paid. Its tables are in the same database as the jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Order(Base):
     cents: Mapped[int]
     status: Mapped[str] = mapped_column(default="NEW")  # then PAID
     paid_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
-    invoice: Mapped[str | None]  # the file, once there is one
+    invoice: Mapped[str | None]  # the file's name, once it is written
 
     @property
     def number(self) -> str:
@@ -49,14 +49,14 @@ class NoSuchOrder(Exception):
 
 
 def pay(session: Session, order_id: int) -> Order:
-    """Turn an order PAID and ask for its invoice in the caller's transaction: what undoes one undoes the other."""
+    """Mark an order as PAID and enqueue its invoice, both in the caller's transaction."""
     order = session.get(Order, order_id, with_for_update=True)
     if order is None:
         raise NoSuchOrder(f"there is no order {order_id}")
     if order.status != "PAID":
         order.status, order.paid_at = "PAID", datetime.now(UTC)
         enqueue(session, "invoices.issue", {"order_id": order.id}, idempotency_key=("invoice", order.id))
-        # Refused by the table's CHECK when nothing is left. The order, and the job above, are then as if never touched.
+        # If nothing is left, the table's CHECK refuses this. Then the order and the job above are rolled back.
         session.execute(update(Item).where(Item.name == order.item).values(stock=Item.stock - 1))
     return order
 
@@ -64,8 +64,8 @@ def pay(session: Session, order_id: int) -> Order:
 def open_database() -> Engine:
     if not URL.startswith("sqlite"):
         return create_engine(URL)
-    # SQLite has one write lock. Take it when a transaction begins, waiting up to 10 s: a transaction that reads first
-    # and asks for the lock later is refused at once ("database is locked") if somebody has written meanwhile.
+    # SQLite has one write lock. Take it when a transaction begins, and wait up to 10 s for it. A transaction that reads
+    # first and asks for the lock later is refused at once ("database is locked") if another one has written meanwhile.
     engine = create_engine(URL, connect_args={"isolation_level": None, "timeout": 10})
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return engine

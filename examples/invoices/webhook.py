@@ -1,4 +1,4 @@
-"""One event to another program: it bears its id, by which the receiver knows what it has already."""
+"""Send one event to another program. The receiver recognises a repeated event by its id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S = 10.0
 
 
 def post(event_id: str, body: dict[str, Any], remaining_s: float) -> dict[str, str]:
-    """Hand the event over, and return the answer; raise what is to be done about any other end."""
+    """Send the event and return the answer. Raise RetryLater or GiveUp if it was not accepted."""
     headers = {"Content-Type": "application/json", "X-Event-Id": event_id}
     request = Request(URL, json.dumps(body).encode(), headers)
     try:
@@ -27,11 +27,11 @@ def post(event_id: str, body: dict[str, Any], remaining_s: float) -> dict[str, s
         if refusal.code == 429 or refusal.code >= 500:
             raise RetryLater(said, after=retry_after(refusal)) from refusal
         raise GiveUp(said) from refusal
-    except OSError as trouble:  # no connection, a lost one, no answer in time
+    except OSError as trouble:  # no connection, a lost connection, no answer in time
         raise RetryLater(f"the webhook: {trouble or type(trouble).__name__}") from trouble
 
 
 def retry_after(refusal: HTTPError) -> str | None:
-    """What the other side asks for, an hour at most; None: the policy decides."""
+    """Return the delay that the receiver asks for, an hour at most, or None if the job's policy decides."""
     asked = refusal.headers.get("Retry-After", "")
     return f"{min(int(asked), 3600)}s" if asked.isdecimal() else None

@@ -8,7 +8,7 @@ def pay(db, order_id)
   db.exec_params(
     "SELECT id, new FROM cronjobs_enqueue($1, $2, idempotency_key => $3)",
     ["billing.send_invoice", JSON.generate(invoice_id: order_id), "invoice:#{order_id}"]
-  ).first # {"id" => "17", "new" => "t"}: as text, unless the connection has a type map
+  ).first # {"id" => "17", "new" => "t"} (texts, unless the connection has a type map)
 end
 
 # Enqueue a reminder for a time of its own, by plain INSERT; nil: there is one already.

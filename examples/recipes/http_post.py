@@ -1,4 +1,4 @@
-"""One POST from inside an effect, for webhook.py and payment.py: which answers mean done, which later, which never."""
+"""One POST inside an effect, for webhook.py and payment.py: which answers mean done, later, or never."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from cronjobs import Effect, GiveUp, RetryLater
 
-LATER = {408, 409, 425, 429}  # 409: the same request is being worked on just now
+LATER = {408, 409, 425, 429}  # 409: the server is handling the same request right now
 DID_NOTHING = {408, 425, 429}
 LONGEST_WAIT_S = 6 * 3600.0  # whatever the other side asks for
 
@@ -26,10 +26,10 @@ class NoRedirects(HTTPRedirectHandler):
 
 
 def post(url: str, body: dict[str, Any], headers: dict[str, str], *, effect: Effect, timeout_s: float) -> bytes:
-    """POST *body* as JSON; return what a 2xx answer says, raise what is to be done about any other end.
+    """POST *body* as JSON and return the body of a 2xx answer. Raise RetryLater or GiveUp for anything else.
 
-    ``effect.did_nothing()`` where the answer says so. After a 5xx, or none, nobody here knows: the effect is unknown.
-    It connects once and does not retry, so the effect may be a ``single_call``.
+    Calls ``effect.did_nothing()`` if the answer says so. After a 5xx or no answer, the effect stays unknown. This
+    connects once and does not retry, so the effect may be a ``single_call``.
     """
     request = Request(url, json.dumps(body, sort_keys=True).encode(), {"Content-Type": "application/json"} | headers)
     try:
@@ -44,18 +44,18 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], *, effect: Eff
         if later:
             raise RetryLater(said, after=wait_s(refusal.headers)) from None
         raise GiveUp(said) from None
-    except (HTTPException, OSError) as trouble:  # no connection, a lost one, no answer in time
+    except (HTTPException, OSError) as trouble:  # no connection, a lost connection, no answer in time
         raise RetryLater(f"{url}: {trouble or type(trouble).__name__}") from trouble
 
 
 def wait_s(headers: Message) -> float | None:
-    """What Retry-After asks for, in seconds or as a date; None: nothing, and the job's policy decides."""
+    """Return the seconds that Retry-After asks for, or None if it is missing; then the job's policy decides."""
     asked = headers.get("Retry-After", "")
     try:
         if asked.isdigit():
             seconds = float(asked)
         else:
             seconds = (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):  # no date, or one without a zone
+    except (ValueError, TypeError):  # not a date, or a date without a time zone
         return None
     return min(max(seconds, 0.0), LONGEST_WAIT_S)

@@ -1,7 +1,7 @@
 """An email that must not go out twice.
 
-The effect's row is written before the mail server hears anything, and the message id is kept in it once the server has
-taken the mail. Not ``email.py``: a module of that name would hide the standard library's.
+The effect's row is written before the mail server is contacted. Once the server has accepted the mail, the row keeps
+the message id. The file is not called ``email.py``, because that name would hide the standard library's module.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import os
 import smtplib
 from contextlib import closing
 from email.message import EmailMessage
-from email.policy import SMTP  # ends lines as SMTP wants them
+from email.policy import SMTP  # ends lines as SMTP requires
 
 from cronjobs import Context, Effect, GiveUp, RetryLater, RetryPolicy, job
 
 RETRY = RetryPolicy(delays=["15s", "1m", "5m", "30m", "2h"], max_attempts=20)
-PATIENCE_S = 10.0  # with one answer of the mail server
+PATIENCE_S = 10.0  # how long to wait for an answer of the mail server
 
 
 @job("invoices.email", timeout="20s", retry=RETRY)
 def email_invoice(ctx: Context, invoice_id: int, to: str) -> dict[str, str]:
-    # SMTP has no idempotency key, so nothing but a person can settle "sent, and the answer was lost": "stop". For mail
-    # that nobody misses say "skip"; where a second copy does no harm, "again".
+    # SMTP has no idempotency key, so only a person can find out whether a mail was sent if the answer was lost: "stop".
+    # Use "skip" for mail that nobody misses, and "again" where a second copy does no harm.
     with ctx.effect(("invoice-email", invoice_id), on_unknown="stop") as effect:
         if not effect.done:
             mail = invoice_mail(invoice_id, to, effect.key)
@@ -34,35 +34,36 @@ def invoice_mail(invoice_id: int, to: str, key: str) -> EmailMessage:
     mail["From"] = "billing@shop.example"
     mail["To"] = to
     mail["Subject"] = f"Your invoice {invoice_id}"
-    # From the key, so the same in every attempt: by it the mail is found in the mail server's log, and a mail program
-    # may know a second copy for what it is.
+    # Made from the key, so it is the same in every attempt. It finds the mail in the mail server's log, and lets a mail
+    # program recognise a second copy.
     mail["Message-ID"] = f"<{key.replace(':', '.')}@shop.example>"
     mail.set_content(f"Here is your invoice {invoice_id}.\n")
     return mail
 
 
 def send(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str]:
-    """Hand *mail* over; raise what is to be done about any other end.
+    """Send *mail*. Raise RetryLater or GiveUp if the server does not accept it.
 
-    Nothing has happened before the message is on its way, nor if the server refuses it: ``did_nothing()``, and the next
-    attempt begins anew. Once it is on its way and no answer comes, nobody here knows.
+    Until the message itself is sent, and also if the server refuses it, nothing has happened: this calls
+    ``did_nothing()``, and the next attempt starts again. If the message is sent and no answer comes, the outcome is
+    unknown.
     """
     on_its_way = False
     try:
         host, port = os.environ.get("SMTP_HOST", "localhost"), int(os.environ.get("SMTP_PORT", "25"))
-        # closing(), not quit(): its answer comes after the one that counts, and could only spoil it.
+        # closing(), not quit(): an error in quit() would hide the answer that counts.
         with closing(smtplib.SMTP(host, port, timeout=patience_s)) as server:
-            server.ehlo_or_helo_if_needed()  # a real one wants server.starttls() and server.login(…) here
+            server.ehlo_or_helo_if_needed()  # a real server needs server.starttls() and server.login(…) here
             accepted(server.mail(mail["From"]))
             accepted(server.rcpt(mail["To"]))
             on_its_way = True
             accepted(server.data(mail.as_bytes(policy=SMTP)))
     except Refused as refusal:
         effect.did_nothing()
-        if refusal.code >= 500:  # no such mailbox: it will be the same in an hour
+        if refusal.code >= 500:  # no such mailbox: a retry would not help
             raise GiveUp(str(refusal)) from None
         raise RetryLater(str(refusal)) from None
-    except OSError as trouble:  # no connection, a lost one, no answer in time; also what smtplib itself raises
+    except OSError as trouble:  # no connection, a lost connection, no answer in time; also smtplib's own errors
         if not on_its_way:
             effect.did_nothing()
         raise RetryLater(f"the mail server: {trouble or type(trouble).__name__}") from trouble

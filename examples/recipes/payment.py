@@ -1,4 +1,4 @@
-"""A payment that is charged once: our key is the provider's idempotency key."""
+"""A payment that is charged once: our key serves as the provider's idempotency key."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from http_post import post
 from cronjobs import Context, RetryPolicy, job
 
 RETRY = RetryPolicy(delays=["10s", "1m", "5m", "15m", "30m"], max_attempts=15)
-# A provider forgets a key after a while, often after 24 hours: from then on, "again" would be a second charge.
+# A provider forgets a key after some time, often 24 hours. From then on, "again" would charge a second time.
 PROVIDER_REMEMBERS = timedelta(hours=20)
 
 
 @job("payments.charge", timeout="25s", retry=RETRY)
 def charge(ctx: Context, payment_id: int, cents: int, currency: str, source: str) -> dict[str, Any]:
-    """Charge *source*. *payment_id* is one try of the customer's: another card is another payment, with another key.
+    """Charge *source*. *payment_id* is one try by the customer: another card is another payment, with another key.
 
-    The amount is in the payload, not looked up: with the same key the provider wants to see the same request.
+    The amount is in the payload and not looked up, because the provider expects the same request with the same key.
     """
     age = datetime.now(UTC) - (ctx.enqueued_at or datetime.now(UTC))
     on_unknown = "again" if age < PROVIDER_REMEMBERS else "stop"

@@ -1,4 +1,4 @@
-"""A webhook that its receiver acts on once, however often it arrives."""
+"""A webhook. However often it arrives, its receiver acts on it once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ RETRY = RetryPolicy(delays=["5s", "15s", "45s", "2m", "10m", "1h"], max_attempts
 
 @job("webhooks.deliver", timeout="15s", retry=RETRY)
 def deliver(ctx: Context, event_id: str, event: dict[str, Any]) -> None:
-    """Tell the receiver of *event*; *event_id* is what it knows it by, so it belongs to the event, not to the job."""
-    # "again": the receiver skips an id that it has seen, and an event that never arrives is worse than one more call.
+    """Send *event*. The receiver recognises it by *event_id*, so this id belongs to the event and not to the job."""
+    # "again": the receiver skips an id that it has seen, and a lost event is worse than one more call.
     with ctx.effect(("webhook", event_id), on_unknown="again", single_call=True) as effect:
         if not effect.done:
-            headers = {"Webhook-Id": event_id}  # and a signature, where the receiver checks one
+            headers = {"Webhook-Id": event_id}  # add a signature if the receiver checks one
             post(os.environ["WEBHOOK_URL"], event, headers, effect=effect, timeout_s=ctx.remaining_s)

@@ -1,4 +1,4 @@
-"""The other end of a webhook: what makes "at least once" into "once"."""
+"""The receiver of a webhook: it turns "at least once" into "once"."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ TABLE = "CREATE TABLE IF NOT EXISTS received_events (event_id VARCHAR(200) PRIMA
 
 
 def is_new(connection: Connection, event_id: str) -> bool:
-    """Note *event_id*; False if it is there already. In the same transaction as what the event leads to.
+    """Record *event_id*. Return False if it was recorded before.
 
-    Answer 2xx in both cases, and only after the COMMIT: else the sender tries again.
+    Call this in the same transaction as the work for the event. Answer 2xx in both cases, but only after the COMMIT, or
+    the event would be lost if the COMMIT fails.
     """
     noted = connection.execute(
         text("INSERT INTO received_events (event_id) VALUES (:id) ON CONFLICT DO NOTHING RETURNING event_id"),
