@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from cronjobs import Effect
 
 HOST, PORT = os.environ.get("SMTP_HOST", "127.0.0.1"), int(os.environ.get("SMTP_PORT", "8025"))
-PATIENCE_S = float(
-    os.environ.get("SMTP_PATIENCE_S", "10")
-)  # for each answer before the message is sent
+PATIENCE_S = float(os.environ.get("SMTP_PATIENCE_S", "10"))  # for each answer before the message is sent
 SENDER = "shop@shop.example"
 
 
