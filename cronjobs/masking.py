@@ -333,7 +333,7 @@ def without(value: Any, keys: Collection[str]) -> Any:
 
 
 def values_under(value: Any, keys: Collection[str]) -> set[str]:
-    """Return the values that ``without`` hides, as texts. A message about *value* must not repeat them either."""
+    """Return, as texts, the values that ``without`` hides. A message about *value* must not repeat them either."""
     found: set[str] = set()
     todo = [(value, False)]  # no recursion, because a payload may be nested too deeply
     while todo:

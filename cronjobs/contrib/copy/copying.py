@@ -254,7 +254,7 @@ def _copy(
         set_pruned_at(new, require_schema(old).pruned_at or source.clock.now())
         here = _life(new)
     else:
-        assert mark is not None, "a side with no mark gets everything"
+        assert mark is not None, "without a mark of an earlier copy, everything is copied"
         report.late = True
         _copy_late(old, new, mark, report)
         here = None

@@ -104,7 +104,7 @@ def _why_left(line: CrontabEntry) -> str | None:
         return "it runs at boot, so it has no due time"
     shell = dict(line.settings).get("SHELL", "/bin/sh")
     if shell.rpartition("/")[2] not in _SHELLS:
-        return f"SHELL={shell}: exec's quoting is for the shells of the Bourne family"
+        return f"SHELL={shell}: crontab wrap can quote a line only for sh and similar shells"
     if "\0" in line.written or line.written.endswith("\r"):
         return "the line contains a carriage return or a NUL byte"
     return None

@@ -67,7 +67,10 @@ ForceOption = Annotated[
     bool, typer.Option("--force", help="Install the line even if the test tick in cron's environment fails.")
 ]
 AnywayOption = Annotated[
-    bool, typer.Option("--force", help="Install the line even if the test tick fails, or lines would run twice.")
+    bool,
+    typer.Option(
+        "--force", help="Install the line even if the test tick fails, and even if lines would then run twice."
+    ),
 ]
 
 

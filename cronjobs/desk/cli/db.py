@@ -43,8 +43,8 @@ class DbGroup(LazyGroup):
         ),
         "grants": CommandRow(
             "db:grants",
-            "Print SQL that grants each kind of program its least rights, for the owner of a PostgreSQL database "
-            "to apply.",
+            "Print the SQL with which the owner of a PostgreSQL database gives each kind of program only the rights "
+            "it needs.",
         ),
         "copy": CommandRow(
             "cronjobs.contrib.copy.cli:copy",
@@ -194,7 +194,7 @@ def grants(
         bool, typer.Option("--find", help="Let enqueuers use find() and wait(), which read jobs, payloads and results.")
     ] = False,
 ) -> None:
-    """Print SQL that grants each kind of program its least rights, for the owner of a PostgreSQL database to apply.
+    """Print the SQL with which the owner of a PostgreSQL database gives each kind of program only the rights it needs.
 
     Apply the SQL with cronjobs db grants | psql …. Repeating this is safe, and necessary after an upgrade. The SQL
     creates missing roles without a login. Grant these roles to your users: GRANT cronjobs_run TO app.

@@ -337,7 +337,7 @@ def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
         if settings.database_unset:
             yield place.problem(settings.database_unset, "database")
         elif "database" not in settings.positions:
-            text = "no database is set: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
+            text = "no database is set: add the line database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
             yield place.problem(text, "database")
         return
     try:

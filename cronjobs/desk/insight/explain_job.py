@@ -457,8 +457,8 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         reasons.append(one_line(job.limit, 300))
     if job.executor is not None:
         reasons.append(
-            f"it waits for the Dask scheduler of executor {name(job.executor)}: the supervisor submits the job when "
-            "the scheduler can be reached and has fewer than in_flight attempts"
+            f"it waits for the Dask scheduler of executor {name(job.executor)}: the supervisor submits it as soon as "
+            "the scheduler answers and in_flight: allows one more attempt"
         )
     if job.long_places == 0:
         reasons.append("its timeout is longer than a tick allows, and long jobs are off here (run.long_jobs: 0)")

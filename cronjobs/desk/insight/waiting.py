@@ -22,7 +22,7 @@ from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.store.status_facts import resumed_lately
 from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED
 
-STRANDED_NAMED: Final = 3  # for at most this many job types, search the ticks for a host that could run the type
+STRANDED_NAMED: Final = 3  # look for a host that could run the type, for at most this many types
 MOST_TYPES: Final = 100  # unknown types listed; the others are only counted
 
 

@@ -28,7 +28,7 @@ GIVEN: Final = {
     "CRONJOBS_SCHEDULED_FOR": (
         "The job's occurrence, ISO 8601 in the schedule's time zone; use its date instead of today's."
     ),
-    "CRONJOBS_STANDS_FOR": "The number of occurrences that the job stands for.",
+    "CRONJOBS_STANDS_FOR": "How many occurrences of its schedule the job covers.",
     "CRONJOBS_IDEMPOTENCY_KEY": "The job's idempotency key, the same in every attempt.",
     "CRONJOBS_DEADLINE": "The attempt's deadline, ISO 8601 in UTC.",
 }

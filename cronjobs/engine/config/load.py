@@ -255,11 +255,11 @@ def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) 
             if getattr(entry, name):
                 found[name] = "exit codes are for an entry with a command: a handler raises GiveUp or RetryLater"
         if entry.stdin is not None:
-            found["stdin"] = "only an entry with a command can have this: a handler reads its payload"
+            found["stdin"] = "stdin needs a command: a handler reads its payload"
         if entry.run_in is not None:
-            found["folder"] = "only an entry with a command can have this: a handler runs in the tick's folder"
+            found["folder"] = "folder needs a command: a handler runs in the tick's folder"
         if entry.leftovers != "end":
-            found["leftovers"] = "only an entry with a command can have this: a handler must end its own processes"
+            found["leftovers"] = "leftovers needs a command: a handler must end its own processes"
         if entry.max_memory is not None and entry.isolation == "thread":
             found["max_memory"] = "a thread cannot have a memory limit of its own; write isolation: process"
     elif both := sorted({*(entry.success_exit_codes or (0,))} & {*entry.retry_exit_codes}):

@@ -111,7 +111,7 @@ class Attempt:
     on_its_way: bool = False  # a worker or a process has the attempt and will report its end
     handed_over: bool = False  # a separate process was asked to adopt the job, and may have done so
     started: float | None = None
-    begun: bool = False  # the job's own code may have run, so from now on failures are charged
+    begun: bool = False  # the job's own code may have run, so a failure now uses up a try
     let_go: threading.Event | None = None  # with ``durable: each``, the worker waits for this; it is set at the commit
 
     @property

@@ -46,7 +46,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def names_checked(said: str, more: Collection[str] = ()) -> Callable[[Call], Call]:
-    """Decorate the public function named *said* so that the TypeError for a misspelt keyword suggests the right one.
+    """Return a decorator that suggests the right keyword if a call misspells one. *said* is the function's public name.
 
     *more* lists the keywords that the function accepts through ``**options``.
     """

@@ -24,10 +24,11 @@ from cronjobs.errors import UsageError
 def connect(config: str | Path | None = None, *, database_url: str | None = None) -> Iterator[Connection]:
     """Yield a connection in one transaction. The transaction is committed at the end of the block.
 
-    An exception in the block rolls the transaction back. If *config* is None, the file is $CRONJOBS_CONFIG, else
-    ./cronjobs.yaml. If *database_url* is None, the URL is $CRONJOBS_DATABASE_URL, else the file's. As with commands, a
-    missing SQLite file is created with its tables. Keep the block short: on SQLite it holds the only write lock. Raises
-    ConfigError, ForeignDatabase or DatabaseError, and UsageError for an argument of the wrong type.
+    An exception in the block rolls the transaction back. If *config* is None, the file is $CRONJOBS_CONFIG or, if that
+    is not set, ./cronjobs.yaml. If *database_url* is None, the URL comes from $CRONJOBS_DATABASE_URL or, if that is not
+    set, from the file. As with commands, a missing SQLite file is created with its tables. Keep the block short: on
+    SQLite it holds the only write lock. Raises ConfigError, ForeignDatabase or DatabaseError, and UsageError for an
+    argument of the wrong type.
     """
     for what, value, kinds in (("config", config, str | Path), ("database_url", database_url, str)):
         if value is not None and not isinstance(value, kinds):

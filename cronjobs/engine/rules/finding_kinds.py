@@ -19,7 +19,7 @@ FINDING_KINDS: Final = {
     "schedule": "a schedule has not run within its grace",
     "failing": "the last runs of a schedule failed",
     "failing_type": "the last runs of a job type failed",
-    "missed": "a schedule missed runs, or a wrong clock ran it before it was due",
+    "missed": "a schedule did not run when it was due, or ran too early because a clock was wrong",
     "not_run": "a schedule has not run since it was due",
     "dropped": "occurrences beyond catch_up_limit will not run",
     "slower": "a run takes much longer than usual",

@@ -341,9 +341,9 @@ def last_ticks(connection: Connection) -> list[Row[Any]]:
 class Filter:
     """The filter of a list of jobs. A field that is None matches every job.
 
-    A job passes ``since`` if it was created, begun, failed or ended then or later. ``cause`` is the key of a cause;
-    only open dead jobs have one. The parts, the key and the ids are for ``walking``, which reads a bounded number of
-    jobs.
+    A job passes ``since`` if it was created, begun, failed or ended then or later. ``cause`` is the key of a cause of
+    death; it matches dead jobs that nobody has dealt with. ``bounded_search``, which reads a bounded number of jobs,
+    uses the parts, the key and the ids.
     """
 
     job_type: str | None = None

@@ -100,7 +100,10 @@ def test_a_real_shell_passes_the_line_to_exec(tmp_path: Path) -> None:
     ("line", "why"),
     [
         ("@reboot x", "it runs at boot"),
-        ("SHELL=/usr/bin/fish\n@daily x", "SHELL=/usr/bin/fish: exec's quoting is for the shells of the Bourne family"),
+        (
+            "SHELL=/usr/bin/fish\n@daily x",
+            "SHELL=/usr/bin/fish: crontab wrap can quote a line only for sh and similar shells",
+        ),
         ("* * * * * " + "x" * 950, "cron accepts at most 998"),
     ],
 )

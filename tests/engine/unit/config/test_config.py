@@ -99,7 +99,7 @@ schedules:
     priority: 10
 """
     assert refusal(text) == [
-        "cronjobs.yaml: no database is set: write database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}",
+        "cronjobs.yaml: no database is set: add the line database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}",
         'cronjobs.yaml:1:16: run.workers: "100" is not in 1–64',
         'cronjobs.yaml:3:13: a cron expression must be quoted: cron: "* * * * *"',
         "cronjobs.yaml:5:11: schedules.b.cron: minute 61 is not in 0–59",
@@ -252,17 +252,17 @@ job_types: {a: {success_exit_codes: [0, 3]}}
     2:37: job_types.a.success_exit_codes: exit codes are for an entry with a command: a handler raises GiveUp or
     RetryLater
 job_types: {a: {stdin: yes}}
-    2:24: job_types.a.stdin: only an entry with a command can have this: a handler reads its payload
+    2:24: job_types.a.stdin: stdin needs a command: a handler reads its payload
 job_types: {a: {command: [cat], stdin: [yes]}}
     2:40: job_types.a.stdin: write one value, not a list
 job_types: {a: {command: [cat], stdin: }}
     2:40: job_types.a.stdin: there is no value here: write one, or delete the key
 job_types: {a: {folder: /srv}}
-    2:25: job_types.a.folder: only an entry with a command can have this: a handler runs in the tick's folder
+    2:25: job_types.a.folder: folder needs a command: a handler runs in the tick's folder
 job_types: {a: {command: [ls], folder: ~/app}}
     2:40: job_types.a.folder: "~/app" begins with ~, but HOME might not be set under cron: write the full path
 job_types: {a: {leftovers: leave}}
-    2:28: job_types.a.leftovers: only an entry with a command can have this: a handler must end its own processes
+    2:28: job_types.a.leftovers: leftovers needs a command: a handler must end its own processes
 job_types: {a: {command: [ls], leftovers: keep}}
     2:43: job_types.a.leftovers: "keep" is not one of end, leave
 job_types: {a b: {}}
