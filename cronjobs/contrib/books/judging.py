@@ -225,9 +225,7 @@ class _Bookkeeper:
         if entry.job_id is None:
             text = "the ledger says that a job was made, but does not say which"
         elif entry.job is None:
-            text = (
-                f"job {entry.job_id}, which was made for it, is missing, although it is too recent to have been pruned"
-            )
+            text = f"its job, {entry.job_id}, is missing, but is too recent to have been pruned"
         else:
             text = f"the ledger names job {entry.job_id} for it, but that job belongs to another occurrence"
         if not self._doubted(entry.first, entry.last):

@@ -28,7 +28,7 @@ from cronjobs.engine.schema.ensure_tables import require_tables
 from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
 
 STAYS_CLOSED: Final = (
-    "the old database stays closed, because the copy may be complete: run the same command again to finish it"
+    "the copy may be complete, so the old database stays closed: run the same command again to finish the copy"
 )
 ODD_SHOWN: Final = 20  # at most this many messages about values that could not be copied unchanged
 

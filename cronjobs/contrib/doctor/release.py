@@ -259,7 +259,10 @@ def _questions() -> Iterator[ReleaseItem]:
             "Has a backup of this database been restored and checked?",
             "docs/how-to/operating.md#back-up-and-restore",
         ),
-        "rehearsal": ("Has this release been rehearsed: runners killed, mails counted?", "cronjobs drill"),
+        "rehearsal": (
+            "Has this release passed a drill, in which runners are killed and mails counted?",
+            "cronjobs drill",
+        ),
         "deploy": (
             "Does the deploy pause cronjobs first, or leave running ticks enough time to finish?",
             'cronjobs pause --all --wait 60s --why deploy; "cronjobs resume --all" after it',

@@ -65,7 +65,7 @@ def swap(
         print_tick(tick)
         print_mail_target(environment, new, wanted)
         if _minute(SYSTEM.now()) != minute:
-            complain("the trial ran into the next minute: lines due in it may have run twice")
+            complain("the trial tick lasted into the next minute: lines due in that minute may have run twice")
     for pair in pairs:
         if not pair.same_command:
             _print_line(pair.taken.line.number, "no schedule runs it", pair.taken.line.text)

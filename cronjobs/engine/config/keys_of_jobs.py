@@ -311,7 +311,7 @@ SCHEDULE: Final[Keys] = {
     "spread": ConfigKey(
         fields.span("1s", "1d"),
         "10m",
-        "Delay each occurrence by a fixed part of this span, so that not all schedules start at once.",
+        "Start this schedule's jobs later, by a delay within this span that depends on the schedule's name.",
         "no delay",
     ),
     "retry_until": ConfigKey(

@@ -69,8 +69,9 @@ class Context:
         enqueued_at: when the job was enqueued, timezone-aware, in UTC. None in a test that did not set it.
         started_at: when this attempt was claimed, timezone-aware, in UTC. None outside a runner.
         meta: the strings that the enqueuer attached, such as a trace id.
-        log: a logger named ``cronjobs.job.<job_type>``. Its records go into the attempt's output.
-        result: the job's result, if a transaction ends the job. Otherwise the handler's return value is the result.
+        log: a logger named ``cronjobs.job.<job_type>``, whose records go into the attempt's output.
+        result: set this to the job's result before ``finish()`` or the end of a transaction ends the job. Otherwise the
+            handler's return value is the result.
     """
 
     job_id: int

@@ -110,12 +110,15 @@ def closed(limits: Sequence[Limit]) -> tuple[Limit, ...]:
 
 
 def reached(limits: Sequence[Limit], running: Mapping[str, int], key: str | None) -> Limit | None:
-    """Return the limit that a job of *key* waits for while *running* jobs (by key) run, or None if it may start."""
+    """Return a limit that keeps a job with *key* from starting, or None if the job may start.
+
+    *running* has the number of running jobs of each key.
+    """
     return None if key is None else _Slots(limits, running).reached(key)
 
 
 def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
-    """Return the keys and prefixes that have no room while *running* jobs (by key) run."""
+    """Return the keys and prefixes that have no room. *running* has the number of running jobs of each key."""
     slots = _Slots(limits, running)
     prefixes = frozenset(limit.prefix for limit in limits if slots.together_reached(limit))
     keys = (key for key in running if not key.startswith(tuple(prefixes)))

@@ -111,7 +111,7 @@ class HardLimit:
 
     def __init__(self) -> None:
         if not sys.platform.startswith("linux"):
-            raise OSError("only Linux is known to send SIGKILL from a timer")
+            raise OSError("this limit needs a timer that sends SIGKILL, and only Linux is known to have one")
         import ctypes
 
         class TimerEvent(ctypes.Structure):  # struct sigevent: sigevent(3type)

@@ -572,7 +572,7 @@ def test_swap_begins_early_in_a_minute_and_says_when_another_one_has_begun(
     assert (len(waits), clock.now()) == (3, EARLY - timedelta(seconds=8))
     assert cron_host.cli("restore").exit_code == 0
     monkeypatch.setattr(swap_cli, "write", lambda *_: clock.advance(timedelta(minutes=1)))
-    assert "lines due in it may have run twice" in swapped(cron_host).stderr
+    assert "lines due in that minute may have run twice" in swapped(cron_host).stderr
 
 
 # --- ten crontabs -----------------------------------------------------------------------------------------------------
