@@ -244,7 +244,7 @@ def test_no_database_is_needed_but_one_must_be_named(project: Project) -> None:
     (project.folder / "cronjobs.yaml").write_text("project: shop\n")
     missing = project.call("check")
     assert missing.code == 1
-    assert "cronjobs.yaml: database: no database is set: write" in missing.out
+    assert "cronjobs.yaml: database: no database is set: add the line" in missing.out
     (project.folder / "cronjobs.yaml").write_text("database: postgresql://nobody@127.0.0.1:1/x\n")
     assert project.call("check").code == 0
 
