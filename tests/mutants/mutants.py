@@ -407,7 +407,7 @@ MUTANTS = (
     Mutant(
         "jobs begin although their claim took as long as its lease",
         "cronjobs/engine/tick/loop.py",
-        "        if too_late:\n",
+        "        if any(attempt.safe_until <= now for attempt in attempts):\n",
         "        if False:\n",
         (
             "tests/engine/unit/tick/test_loop.py::test_a_claim_that_took_as_long_as_its_lease_is_released_and_the_tick_lives",

@@ -382,8 +382,8 @@ class Loop:
             if self.tells_each:
                 self.emit(events.job_claimed(job))
             attempts.append(attempt)
-        too_late = self.clock.monotonic() >= turn.sent + self.lease_s - lease_margin_s(self.lease_s)
-        if too_late:
+        now = self.clock.monotonic()
+        if any(attempt.safe_until <= now for attempt in attempts):
             self.ends.release(attempts, CLAIM_TOO_SLOW)
             return
         if attempts:

@@ -474,7 +474,10 @@ def test_whoever_tests_handlers_trusts_them(
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
-ROOTS = pytest.mark.skipif(not GIVES_AWAY, reason="only root can give files away, and be refused")
+ROOTS = pytest.mark.skipif(
+    not GIVES_AWAY,
+    reason="needs root: it gives files to another user, and runs as root what that user could have written",
+)
 RAN = "open('ran', 'w')\n"
 HANDLERS = f"{RAN}from cronjobs import job\n\n@job('t.x')\ndef x() -> None:\n    import helper\n"
 
