@@ -169,10 +169,13 @@ def run_handler(
             return outcome_of_stop(command, stop.reason, ProcessEnding()), None
         try:
             tell, forward = partial(write_reason, answer.fileno()), _progress_of(progress_file.fileno(), report, clock)
+            has_outcome = False
 
             def look() -> bool:
+                nonlocal has_outcome
                 forward()
-                return read_outcome(answer.fileno()) is not None
+                has_outcome = has_outcome or read_outcome(answer.fileno()) is not None
+                return has_outcome
 
             end = _attend(command, stop, clock, tell, look)
         except NoRoom as error:
@@ -242,13 +245,14 @@ def _attend(
     Calls *tell* with the reason before SIGTERM. Every ``POLL_S`` calls *look*, which returns whether the handler has
     ended.
     """
-    leased_s = command.lease() - clock.monotonic() if command.lease is not None else None
+    began = clock.monotonic()  # a busy machine may take seconds to start a process; they are part of the timeout
+    leased_s = command.lease() - began if command.lease is not None else None
     try:
         started = _Child(command, leased_s)
     except (OSError, MemoryError) as error:  # no process, no descriptor, no temporary file
         raise NoRoom(str(error) or type(error).__name__) from error
     with started as child:
-        reason = _watch(child, command, stop, clock, tell, look)
+        reason = _watch(child, command, stop, clock, began + command.timeout.total_seconds(), tell, look)
         output = child.output()
     if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:
         names = ", ".join(child.ending.signalled)
@@ -261,11 +265,14 @@ def _watch(
     command: Command,
     stop: StopRequest,
     clock: Clock,
+    deadline: float,
     tell: Callable[[str], None],
     look: Callable[[], bool],
 ) -> str | None:
-    """Wait until none of the command's processes is left. Return why we stopped it, or None if we did not."""
-    deadline = clock.monotonic() + command.timeout.total_seconds()
+    """Wait until none of the command's processes is left. Return why we stopped it, or None if we did not.
+
+    *deadline* is the monotonic instant of its timeout.
+    """
     kill_by = deadline + command.grace.total_seconds()
     reason: str | None = None
     ended = False
