@@ -286,7 +286,7 @@ class DatabaseFull(DatabaseError):
 class TemporaryFolderFull(DatabaseFull):
     """The SQLite file's disk has room, but the folder for SQLite's temporary files has no room."""
 
-    kind = "its temporary folder has no room left"
+    kind = "SQLite's temporary folder has no room left"
 
     def __init__(self, url: str, reason: str, folder: str) -> None:
         DatabaseError.__init__(

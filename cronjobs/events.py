@@ -122,7 +122,7 @@ def type_cleared(job_type: str) -> Event:
 
 def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelta) -> Event:
     error = (
-        f"its lease ran until {locked_until.isoformat()}, longer than any host with a correct clock "
+        f"the job's lease ran until {locked_until.isoformat()}, longer than any host with a correct clock "
         "would set; it now ends in "
         f"{rough(left)} unless its runner renews it"
     )
@@ -145,7 +145,7 @@ def job_handed_over(job: Job, timeout: timedelta) -> Event:
 
 
 def not_handed_over(job: Job, why: str) -> Event:
-    error = f"it needs its own process, which could not be started; the job was released: {why}"
+    error = f"the job needs its own process, which could not be started, so the job was released: {why}"
     return Event("job.not_handed_over", _of(job, "", error=error), ERROR)
 
 
@@ -195,7 +195,7 @@ def occurrence_recorded(schedule: str, outcome: str, count: int, last_for: datet
 def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
     """A full queue has dropped jobs. The program that enqueued them emits this event, through Python's logging."""
     facts = {"job_type": job_type, "queue": queue, "count": count}
-    return Event("queue.dropped", facts | {"error": "its queue is full, and on_full is drop"}, WARNING)
+    return Event("queue.dropped", facts | {"error": "the queue is full, and on_full is drop"}, WARNING)
 
 
 def schedules_applied(fingerprint: str, changes: dict[str, list[str]]) -> Event:
@@ -215,7 +215,7 @@ def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
 
 def watermark_reset(schedule: str, seen_until: datetime) -> Event:
     why = (
-        f"its watermark {seen_until.isoformat()} was in the future because a clock was wrong; jobs "
+        f"the schedule's watermark {seen_until.isoformat()} was in the future because a clock was wrong; jobs "
         "that were created too early are "
         "withdrawn"
     )
@@ -302,7 +302,7 @@ def signalled(name: str) -> Event:
 def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: float) -> Event:
     """A due job did not fit in the time that was left. Printed only on a terminal, with -v or with --json."""
     timeout, left = seconds_text(timeout_s), rough(timedelta(seconds=max(0.0, remaining_s)))
-    why = f"its timeout of {timeout} does not fit into the {left} that are left in this tick"
+    why = f"the timeout of {timeout} does not fit into the {left} that are left in this tick"
     return Event("job.not_started", {"job_type": job_type, "waiting": waiting, "error": why}, INFO)
 
 

@@ -364,8 +364,8 @@ def test_jobs_show_tells_the_whole_life_of_a_job(cronjobs: Cronjobs, rows: Rows)
         "tries      failed 1 of 5",
     ]
     assert "nightly-report, for 30m ago (13:33:07)" in out
-    assert "it stands for 3 occurrences more, from 11:03:07 to 13:03:07" in out
-    assert "1 occurrence gave way to it" in out
+    assert "the job also stands for 3 more occurrences, from 11:03:07 to 13:03:07" in out
+    assert "1 occurrence gave way to the job" in out
     assert 'payload    {"region": "us"}' in out
     assert out.endswith(
         """
@@ -389,7 +389,7 @@ def test_jobs_show_as_json_is_one_object(cronjobs: Cronjobs, rows: Rows) -> None
     seen = cronjobs("jobs", "show", str(job_id), "--json").json
     assert list(seen) == [*tables.jobs.c.keys(), "tries", "next", "occurrences", "runs"]
     assert seen["tries"] == {"failed": 5, "of": 5}
-    assert seen["next"] == "is dead: boom; it will not run again unless someone retries it"
+    assert seen["next"] == "is dead: boom; the job will not run again unless someone retries it"
     assert list(seen["runs"][0]) == tables.job_runs.c.keys()
 
 
@@ -425,7 +425,7 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
         (
             {"status": "dead", "last_error": "no\ndisk"},
             {},
-            r"is dead: no\ndisk; it will not run again unless someone retries it",
+            r"is dead: no\ndisk; the job will not run again unless someone retries it",
         ),
         (
             {"status": "dead", "last_error": "exit status 1", "job_type": "exec:backup"},

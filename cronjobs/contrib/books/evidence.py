@@ -222,9 +222,9 @@ def _open_because(stored: StoredSchedule, settings: Settings) -> str | None:
     if stored.paused is not None:
         return stored.paused
     if stored.name in settings.disabled_schedules:
-        return "its entry in the file is broken"
+        return "the schedule's entry in the file is broken"
     try:
         read(stored.name, stored.definition)
     except ValueError as error:
-        return f"its definition in the database cannot be read: {error}"
+        return f"the schedule's definition in the database cannot be read: {error}"
     return None

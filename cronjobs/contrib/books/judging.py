@@ -225,7 +225,7 @@ class _Bookkeeper:
         if entry.job_id is None:
             text = "the ledger says that a job was made, but does not say which"
         elif entry.job is None:
-            text = f"its job, {entry.job_id}, is missing, but is too recent to have been pruned"
+            text = f"job {entry.job_id}, which ran it, is missing, although retention cannot have pruned it yet"
         else:
             text = f"the ledger names job {entry.job_id} for it, but that job belongs to another occurrence"
         if not self._doubted(entry.first, entry.last):

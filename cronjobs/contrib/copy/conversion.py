@@ -56,13 +56,13 @@ def as_jsonb(text: str) -> tuple[str, str | None]:
         if isinstance(text, BrokenText):
             raise ValueError(NOT_UTF8)
         if len(text) > MOST_FETCHED:  # parsing the text may need a hundred times its size in memory
-            raise ValueError(f"it is larger than {MOST_FETCHED:,} bytes")
+            raise ValueError(f"the value is larger than {MOST_FETCHED:,} bytes")
         found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_number)
         json.dumps(found, default=str, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
         if re.search(r"(?<!\\)(\\\\)*\\u0000", text):
-            raise ValueError("it holds the character NUL")
+            raise ValueError("the value holds the character NUL")
     except RecursionError:
-        why = "it is nested too deeply"
+        why = "the value is nested too deeply"
     except (ValueError, InvalidOperation) as error:
         why = f"{error}".partition(" (")[0]
     else:
@@ -79,5 +79,5 @@ def _number(text: str) -> Decimal:
     # This is the limit of the table's CHECK. PostgreSQL's numeric itself holds 131,072 digits before the point and
     # 16,383 after it.
     if number.copy_abs() > LARGEST or -int(number.as_tuple().exponent) > LIMIT_DIGITS:
-        raise ValueError("it holds a number that is out of range")
+        raise ValueError("the value holds a number that is out of range")
     return number

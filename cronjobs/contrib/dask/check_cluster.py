@@ -39,7 +39,7 @@ def faults(executor: ExecutorSettings, known: Mapping[str, Any], said: Mapping[s
     *said* holds each worker's answer, or the exception that the worker raised.
     """
     if not known:
-        yield "its scheduler has no workers"
+        yield "the scheduler has no workers"
     for name, amount in executor.resources:
         if known and not any(worker.get("resources", {}).get(name, 0) >= amount for worker in known.values()):
             yield f"no worker has {amount:g} of resource {name}: start some with --resources {name}={amount:g}"

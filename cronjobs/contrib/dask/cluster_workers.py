@@ -35,7 +35,7 @@ LOOK_S: Final = 1.0  # seconds between reads of cancel requests, and of the toke
 IDLE_S: Final = 30.0  # the supervisor exits after this long without an attempt
 CONNECT_AGAIN_S: Final = 2.0
 WAITING: Final = "waiting"  # the reason to stop an attempt that has waited too long for a worker
-LOST: Final = "its worker died or was disconnected"
+LOST: Final = "the Dask worker died or was disconnected"
 
 
 class TaskOver(Protocol):
@@ -281,7 +281,7 @@ class ClusterWorkers(Workers):
             self.cluster.submit(far.name, spec.encode(), priority=-far.attempt.job.priority)
         except Exception as error:
             far.adrift = True
-            far.if_unbegun = clusters.not_begun(f"it could not be submitted to {self.executor.name}: {error}")
+            far.if_unbegun = clusters.not_begun(f"the job could not be submitted to {self.executor.name}: {error}")
 
     # --- from the cluster ---------------------------------------------------------------------------------------------
 

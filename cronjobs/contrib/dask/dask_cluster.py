@@ -181,14 +181,14 @@ def _end_of(name: str, future: Future) -> TaskEnd:
         try:
             return TaskEnd(name, report=str(future.result(timeout=RESULT_WITHIN_S)))
         except Exception as error:
-            return TaskEnd(name, why=f"its result could not be fetched: {type(error).__name__}")
+            return TaskEnd(name, why=f"the result could not be fetched from the cluster: {type(error).__name__}")
     if future.status == "error":
         with suppress(Exception):
             raised = future.exception(timeout=RESULT_WITHIN_S)
             if isinstance(raised, KilledWorker):
-                return TaskEnd(name, why="its worker died, and so did the workers that the cluster tried next")
+                return TaskEnd(name, why="the Dask worker died, and so did the workers that the cluster tried next")
             differs = isinstance(raised, ImportError | AttributeError)
-            return TaskEnd(name, why=f"its worker raised {type(raised).__name__}: {raised}", differs=differs)
+            return TaskEnd(name, why=f"the Dask worker raised {type(raised).__name__}: {raised}", differs=differs)
     return TaskEnd(name, why="the cluster has lost the task")
 
 

@@ -117,7 +117,7 @@ class GuardReport(NamedTuple):
         except (ValueError, TypeError, KeyError, OverflowError):
             found = cls("ended")
         if found.said == "ended" and found.outcome is None:
-            return found._replace(outcome=Failed("its worker's report cannot be read", "WorkerReport"))
+            return found._replace(outcome=Failed("the Dask worker's report cannot be read", "WorkerReport"))
         return found
 
 

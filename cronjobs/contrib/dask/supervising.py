@@ -29,8 +29,8 @@ from cronjobs.engine.tick.watchdog import Watchdog
 
 LOOK_S: Final = 1.0  # seconds between looks for work and for changed files
 NO_DEADLINE: Final = timedelta(days=62)  # twice the longest timeout
-IDLE: Final = "it was idle"
-DEPLOY: Final = "its file or its handlers have changed"
+IDLE: Final = "the supervisor was idle"
+DEPLOY: Final = "the configuration or its handlers have changed"
 
 
 @dataclass

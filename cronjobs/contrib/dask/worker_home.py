@@ -17,7 +17,7 @@ from cronjobs.masking import named_secrets
 
 TOKEN_URL: Final = "CRONJOBS_TOKEN_URL"  # for a role that may only take tokens and confirm permits
 NO_DATABASE: Final = (
-    f"it has no {TOKEN_URL}, no CRONJOBS_DATABASE_URL and no cronjobs.yaml in its working folder, so it "
+    f"the worker has no {TOKEN_URL}, no CRONJOBS_DATABASE_URL and no cronjobs.yaml in its working folder, so it "
     "cannot ensure that an attempt runs only once"
 )
 

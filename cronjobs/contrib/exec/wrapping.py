@@ -85,7 +85,7 @@ def unwrap(crontab: str) -> Rewritten:
             command = found[2].replace(r"'\''", "'") + (found["input"] or "")
             changes.append(Change(line, found["name"], command))
         elif exec_name(line) is not None:
-            left.append(LineLeftAlone(line, 'it runs exec, but "crontab wrap" did not write the line'))
+            left.append(LineLeftAlone(line, 'the line runs "cronjobs exec", but "crontab wrap" did not write it'))
     return Rewritten(_with(crontab, changes), tuple(changes), tuple(left))
 
 
@@ -101,7 +101,7 @@ def wrapped(command: str, name: str, program: str, config: str | None) -> str:
 
 def _why_left(line: CrontabEntry) -> str | None:
     if line.when.lower() == "@reboot":
-        return "it runs at boot, so it has no due time"
+        return "the line runs at boot, so it has no due time"
     shell = dict(line.settings).get("SHELL", "/bin/sh")
     if shell.rpartition("/")[2] not in _SHELLS:
         return f"SHELL={shell}: crontab wrap can quote a line only for sh and similar shells"

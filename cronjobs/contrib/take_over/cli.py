@@ -168,7 +168,7 @@ def _read(file: str | None) -> str:
     try:
         return text_of(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "its name is no name"
+        why = getattr(error, "strerror", None) or "this is not a file name"
         raise UsageError(f"--file {one_line(file, 200)}: {why}") from None
 
 
@@ -199,7 +199,7 @@ def _new_file(file: Path) -> int:
             f"{visible(str(file))} already exists, and no file is ever overwritten: choose another --out"
         ) from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "its name is no name"
+        why = getattr(error, "strerror", None) or "this is not a file name"
         raise UsageError(f"--out {one_line(str(file), 200)}: {why}") from None
 
 

@@ -102,19 +102,19 @@ class Importer:
         if entry.when == "@reboot":
             return left("only the cron daemon notices that the machine starts (@reboot)")
         if _OWN_TICK.search(entry.command):
-            return left("it is cronjobs' own tick")
+            return left("the line starts cronjobs' own tick")
         if _WRAPPED.search(entry.command):
-            return left('it is wrapped in "cronjobs exec": run cronjobs crontab unwrap, then import it')
+            return left('the line is wrapped in "cronjobs exec": run cronjobs crontab unwrap, then import the line')
         settings = dict(entry.settings)
         env = environment_of(settings, self.owner, self.cron)
         if not all(map(can_hold, (entry.command, entry.stdin, *env.values()))):
             return left("the line, or a setting above it, is not valid UTF-8, and cronjobs.yaml must be UTF-8")
         for name in ("SHELL", "HOME"):
             if not env[name].startswith("/"):
-                return left(f'its {name}, "{env[name]}", is not an absolute path')
+                return left(f'{name}="{env[name]}" is not an absolute path')
         zone = settings.get("CRON_TZ") if self.cron == "cronie" else None
         if zone and not zone_exists(zone):
-            return left(f'its CRON_TZ, "{zone}", is not a time zone such as Europe/Berlin')
+            return left(f'CRON_TZ="{zone}" is not a time zone such as Europe/Berlin')
         try:
             fields = read_fields(entry.when, self.cron)
         except BadField as bad:
@@ -231,7 +231,7 @@ def _all_days(fields: CronFields) -> bool:
 
 def _word(values: frozenset[int], low: int, high: int, star: bool) -> str:
     if not values:
-        raise CronError("one of its ranges runs backwards, so the line never runs")
+        raise CronError("one of the line's ranges runs backwards, so the line never runs")
     if star:
         for step in range(1, high - low + 2):
             if values == frozenset(range(low, high + 1, step)):

@@ -137,8 +137,7 @@ def _job_line(settings: Settings, known: JobTypes, job: dict[str, Any]) -> str:
         facts.append(f"on executor {job_type.executor}, by its supervisor")
     elif timeout_s is not None and timeout_s > longest.total_seconds():
         above = (
-            f"its timeout of {seconds_text(timeout_s)} is longer than the {duration_text(longest)} allowed within a "
-            "tick"
+            f"its timeout of {seconds_text(timeout_s)} is longer than the {duration_text(longest)} that a tick allows"
         )
         facts.append(f"in a process of its own: {above}")
     return one_line(f"{name} {job['job_type']}: {', '.join(facts)}", 300)

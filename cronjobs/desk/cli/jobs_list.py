@@ -244,7 +244,7 @@ def next_step(
             error = safe(job["last_error"], 120)
             if job.get("error_type") == EffectUnknown.__name__:  # the effect has since been settled
                 error = "the outcome of an effect was unknown"
-            again = "it will not run again unless someone retries it"
+            again = "the job will not run again unless someone retries it"
             if job["job_type"].startswith(EXEC_PREFIX):
                 again = "cron runs its line again when it is due"
             return f"is dead{': ' + error if error else ''}; {again}"
@@ -328,11 +328,14 @@ def _occurrence_lines(job: Mapping[str, Any], occurrences: Sequence[Mapping[str,
     if job["schedule"] is None:
         return []
     lines = [safe(job["schedule"]) + (f", for {times.both(job['scheduled_for'])}" if job["scheduled_for"] else "")]
-    said = {"coalesced": "it stands for {} more", "skipped": "{} gave way to it"}
-    for outcome, sentence in said.items():
+    said = {
+        "coalesced": ("the job also stands for {}", "more occurrence"),
+        "skipped": ("{} gave way to the job", "occurrence"),
+    }
+    for outcome, (sentence, counts) in said.items():
         rows = [row for row in occurrences if row["outcome"] == outcome]
         if rows:
-            count = counted(sum(row["count"] for row in rows), "occurrence")
+            count = counted(sum(row["count"] for row in rows), counts)
             span = f"from {times.clock(rows[0]['first_for'])} to {times.clock(rows[-1]['last_for'])}"
             lines.append(f"{sentence.format(count)}, {span}")
     return lines

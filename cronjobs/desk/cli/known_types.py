@@ -59,7 +59,7 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
     for import_fault in known.faults:
         complain(one_line(f"{import_fault.where}: {import_fault.what}", 1000))
     if job_type in settings.disabled_job_types:
-        complain('its entry in the configuration is invalid: see "cronjobs check"')
+        complain(f'the entry of {one_line(job_type, 200)} in the configuration is invalid: see "cronjobs check"')
 
 
 def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:

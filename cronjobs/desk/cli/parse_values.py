@@ -48,7 +48,7 @@ def _text(given: str) -> str:
             with Path(given[1:]).open("rb") as file:
                 data = file.read(READ_LIMIT + 1)
     except (OSError, ValueError) as error:  # ValueError: a closed stream or an invalid file name
-        reason = getattr(error, "strerror", None) or "it is closed or not a file name"
+        reason = getattr(error, "strerror", None) or "stdin is closed, or this is not a file name"
         raise PayloadError(f"the payload cannot be read from {where}: {reason}") from None
     if len(data) > READ_LIMIT:
         raise PayloadError(

@@ -118,7 +118,7 @@ def _table(still: StillRunning) -> list[str]:
 
 def _note(job: Any, here: Identity, times: Times) -> str:
     if is_gone(job.locked_by, here):
-        return f"its runner is gone: cronjobs jobs release {job.id}"
+        return f"the runner is gone: cronjobs jobs release {job.id}"
     if job.locked_until < times.now:
-        return f"its lease ended {rough(job.locked_until - times.now)} ago: the next tick will settle its outcome"
+        return f"the lease ended {rough(job.locked_until - times.now)} ago: the next tick will settle its outcome"
     return "asked to stop" if job.cancel_requested_at else ""

@@ -83,4 +83,4 @@ def pause_lines(pauses: Sequence[Any], timezone: str) -> list[str]:
 def say_paused(scope: str | None) -> None:
     """Print that the job just enqueued is held back by a pause of *scope*. If *scope* is None, print nothing."""
     if scope is not None:
-        complain(f"it waits: {'everything' if scope == 'all' else 'its queue'} is paused")
+        complain(f"the job waits, because {'everything' if scope == 'all' else 'its queue'} is paused")

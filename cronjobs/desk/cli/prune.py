@@ -83,7 +83,7 @@ def _doubt(times: Times, last_tick: datetime | None) -> None:
     If the clock is far ahead, every row looks old.
     """
     assert last_tick is not None
-    complain(f"it is {times.now_text} by the database's clock, and the last tick began {times.ago(last_tick)}")
+    complain(f"the database's clock says {times.now_text}, and the last tick began {times.ago(last_tick)}")
     if is_interactive():
         typer.confirm("Is the clock right, and should the old rows be deleted?", abort=True, err=True)
 

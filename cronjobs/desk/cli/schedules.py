@@ -46,11 +46,12 @@ NEXT_SHOWN: Final = 5
 
 _STATES: Final = {
     "active": "",
-    "retired": "no file defines it any more: it creates no jobs, but its history stays",
+    "retired": "no file defines the schedule any more: it creates no jobs, but its history stays",
     "disabled": (
-        "its entry in this file is invalid: it creates no jobs here, and a definition already in the database stays"
+        "the schedule's entry in this file is invalid: it creates no jobs here; "
+        "a definition that is already in the database stays"
     ),
-    "new": "the database does not have it yet: the next tick will apply this file",
+    "new": "the database does not have the schedule yet: the next tick will apply this file",
 }
 
 

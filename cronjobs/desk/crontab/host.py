@@ -143,7 +143,7 @@ def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *
                 pipe.close()
         if not isinstance(stopped, subprocess.TimeoutExpired):
             raise
-        return BareTick(137, None, f"it was still running after {rough(limit)}")
+        return BareTick(137, None, f"the command was still running after {rough(limit)}")
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     report = _report(out)
     database = report.get("database")

@@ -94,16 +94,16 @@ def _entry(
         line = line[1:]
     words = _NAMED.match(line) or _FIVE.match(line)
     if words is None:
-        return NoEntry(number, text, "it is neither a setting nor a line with five fields")
+        return NoEntry(number, text, "the line is neither a setting nor a job with five time fields")
     when, rest = " ".join(words["when"].split()), words["rest"]
     if cron == "cronie" and (option := _MAIL_ON_ERROR.match(rest)):  # "mail only if it fails", as cronjobs does
         rest = rest[option.end() :]
     if not rest:
-        return NoEntry(number, text, "it has no command")
+        return NoEntry(number, text, "the line has no command")
     if rest.startswith("*"):
-        return NoEntry(number, text, 'its command begins with "*", so the line has one field too many')
+        return NoEntry(number, text, 'the command begins with "*", so the line has one field too many')
     if len(rest.encode("utf-8", "surrogateescape")) > LONGEST[cron]:
-        return NoEntry(number, text, f"its command is longer than the {LONGEST[cron]} bytes that cron accepts")
+        return NoEntry(number, text, f"the command is longer than the {LONGEST[cron]} bytes that cron accepts")
     command, stdin = split(rest, cron)
     return CrontabEntry(number, text, when, rest, command, stdin, settings, comments)
 

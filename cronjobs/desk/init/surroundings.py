@@ -114,9 +114,9 @@ def _dotenv(folder: Path) -> DotEnv | None:
         with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as opened:  # opening a FIFO would block
             variables, wrong = read_env_file(text_of(opened.read()))
     except OSError as error:
-        return DotEnv(problem=f"it cannot be read: {error.strerror}")
+        return DotEnv(problem=f"the file cannot be read: {error.strerror}")
     except ValueError:
-        return DotEnv(problem="it is not UTF-8 text")
+        return DotEnv(problem="the file is not UTF-8 text")
     if wrong:
         line, message = wrong[0]
         return DotEnv(problem=f"line {line}: {message}")
@@ -135,7 +135,7 @@ def database_variable(name: str, url: str) -> DatabaseVariable:
     scheme = url.partition("://")[0]
     try:
         if "${" in url or re.search(r"\$[A-Za-z_]", url):
-            raise FieldError("it refers to other variables, which cronjobs does not expand")
+            raise FieldError("the URL refers to other variables, which cronjobs does not expand")
         address = parse_url(checked_url(url, Path("/")))
     except (CronjobsError, FieldError) as error:
         return DatabaseVariable(name, why_not=str(error))

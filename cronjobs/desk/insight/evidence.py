@@ -240,7 +240,7 @@ class ScheduleEvidence:
         later = [each for each in defined if each.since and last <= each.since]
         fault = None
         if self.stored.name in self.settings.disabled_schedules:
-            fault = "; ".join(map(str, self.settings.problems_of(self.stored.name))) or "it cannot be used"
+            fault = "; ".join(map(str, self.settings.problems_of(self.stored.name))) or "the entry cannot be used"
         owed = due and any(piece.start < last <= piece.end for _, piece in self.owed)
         return OccurrenceFacts(
             schedule=self.stored.name,

@@ -355,7 +355,7 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
     if job.attempts and job.attempts[-1].number == job.attempt:  # outcome recorded, but the thread may still be running
         return f"Job {job.id} is still leased for attempt {job.attempt} {where}{lease}."
     if job.runner_gone:
-        gone = "its process is gone, so the next tick there will settle its outcome"
+        gone = "the process is gone, so the next tick on that host will settle the outcome"
         return f"Job {job.id} was running: attempt {job.attempt} {where}{begun}{stop}; {gone}."
     return f"Job {job.id} is running now: attempt {job.attempt} {where}{begun}{stop}{lease}."
 
@@ -392,8 +392,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         why = f"{_ahead(job.ahead)}the next tick with room will run it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
             why = (
-                "its timeout is too long for the tick that passed it over: it needs a shorter timeout, or a longer "
-                f"tick{began}"
+                "the job's timeout is too long for the tick that passed the job over: shorten the timeout, or allow "
+                f"a longer tick{began}"
             )
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
     return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]
@@ -431,7 +431,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
             other = f", but the tick that {began} could run it"
         reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')
     if facts.file_fault is not None:
-        reasons.append(f"its entry in the file here is broken: {one_line(facts.file_fault, 300)}")
+        reasons.append(f"the type's entry in the file here is broken: {one_line(facts.file_fault, 300)}")
     for host, where, why in facts.not_loaded:
         reasons.append(f"on {name(host)} {one_line(where, 120)} {one_line(why, 200)}")
     return reasons
@@ -457,14 +457,14 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         reasons.append(one_line(job.limit, 300))
     if job.executor is not None:
         reasons.append(
-            f"it waits for the Dask scheduler of executor {name(job.executor)}: the supervisor submits it as soon as "
-            "the scheduler answers and in_flight: allows one more attempt"
+            f"the job waits for the Dask scheduler of executor {name(job.executor)}: the supervisor submits the job as "
+            "soon as the scheduler answers and in_flight: allows one more attempt"
         )
     if job.long_places == 0:
-        reasons.append("its timeout is longer than a tick allows, and long jobs are off here (run.long_jobs: 0)")
+        reasons.append("the job's timeout is longer than a tick allows, and long jobs are off here (run.long_jobs: 0)")
     elif job.long_places is not None and job.passed_over is not None and job.passed_over.no_place:
         reasons.append(
-            "it is a long job (its timeout is longer than a tick allows), and a host runs at most "
+            "this is a long job (its timeout is longer than a tick allows), and a host runs at most "
             f"{job.long_places} of these at once (run.long_jobs)"
         )
     return [*reasons, *_no_tick(around, times)]

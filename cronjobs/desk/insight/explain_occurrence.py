@@ -41,17 +41,17 @@ from cronjobs.model import duration_text, rough
 from cronjobs.text import one_line
 
 OCCURRENCE_VERDICTS: Final = {
-    "enqueued": "it made a job",
-    "skipped": "it gave way to a job of the schedule that was still unfinished (overlap), or its queue was full",
-    "missed": "no tick fired it in time, and catch_up excluded it",
-    "coalesced": "another run stands for it",
+    "enqueued": "the schedule enqueued a job for it",
+    "skipped": "a job of the schedule was still unfinished (overlap), or the queue was full",
+    "missed": "no tick ran in time, and catch_up: excluded the late run",
+    "coalesced": "one run was made for several occurrences, this one included",
     "paused": "the schedule, or everything, was paused with --skip",
     "pending": "no tick has settled it yet, a pause holds it back, or it is not due yet",
     "not_due": "the schedule had no occurrence at that time",
     "not_yet_defined": "the schedule did not exist yet",
     "retired": "the schedule was not in force: the file that was applied did not have it",
-    "beyond_retention": "it was due, but the ledger does not go back that far",
-    "unknown": "there is no such schedule, or its outcome is not recorded",
+    "beyond_retention": "the occurrence was due, but the ledger does not go back that far",
+    "unknown": "there is no such schedule, or the outcome is not recorded",
 }
 
 
@@ -286,10 +286,10 @@ def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
     file was broken.
     """
     if tick.schedules_off:
-        return "it fired no schedules (CRONJOBS_SCHEDULES=off on that host)"
+        return "that tick fired no schedules (CRONJOBS_SCHEDULES=off on its host)"
     for where, what in tick.broken:
         if f"{where}.".startswith(f"schedules.{facts.schedule}."):
-            return f"its entry in the file of that host was broken: {one_line(what, 300)}"
+            return f"the schedule's entry in the file of that host was broken: {one_line(what, 300)}"
     return None
 
 
@@ -548,7 +548,11 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
     row = facts.ledger
     match found:
         case "enqueued" if row is not None:
-            gone = "its row is gone" if facts.pruned_dead is None else "dead, and pruned before anybody dealt with it"
+            gone = (
+                "the job's row is gone"
+                if facts.pruned_dead is None
+                else "dead, and pruned before anybody dealt with it"
+            )
             ended = brief_job(facts.job) if facts.job else gone
             if _ran_early(facts, row):
                 return f"job {row.job_id}, ran early, because a clock was ahead: {ended}"

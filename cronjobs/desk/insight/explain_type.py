@@ -61,7 +61,7 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     if facts.known and facts.here:
         sentences.append(f"{subject} can run: a recent tick knew it.")
     elif facts.known is None:
-        here = "this configuration has it" if facts.here else "this configuration does not have it"
+        here = "this configuration has the type" if facts.here else "this configuration does not have the type"
         sentences.append(f"{subject}: recent ticks did not record which types they know; {here}.")
     reasons = type_reasons(facts, times)
     if reasons:

@@ -241,11 +241,11 @@ def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetim
         names = [] if scope == "queue" or pause["skip"] else sorted(_behind_pause(found, pause, now))
         waits = bool(found.waiting) if scope == "all" else scope == "queue" and name in found.waiting
         if names:
-            why = f"it holds back {several(names)}"
+            why = f"the pause holds back {several(names)}"
         elif waits:
-            why = "jobs of schedules wait behind it"
+            why = "jobs of schedules wait"
         elif now - pause["paused_at"] > FORGOTTEN_PAUSE:
-            why = "it has skipped occurrences for more than a day" if pause["skip"] else "for more than a day"
+            why = "occurrences have been skipped for more than a day" if pause["skip"] else "for more than a day"
         else:
             continue
         text = f"{what(scope, name)} is paused{' by ' + pause['by'] if pause['by'] else ''}: {why}"

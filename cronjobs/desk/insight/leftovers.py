@@ -77,7 +77,7 @@ def _crontab(file: Path) -> Iterator[Leftover]:
         if any(lines.exec_name(each) is not None for each in lines.job_lines(text)):
             yield Leftover('lines that run "cronjobs exec"', "in it", "cronjobs crontab unwrap")
     except CronjobsError:
-        yield Leftover("the crontab", "it cannot be read here", "cronjobs crontab show")
+        yield Leftover("the crontab", "cannot be read here", "cronjobs crontab show")
 
 
 def _units(file: Path) -> Iterator[Leftover]:
@@ -121,7 +121,7 @@ def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterat
         )
     yield Leftover("the configuration", str(settings.file), "yours to keep or remove, like your handlers")
     if settings.env_file is not None and settings.env_file.exists():
-        yield Leftover("its env_file", str(settings.env_file), "it may contain passwords")
+        yield Leftover("its env_file", str(settings.env_file), "may contain passwords")
 
 
 def _server(schema: str | None) -> Iterator[Leftover]:

@@ -41,10 +41,10 @@ class Holders:
             f'"{safe(holding.locked_by, 80)}"' if holder is None else f"process {holder.pid} on {host_of(holder.host)}"
         )
         if holding.locked_until < times.now:
-            until = f"its lease ended {times.both(holding.locked_until)}, so the next tick will settle the job"
+            until = f"the lease ended {times.both(holding.locked_until)}, so the next tick will settle the job"
         else:
             left = rough(holding.locked_until - times.now)
-            until = f"its lease runs until {times.clock(holding.locked_until)}, {left} from now, or longer if renewed"
+            until = f"the lease runs until {times.clock(holding.locked_until)}, {left} from now, or longer if renewed"
         if self.is_gone(holding.locked_by) and holding.permitted_until is not None:
             at = times.clock(holding.permitted_until)
             rest = f"a cluster worker may still be running the job until {at}; after that, a tick settles it"

@@ -266,7 +266,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
             return None
         when = read(stored.name, stored.definition).when
     except ValueError as error:
-        return ScheduleWithoutRun(f"its definition cannot be read: {error}")
+        return ScheduleWithoutRun(f"the schedule's definition cannot be read: {error}")
     grace = grace_of(schedule)
     began = listing.defined_at(connection, stored.name) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)

@@ -318,7 +318,7 @@ SCHEDULE: Final[Keys] = {
         fields.choice("next_occurrence"),
         "next_occurrence",
         "Stop retrying a failing job when the next occurrence is due.",
-        "it is retried until max_attempts",
+        "a failing job is retried until max_attempts",
     ),
     "grace": ConfigKey(
         fields.span("1s", "366d"),
@@ -339,7 +339,7 @@ SCHEDULE: Final[Keys] = {
         fields.list_of(fields.title),
         "[production]",
         "Run only if the file's environment is one of these.",
-        "it runs in each",
+        "the schedule runs in every environment",
     ),
     "renamed_from": ConfigKey(
         fields.name,

@@ -67,7 +67,7 @@ def _content(file: Path) -> bytes:
             with suppress(BlockingIOError):  # there is a writer, but it has not written anything yet
                 first = os.read(descriptor, 1)
                 if not first:
-                    raise OSError(errno.EINVAL, "it is a pipe that nobody writes to")
+                    raise OSError(errno.EINVAL, "this is a pipe that nobody writes to")
         os.set_blocking(descriptor, True)
         return first + opened.read(MAX_BYTES + 1)
 

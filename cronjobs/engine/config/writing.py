@@ -24,7 +24,7 @@ def written(text: str, *, plain: bool = True) -> str:
     hold.
     """
     if not can_hold(text):
-        raise ValueError("it is not text that the file can hold")
+        raise ValueError("the file cannot hold this text")
     if plain and _PLAIN.fullmatch(text):
         return text
     text = text.replace("${", "$${")

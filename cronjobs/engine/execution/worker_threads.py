@@ -130,4 +130,6 @@ class Workers:
         """Return the outcome after an error in our own code: a release, if the attempt's code had not started."""
         if attempt.begun:
             return outcome_of(error, attempt, self.clock)
-        return Released(one_line(f"it could not be started: {type(error).__name__}: {error}", ERROR_LIMIT // 4))
+        return Released(
+            one_line(f"the attempt could not be started: {type(error).__name__}: {error}", ERROR_LIMIT // 4)
+        )

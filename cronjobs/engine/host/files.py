@@ -20,14 +20,14 @@ def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
         descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a FIFO that has no reader
-            raise OSError(errno.EINVAL, "it is no regular file") from None
+            raise OSError(errno.EINVAL, "this is not a regular file") from None
         raise
     kind = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(kind):
         os.close(descriptor)
         if stat.S_ISDIR(kind):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "this is not a regular file")
     os.set_blocking(descriptor, True)
     return descriptor
 
@@ -48,7 +48,7 @@ def require_replaceable(file: Path) -> None:
     except OSError:  # it does not exist, or writing it will fail with the same error
         return
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "this is not a regular file")
 
 
 def names_in(folder: Path) -> list[str]:

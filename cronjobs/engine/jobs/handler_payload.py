@@ -136,7 +136,11 @@ def _written(check: Check, value: Any, path: Path, misfits: Misfits) -> Any:
 
 def _change(value: Any, got: Any) -> str:
     given, read = type(value).__name__, type(got).__name__
-    return f"it is a {given}, and the handler would get a {read}" if given != read else "reading it again changes it"
+    return (
+        f"the payload has a {given}, and the handler would get a {read}"
+        if given != read
+        else "reading it again changes it"
+    )
 
 
 def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:

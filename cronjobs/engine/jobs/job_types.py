@@ -137,9 +137,9 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
         try:
             types[name] = _job_type(settings, name)
         except ValueError as error:  # e.g. the file's cap is below the code's base
-            faults.append(Fault(name, f"its retry: in the file conflicts with its retry policy in the code: {error}"))
+            faults.append(Fault(name, f"retry: in the file conflicts with the retry policy in the code: {error}"))
         except Exception as error:  # a fault in one type must not disable the others
-            faults.append(Fault(name, one_line(f"it cannot be used: {type(error).__name__}: {error}", 500)))
+            faults.append(Fault(name, one_line(f"this type cannot be used: {type(error).__name__}: {error}", 500)))
     for name, what in refused().items():  # includes a name that two functions claim, although the first is registered
         if name not in commands:
             types.pop(name, None)

@@ -113,8 +113,8 @@ class Registration:
         for function in (self.handler, call):
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
                 return (
-                    "its handler is a generator (it has a yield): calling it would not run its body; remove the "
-                    "yield, or call the generator from a handler that returns"
+                    "the handler is a generator (it has a yield), and calling a generator does not run its body: "
+                    "remove the yield, or call the generator from a handler that returns"
                 )
         try:
             return self.accepts.fault

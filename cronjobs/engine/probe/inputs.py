@@ -112,7 +112,7 @@ def content_of(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is not a regular file")
         content = file.read(LONGEST_SOURCE + 1)
     if len(content) > LONGEST_SOURCE:
         raise OSError(f"{path} is too long")

@@ -26,7 +26,7 @@ def difference(claimed: Versions, here: Versions) -> str | None:
     """Return how the worker's versions differ from the claiming host's, or None if they agree."""
     pairs = zip(("cronjobs", "Python"), claimed, here, strict=True)
     found = [f"{what} {there} (the claiming host has {wanted})" for what, wanted, there in pairs if there != wanted]
-    return f"it has {' and '.join(found)}" if found else None
+    return f"the worker has {' and '.join(found)}" if found else None
 
 
 def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:

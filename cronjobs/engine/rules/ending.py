@@ -135,7 +135,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
     Work that was done stays done; anything else is a failure, which the default policy retries.
     """
-    said = f"its outcome could not be recorded as it was: {why}"
+    said = f"the outcome could not be recorded as it was: {why}"
     match finished.outcome:
         case Succeeded():
             outcome: Outcome = Succeeded(None, said)
@@ -165,7 +165,7 @@ def succeeded_itself(decided: Decided) -> Decided:
     if isinstance(outcome, Succeeded):
         note = outcome.note
     elif error is not None and not _is_moot(decided.finish):
-        note = f"its transaction was committed; then: {error}"
+        note = f"the handler's transaction was committed; then this error followed: {error}"
     return decided._replace(
         finished=decided.finished._replace(outcome=Succeeded(None, note)),
         transition=decided.transition._replace(status=Status.SUCCEEDED, run_at=None, delay=None, permanent=False),
@@ -248,7 +248,9 @@ def in_words(outcome: Outcome) -> str:
 def without_texts(finish: Finish) -> Finish:
     """Return the same end without any text from people or programs, for when the database refuses such a text."""
     error = (
-        "its error, output or result could not be stored" if finish.error or finish.output or finish.result else None
+        "the attempt's error, output or result could not be stored"
+        if finish.error or finish.output or finish.result
+        else None
     )
     return finish._replace(error=error, traceback=None, output=None, result=None)
 

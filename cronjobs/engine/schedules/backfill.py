@@ -130,7 +130,7 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = count_between(when, first - MICROSECOND, last)
     if count > MOST:
-        raise UsageError(f"that range has {count:,} occurrences, but the limit is {MOST:,}: backfill it in parts")
+        raise UsageError(f"this range has {count:,} occurrences, but the limit is {MOST:,}: backfill it in parts")
     instants = list(takewhile(last.__ge__, when.after(first - MICROSECOND)))
     spent = [row for row in ledger if row.outcome in ("enqueued", "coalesced")]
     run = tuple(instant for instant in instants if not any(row.first_for <= instant <= row.last_for for row in spent))

@@ -61,7 +61,10 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
         return None
     # A newer version or a person wrote an unreadable definition. Keep it, so that nothing is lost once it can be read.
     faults = [*plan.faults, *([unread] if unread else [])]
-    broken = [events.schedule_broken(stored.name, f"its stored definition cannot be read: {fault}") for fault in faults]
+    broken = [
+        events.schedule_broken(stored.name, f"the schedule's stored definition cannot be read: {fault}")
+        for fault in faults
+    ]
     return Due(
         stored,
         plan.parts,
@@ -81,7 +84,7 @@ def _ahead(stored: StoredSchedule, now: datetime) -> Due:
         read(stored.name, stored.definition)
         pieces = cut(owed_by(stored).pieces, now)
     except ValueError as error:
-        broken = events.schedule_broken(stored.name, f"its stored definition cannot be read: {error}")
+        broken = events.schedule_broken(stored.name, f"the schedule's stored definition cannot be read: {error}")
         return Due(stored, (), stored.seen_until, stored.next_at, now, to_emit=(broken,), unreadable=True)
     reset = events.watermark_reset(stored.name, stored.seen_until)
     return Due(stored, (), now, stored.next_at, now, to_emit=(reset,), ahead=True, pieces=pieces)

@@ -52,7 +52,7 @@ def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
     replaced by its default. Raises ValueError if *stored* is not a JSON object.
     """
     if not isinstance(stored, dict):
-        raise ValueError(stored.reason if isinstance(stored, BadJson) else "it is not a JSON object")
+        raise ValueError(stored.reason if isinstance(stored, BadJson) else "the definition is not a JSON object")
     known: dict[str, Any] = {key: stored[key] for key in _PLAIN if key in stored and _FITS.get(key, _text)(stored[key])}
     spans: dict[str, Any] = {
         key: timedelta(seconds=stored[f"{key}_s"]) for key in _SPANS if _is_span(stored.get(f"{key}_s"))

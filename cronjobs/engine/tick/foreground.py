@@ -253,7 +253,7 @@ class Foreground:
             why = "Ctrl-C or the debugger's q" if number == signal.SIGINT else number.name
             outcome = Interrupted(f"interrupted by hand ({why})", by_hand=True)
         if isinstance(outcome, Released):
-            outcome = Released(outcome.error or "it could not be started")
+            outcome = Released(outcome.error or "the attempt could not be started")
         if self._by_hand and isinstance(outcome, Failed) and is_misfit(outcome):
             return dataclasses.replace(outcome, permanent=True)
         if self._by_hand and isinstance(outcome, Interrupted | Released):

@@ -44,7 +44,7 @@ ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an inte
 REAPED_WITHIN_S: Final = 0.1
 ADOPTED: Final = "adopted"
 FULL: Final = "full"  # this host is already running as many long jobs as it may
-STOPPED: Final = "it was asked to stop before it began"
+STOPPED: Final = "the job was asked to stop before it began"
 SILENT: Final = "no answer in time"
 
 
@@ -205,7 +205,7 @@ def _why_silent(process: subprocess.Popen[bytes]) -> str:
     with suppress(subprocess.TimeoutExpired):
         status = process.wait(REAPED_WITHIN_S)  # the pipe closes shortly before the process ends
         how = f"exit status {status}" if status >= 0 else f"signal {-status}"
-        return f"its process ended without an answer, {how}"
+        return f"the job's process ended without an answer, {how}"
     return SILENT
 
 

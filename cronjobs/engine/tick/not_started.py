@@ -28,20 +28,23 @@ TOO_SHORT: Final = "short tick"
 NO_PLACE: Final = "long jobs"
 NO_WORKER: Final = "slots"
 WHY: Final = {
-    "paused": "its queue, or everything, was paused",
+    "paused": "the job's queue, or everything, was paused",
     "--queue": "the tick was only for queue {only}",
     "--only": "the tick was only for jobs of type {only}",
-    "unknown type": "no host knew its job type",
-    ELSEWHERE: "its job type cannot run on that host",
+    "unknown type": "no host knew the job type",
+    ELSEWHERE: "the job type cannot run on that host",
     BEHIND_ANOTHER: "another job of schedule {schedule} was running, or came first",
     LIMITED: "{limit}",
-    NO_PLACE: "its timeout is longer than a tick, and no place for a long job was free there (run.long_jobs)",
+    NO_PLACE: (
+        "the timeout is longer than a tick, and that host was already running as many long jobs as it may "
+        "(run.long_jobs)"
+    ),
     "--limit": "the tick had already started as many jobs as it was allowed to (--limit)",
     "stopped": "the tick was asked to stop",
-    OUT_OF_TIME: "its timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
-    TOO_SHORT: "its timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
+    OUT_OF_TIME: "the timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
+    TOO_SHORT: "the timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
     NO_WORKER: "all workers of the tick were busy until it ended",
-    "late": "it came due as the tick ended, or another runner held it",
+    "late": "the job came due as the tick ended, or another runner held the job",
 }
 MOST_ENTRIES: Final = 50
 LONGEST_NAME: Final = 200  # characters

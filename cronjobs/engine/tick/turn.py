@@ -429,9 +429,9 @@ class Writer:
                 job = self._read_one(job_id)
             except (DatabaseError, MemoryError) as error:
                 why = (
-                    f"its row could not be read: {error}"
+                    f"the job's row could not be read: {error}"
                     if str(error)
-                    else "its row needs more memory than is available"
+                    else "the job's row needs more memory than is available"
                 )
                 turn = replace(turn, refused={**turn.refused, job_id: why})
             else:

@@ -463,7 +463,7 @@ def test_what_no_message_could_tell_of_is_not_said_to_be_over(database: Database
     web.status = 500
     stage.kill_a_job()
     stage.minutes(3)
-    assert len(web.got) > 1, "it is tried again"
+    assert len(web.got) > 1, "the read is repeated"
     stage.settle_deaths()
     stage.minutes(2)
     web.status, web.got[:] = 200, []

@@ -346,7 +346,7 @@ def test_a_job_that_is_gone_too_early_is_a_difference_and_a_pruned_one_ran(world
     with world.database.write() as connection:
         connection.execute(delete(tables.jobs).where(tables.jobs.c.id == ids[5]))
     [difference] = told(kept(world))
-    assert (f"its job, {ids[5]}, is missing, but is too recent to have been pruned") in difference
+    assert f"job {ids[5]}, which ran it, is missing, although retention cannot have pruned it yet" in difference
 
 
 def test_a_job_that_retention_removed_dead_has_failed(world: World) -> None:

@@ -14,7 +14,10 @@ HERE = Versions("1.2.0", "3.12")
 def test_versions_must_be_alike_and_patch_levels_of_python_need_not() -> None:
     assert difference(HERE, HERE) is None
     found = difference(HERE, Versions("1.3.0", "3.11"))
-    assert found == "it has cronjobs 1.3.0 (the claiming host has 1.2.0) and Python 3.11 (the claiming host has 3.12)"
+    assert (
+        found
+        == "the worker has cronjobs 1.3.0 (the claiming host has 1.2.0) and Python 3.11 (the claiming host has 3.12)"
+    )
 
 
 def test_a_difference_is_a_deploy_for_ten_minutes() -> None:

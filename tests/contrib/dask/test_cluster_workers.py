@@ -244,7 +244,7 @@ def test_other_code_on_a_worker_costs_nothing_for_ten_minutes(desk: Desk) -> Non
     for after_s, kind in ((0, Released), (590, Released), (20, Failed)):
         desk.round(after_s)
         desk.hand()
-        desk.say(GuardReport("differs", "worker x: it has Python 3.9 (the claiming host has 3.12)"))
+        desk.say(GuardReport("differs", "worker x: the worker has Python 3.9 (the claiming host has 3.12)"))
         desk.round(2)
         [outcome] = desk.ended()
         assert isinstance(outcome, kind), after_s
@@ -264,7 +264,7 @@ def test_a_difference_long_ago_is_no_part_of_a_new_deploy(desk: Desk) -> None:
     for after_s in (0, 3700):
         desk.round(after_s)
         desk.hand()
-        desk.say(GuardReport("differs", "worker x: it has Python 3.9 (the claiming host has 3.12)"))
+        desk.say(GuardReport("differs", "worker x: the worker has Python 3.9 (the claiming host has 3.12)"))
         desk.round(2)
         assert isinstance(desk.ended()[0], Released)
 
@@ -281,12 +281,12 @@ def test_the_worker_is_named_though_its_end_is_the_first_that_is_heard_of_it(des
 def test_a_guard_that_broke_off_is_named_as_why_its_attempt_is_lost(desk: Desk) -> None:
     desk.hand()
     desk.begin()
-    desk.say(why="its worker raised OSError: no space left on device")
+    desk.say(why="the Dask worker raised OSError: no space left on device")
     desk.round(2)
     assert desk.ended() == []
     desk.end_permits()
     desk.round(2)
-    assert desk.ended() == [Lost("its worker raised OSError: no space left on device, and its permit has expired")]
+    assert desk.ended() == [Lost("the Dask worker raised OSError: no space left on device, and its permit has expired")]
     assert desk.cluster.avoided == [WORKER]
 
 

@@ -112,7 +112,7 @@ def test_what_is_wrong_with_a_cluster_is_said_worker_by_worker() -> None:
     here = versions()
     well = {"cronjobs": here.cronjobs, "python": here.python, "fault": None}
     executor = ExecutorSettings("cluster", "tcp://127.0.0.1:1", resources=(("GPU", 1.0),))
-    assert list(faults(executor, {}, {})) == ["its scheduler has no workers"]
+    assert list(faults(executor, {}, {})) == ["the scheduler has no workers"]
     assert list(faults(executor, {"a": {"resources": {"GPU": 2}}}, {"a": well})) == []
     found = list(
         faults(
@@ -124,6 +124,6 @@ def test_what_is_wrong_with_a_cluster_is_said_worker_by_worker() -> None:
     assert found == [
         "no worker has 1 of resource GPU: start some with --resources GPU=1",
         "worker a cannot run cronjobs: ModuleNotFoundError: No module named 'cronjobs'",
-        f"worker b: it has Python 3.1 (the claiming host has {here.python})",
+        f"worker b: the worker has Python 3.1 (the claiming host has {here.python})",
         "worker b: no way",
     ]

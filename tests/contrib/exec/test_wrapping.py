@@ -40,7 +40,7 @@ def test_each_line_gets_a_name_and_keeps_its_fields_and_its_input() -> None:
         *("manage-clearsessions", "sync", "echo"),
     ]
     assert [(each.line.command, each.why) for each in done.left] == [
-        ("/srv/app/start", "it runs at boot, so it has no due time")
+        ("/srv/app/start", "the line runs at boot, so it has no due time")
     ]
     before, after = CRONTAB.split("\n"), done.text.split("\n")
     same = [line for line, new in zip(before, after, strict=True) if line == new]

@@ -26,7 +26,7 @@ def test_a_device_or_pipe_is_never_replaced_by_a_file(
     os.mkfifo(device)
     link = tmp_path / "link"
     link.symlink_to(device)
-    with pytest.raises(CronjobsError, match="it is no regular file"):
+    with pytest.raises(CronjobsError, match="this is not a regular file"):
         put(link if through_a_link else device)
     assert (link.is_symlink(), stat.S_ISFIFO(device.stat().st_mode)) == (True, True)
     assert len([*tmp_path.iterdir()]) == 2

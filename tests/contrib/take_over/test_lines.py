@@ -95,9 +95,9 @@ def test_an_entry_has_the_settings_above_it_and_the_comments_right_above_it() ->
     assert (second.when, second.settings, second.comments) == ("@daily", (("MAILTO", "ops"), ("A", "1")), ())
     assert (third.when, third.settings) == ("@hourly", (("MAILTO", "ops"), ("A", "2")))
     assert [(each.number, each.why) for each in bad if isinstance(each, NoEntry)] == [
-        (15, "it has no command"),
-        (16, 'its command begins with "*", so the line has one field too many'),
-        (17, "it is neither a setting nor a line with five fields"),
+        (15, "the line has no command"),
+        (16, 'the command begins with "*", so the line has one field too many'),
+        (17, "the line is neither a setting nor a job with five time fields"),
     ]
 
 

@@ -344,14 +344,14 @@ def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Proje
     again = lite.call("backfill", "s", *second)
     assert (again.code, again.err) == (0, "")  # it enqueued nothing
     assert lite.call("pause", "--all").code == 0
-    assert lite.call("trigger", "s").err.startswith("it waits: everything is paused\n")
+    assert lite.call("trigger", "s").err.startswith("the job waits, because everything is paused\n")
     assert lite.call("backfill", "s", *second).err == ""
     assert lite.call("resume", "--all").code == 0
     assert lite.call("pause", "--queue", "default").code == 0
-    assert lite.call("backfill", "s", *third).err.startswith("it waits: its queue is paused\n")
+    assert lite.call("backfill", "s", *third).err.startswith("the job waits, because its queue is paused\n")
     assert lite.call("pause", "s").code == 0
     also = "schedule s is paused, but this job will run anyway\n"
-    assert lite.call("trigger", "s", "--force").err.startswith(f"it waits: its queue is paused\n{also}")
+    assert lite.call("trigger", "s", "--force").err.startswith(f"the job waits, because its queue is paused\n{also}")
     assert lite.call("resume", "--queue", "default").code == 0
     assert lite.call("trigger", "s", "--force").err.startswith(also)
     fourth = ("--from", (now - 40 * MINUTE).isoformat(), "--to", (now - 39 * MINUTE).isoformat())

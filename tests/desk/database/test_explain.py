@@ -138,7 +138,7 @@ def test_an_attempt_whose_runner_died(world: World) -> None:
     told = world.ask("nightly-report", "--at", "02:15")
     assert f"Job {job_id} is running now: attempt 1 on beta, begun at 02:15:05" in told
     world.clock.advance(2 * MINUTE)
-    assert "its lease ended 1m ago, so the next tick will settle its outcome" in world.ask(
+    assert "the lease ended 1m ago, so the next tick will settle its outcome" in world.ask(
         "nightly-report", "--at", "02:15"
     )
     no_room(world)
@@ -376,7 +376,7 @@ def test_ticks_that_came_and_left_it_alone(world: World) -> None:
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:03:10"))
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "pending"
-    broken = "its entry in the file of that host was broken: minute 61 is not in 0–59"
+    broken = "the schedule's entry in the file of that host was broken: minute 61 is not in 0–59"
     assert f"A tick of host alpha has begun since then, at 02:03:10, but left it unsettled; {broken}" in told
     assert "Its entry in the file here is broken, so ticks with this file leave it alone:" in told
     assert "minute 61 is not in 0–59" in told

@@ -32,10 +32,10 @@ def test_ticks_that_fire_no_schedules_are_named(world: World) -> None:
         host.tick(fire_schedules=False, queue="nothing")
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "pending"
-    assert "but left it unsettled; it fired no schedules (CRONJOBS_SCHEDULES=off on that host)" in told
+    assert "but left it unsettled; that tick fired no schedules (CRONJOBS_SCHEDULES=off on its host)" in told
     world.tick(utc("2026-03-03T02:10:10"))
     told = world.ask("s", "--at", "02:01")
-    assert "did not settle it; it fired no schedules (CRONJOBS_SCHEDULES=off on that host)" in told
+    assert "did not settle it; that tick fired no schedules (CRONJOBS_SCHEDULES=off on its host)" in told
 
 
 def test_a_database_of_another_project_is_the_cause_for_a_schedule_and_for_a_job(world: World) -> None:
@@ -242,7 +242,7 @@ def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, ke
     told = world.ask(*asked).steady[-1]
     assert told.endswith('after it failed 1 of 10 tries. It runs again only if someone types "cronjobs jobs retry 1".')
     told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
-    assert told == "is dead: the outcome of an effect was unknown; it will not run again unless someone retries it"
+    assert told == "is dead: the outcome of an effect was unknown; the job will not run again unless someone retries it"
     assert world.cronjobs("jobs", "retry", "1").code == 0
 
 
@@ -308,7 +308,7 @@ def test_a_pause_that_skips_holds_nothing_back(world: World, monkeypatch: pytest
     brake(world, "pause", "s", *(["--skip"] if skip else []), monkeypatch=monkeypatch)
     world.go(utc("2026-03-03T01:59:20"))  # due, and no tick has come yet
     said = " ".join(world.cronjobs("status").out.split())
-    assert ("it holds back s" in said) is not skip
+    assert ("the pause holds back s" in said) is not skip
     assert f"schedule s until someone resumes it{', skips what comes due' if skip else ''}, by ada" in said
 
 
@@ -392,7 +392,7 @@ def test_a_long_job_waits_for_a_place_only_if_a_tick_found_none(world: World) ->
     no_room(world)
     left_by_the_last_tick(world, "long jobs")
     told = world.ask(job_id)
-    assert "no place for a long job was free there (run.long_jobs)" in told
+    assert "that host was already running as many long jobs as it may (run.long_jobs)" in told
     assert "a host runs at most 4 of these at once (run.long_jobs)" in told
     world.file("run: {budget: 40s, long_jobs: 0}\n")
     for asked in (job_id, later):

@@ -186,7 +186,7 @@ def test_a_broken_entry_of_a_type(world: World) -> None:
     world.tick()
     told = world.ask("t.ok")
     assert "no tick on record has ever known this type" in told
-    assert "its entry in the file here is broken" in told
+    assert "the type's entry in the file here is broken" in told
     assert "timeout" in told
 
 

@@ -135,7 +135,7 @@ def test_the_time_to_stop_a_process_has_to_fit_too(database: Database, host: Hos
     told = reason_for([entry], job_type="t.other", queue="default", schedule=None, key=None, timeout_s=None)
     assert entry["why"] == "short tick"
     assert told == (
-        "its timeout of 19s, with 2s to stop its process, is longer than the 20s of a whole tick (--budget)"
+        "the timeout of 19s, with 2s to stop its process, is longer than the 20s of a whole tick (--budget)"
     )
 
 
@@ -226,7 +226,7 @@ def test_explain_says_what_took_the_time_that_a_job_of_a_backlog_lacked(
     left = [{"why": "budget", "job_type": "t.say", "queue": "default", "timeout_s": 5.0, "left_s": 1.0, "jobs": 1}]
     with database.write() as connection:
         connection.execute(update(ticks).values(not_started=left))
-    assert "its timeout of 5s did not fit into the 1s left in the tick, which had begun 2 jobs." in explained(host, 3)
+    assert "the timeout of 5s did not fit into the 1s left in the tick, which had begun 2 jobs." in explained(host, 3)
     with database.write() as connection:
         connection.execute(update(ticks).values(did={"claimed": "2"}))
     assert "did not fit into the 1s left in the tick." in explained(host, 3)
@@ -252,7 +252,7 @@ def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, hos
         clock.advance(MINUTE)
         host.tick()
     told = explained(host, 1)
-    assert "its timeout of 2h is longer than the 50s of a whole tick" in told
+    assert "the timeout of 2h is longer than the 50s of a whole tick" in told
     assert "long jobs are off here (run.long_jobs: 0)" in told
     assert "at most 0" not in told
     with database.read() as connection:

@@ -88,7 +88,7 @@ def test_a_paused_queue_with_the_job_of_a_schedule(world: World, monkeypatch: py
     told = world.ask("s", "--at", "01:59")
     assert "Job 1 waits for its turn, due since 01:59:00" in told
     assert "queue default has been paused by ada since 01:58:10, until someone resumes it" in told
-    assert found(world) == {"pause:queue/default": "queue default is paused by ada: jobs of schedules wait behind it"}
+    assert found(world) == {"pause:queue/default": "queue default is paused by ada: jobs of schedules wait"}
     assert alarm(world) == 1
 
 
@@ -100,7 +100,7 @@ def test_everything_is_paused_for_three_days(world: World, monkeypatch: pytest.M
     told = world.ask("s", "--at", "2026-03-04T10:00")
     assert told.verdict == "pending"
     assert "It is held back: everything has been paused by ada since 2026-03-03 01:58:10, until someone" in told
-    assert found(world) == {"pause:all": "everything is paused by ada: it holds back s"}
+    assert found(world) == {"pause:all": "everything is paused by ada: the pause holds back s"}
     assert alarm(world) == 1
 
 
@@ -110,7 +110,7 @@ def test_a_pause_and_after_it(world: World, monkeypatch: pytest.MonkeyPatch, ski
     world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
     brake(world, "pause", "s", *(["--skip"] if skip else []), monkeypatch=monkeypatch)
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:04:10"))
-    held = {"pause:schedule/s": "schedule s is paused by ada: it holds back s"}
+    held = {"pause:schedule/s": "schedule s is paused by ada: the pause holds back s"}
     assert found(world) == ({} if skip else held)
     assert alarm(world) == (0 if skip else 1)
     brake(world, "resume", "s", monkeypatch=monkeypatch)
@@ -133,7 +133,7 @@ def test_a_schedule_paused_with_skip_in_a_paused_queue(world: World, monkeypatch
     told = world.ask("s", "--at", "02:00")
     assert told.verdict == "paused"
     assert "It was skipped, as the schedule has been paused by ada since 01:59:10" in told
-    assert found(world) == {"pause:queue/mail": "queue mail is paused by ada: jobs of schedules wait behind it"}
+    assert found(world) == {"pause:queue/mail": "queue mail is paused by ada: jobs of schedules wait"}
     assert "schedule s until someone resumes it, skips what comes due, by ada" in status(world)
 
 
@@ -145,7 +145,7 @@ def test_a_grace_that_passes_in_a_paused_queue(world: World, monkeypatch: pytest
     assert "queue mail has been paused by ada since 01:58:10" in world.ask("s", "--at", "02:00")
     said = found(world)["schedule:s"]
     assert said.startswith("s has not run within its grace; due 2026-03-03 02:00:00 UTC: ")
-    assert found(world)["pause:queue/mail"] == "queue mail is paused by ada: jobs of schedules wait behind it"
+    assert found(world)["pause:queue/mail"] == "queue mail is paused by ada: jobs of schedules wait"
     assert alarm(world) == 1
 
 
@@ -175,7 +175,7 @@ def test_paused_renamed_an_outage_over_the_gap_and_resumed(world: World, monkeyp
     assert told.verdict == "pending"
     assert "The clocks changed: 2026-03-08 02:30 does not exist in America/New_York: runs at 03:00 instead." in told
     assert "It is held back: the schedule has been paused by ada since 2026-03-07 15:00:00" in told
-    assert found(world) == {"pause:schedule/new": "schedule new is paused by ada: it holds back new"}
+    assert found(world) == {"pause:schedule/new": "schedule new is paused by ada: the pause holds back new"}
     brake(world, "resume", "new", monkeypatch=monkeypatch)
     world.tick(utc("2026-03-08T08:31:00"))
     told = world.ask("old", "--at", "2026-03-08T02:30")
@@ -301,7 +301,7 @@ def test_the_lease_of_a_runner_that_died(world: World) -> None:
     no_room(world)
     job_id = world.leave_hanging()
     world.go(utc("2026-03-02T08:03:05"))
-    assert "its lease ended 1m ago, so the next tick will settle its outcome" in world.ask(str(job_id))
+    assert "the lease ended 1m ago, so the next tick will settle its outcome" in world.ask(str(job_id))
     assert "OVERDUE: lease ended" in status(world)
     world.tick(utc("2026-03-02T08:03:10"))
     told = world.ask(str(job_id))
@@ -344,7 +344,7 @@ def test_a_long_job_for_which_no_place_is_free(world: World) -> None:
         no_room(world)
     left(world, "long jobs")
     told = world.ask(str(job_id))
-    assert "no place for a long job was free there (run.long_jobs)" in told
+    assert "that host was already running as many long jobs as it may (run.long_jobs)" in told
     assert "a host runs at most 4 of these at once (run.long_jobs)" in told
     taken = "all places for long jobs are taken (run.long_jobs)"
     assert found(world) == {"late": f"1 job has been due for more than 2m and has not started: {taken}"}
@@ -420,7 +420,7 @@ def test_a_type_whose_entry_is_broken(world: World) -> None:
     job_id = put(world.database, job_type="t.ok")
     world.tick()
     told = world.ask(str(job_id))
-    assert "its entry in the file here is broken: " in told
+    assert "the type's entry in the file here is broken: " in told
     assert "cronjobs.yaml:3" in told
     [said] = found(world).values()
     assert "job_types.t.ok.timeout" in said
@@ -541,7 +541,7 @@ def test_ticks_that_fire_no_schedules(world: World) -> None:
     for minute in (1, 20, 40, 41):
         world.go(utc(f"2026-03-02T08:{minute:02}:10"))
         world.hosts["alpha"].tick(fire_schedules=False)
-    assert "it fired no schedules (CRONJOBS_SCHEDULES=off on that host)" in world.ask("s", "--at", "08:40")
+    assert "that tick fired no schedules (CRONJOBS_SCHEDULES=off on its host)" in world.ask("s", "--at", "08:40")
     said = found(world)
     assert said["schedules_off"].endswith("fired schedules: CRONJOBS_SCHEDULES is off on every host that ticks")
     assert alarm(world) == 1
@@ -556,7 +556,7 @@ def test_a_timeout_that_fits_into_no_tick(world: World) -> None:
         world.hosts["alpha"].settings = world.settings()
         world.hosts["alpha"].tick(budget_s=20)
     told = world.ask(str(job_id))
-    assert "its timeout of 40s is longer than the 20s of a whole tick (--budget)" in told
+    assert "the timeout of 40s is longer than the 20s of a whole tick (--budget)" in told
     assert "its timeout is too long for the tick that passed it over" in told
     late = "their timeout is longer than a whole tick (run.budget, --budget)"
     assert found(world) == {"late": f"1 job has been due for more than 2m and has not started: {late}"}

@@ -64,7 +64,7 @@ def test_jobs_are_told_in_the_order_in_which_they_would_run(project: Project) ->
         "  job 6 t.ok",
     ]
     assert ", queue mail" in lines[1]
-    assert lines[4].endswith("in a process of its own: its timeout of 1h is longer than the 50s allowed within a tick")
+    assert lines[4].endswith("in a process of its own: its timeout of 1h is longer than the 50s that a tick allows")
     assert lines[5].startswith("the next job is due ")
     assert [job["id"] for job in project.run("run-due", "--dry-run", "--json", "--queue", "mail").json["jobs"]] == [3]
     assert [job["id"] for job in project.run("run-due", "--dry-run", "--json", "--only", "t.two").json["jobs"]] == [2]

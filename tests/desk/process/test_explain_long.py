@@ -30,8 +30,8 @@ def test_a_long_job_whose_process_was_killed(longs: LongJobs) -> None:
     longs.nobody_left(1)
     said = explained(longs, job_id)
     assert "Job 1 was running: attempt 1 on" in said
-    assert "its process is gone, so the next tick there" in said
-    assert "its process is gone" in cli(longs.project, "status")
+    assert "the process is gone, so the next tick on that host" in said
+    assert "the runner's process is gone" in cli(longs.project, "status")
     longs.tick("--only", "t.quick")
     assert "was lost: its runner died or lost its lease, as recorded at" in explained(longs, job_id)
     longs.project.make_due()

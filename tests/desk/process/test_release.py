@@ -69,12 +69,12 @@ def test_a_job_whose_runner_is_gone_is_queued_again_and_nothing_is_charged(proje
 def test_explain_and_status_say_if_its_process_is_gone(project: Project) -> None:
     [job_id], tick = running(project)
     assert f"Job {job_id} is running now: attempt 1" in cli(project, "explain", str(job_id))
-    assert "its process is gone" not in cli(project, "status")
+    assert "the runner's process is gone" not in cli(project, "status")
     kill(tick)
     said = " ".join(cli(project, "explain", str(job_id)).split())
     assert f"Job {job_id} was running: attempt 1" in said
-    assert said.endswith("its process is gone, so the next tick there will settle its outcome.")
-    assert "its process is gone" in cli(project, "status")
+    assert said.endswith("the process is gone, so the next tick on that host will settle the outcome.")
+    assert "the runner's process is gone" in cli(project, "status")
 
 
 def test_a_cancel_says_if_there_is_no_runner_that_could_hear_of_it(project: Project) -> None:
@@ -100,7 +100,7 @@ def test_a_job_whose_runner_lives_is_left_alone_and_it_is_said_who_holds_it(proj
     before = project.everything()
     said = cli(project, "jobs", "release", str(job_id), code=1)
     assert f"job {job_id} is held by process {tick.pid} on {Identity.here().host}, and that process or a " in said
-    assert "its lease runs until " in said
+    assert "the lease runs until " in said
     assert f"cronjobs jobs cancel {job_id}" in said
     tick.send(signal.SIGSTOP)  # frozen is not gone
     try:
@@ -143,7 +143,7 @@ def test_a_job_that_is_held_where_we_cannot_look_is_left_alone(project: Project,
     project.sql(f"UPDATE cronjobs_jobs SET locked_by = '{there}' WHERE id = {job_id}")
     said = cli(project, "jobs", "release", str(job_id), code=1)
     assert f"is held by process {holder.pid} on {there.host}, which cannot be checked from" in said
-    assert "its lease runs until" in said
+    assert "the lease runs until" in said
     assert project.job(job_id)["status"] == "running"
     project.let_leases_end()
     assert "the next tick will settle" in cli(project, "jobs", "release", str(job_id), code=1)

@@ -613,7 +613,7 @@ def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path,
     else:
         with closing(socket.socket(socket.AF_UNIX)) as listening:
             listening.bind(str(there))
-    with pytest.raises(OSError, match="Is a directory" if kind == "folder" else "it is no regular file"):
+    with pytest.raises(OSError, match="Is a directory" if kind == "folder" else "this is not a regular file"):
         open_regular(there, flags)
 
 
@@ -621,10 +621,10 @@ def test_a_fifo_in_the_configuration_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     file = tmp_path / "cronjobs.yaml"
     file.write_text("database: sqlite:///x.db\nenv_file: pipe\n")
-    with pytest.raises(ConfigError, match=r"env_file.*no regular file"):
+    with pytest.raises(ConfigError, match=r"env_file.*not a regular file"):
         load(file, environ={})
     file.write_text("database: '${file:pipe}'\n")
-    with pytest.raises(ConfigError, match="cannot be read: it is no regular file"):
+    with pytest.raises(ConfigError, match="cannot be read: this is not a regular file"):
         load(file, environ={})
 
 

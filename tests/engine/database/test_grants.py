@@ -177,5 +177,5 @@ def test_an_app_can_use_the_command_to_enqueue(postgres_migrated: str, tmp_path:
     project = Project(tmp_path, as_role(postgres_migrated, ENQUEUE))
     project.write()
     answer = project.call("enqueue", "t.say", "--queue", "mail", "--no-import")
-    assert (answer.code, answer.err) == (0, "it waits: its queue is paused\n")
+    assert (answer.code, answer.err) == (0, "the job waits, because its queue is paused\n")
     assert answer.out == "job 1 enqueued, due now\n"

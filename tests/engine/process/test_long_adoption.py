@@ -84,7 +84,9 @@ def test_a_tick_that_hears_nothing_gives_the_job_back_and_the_late_process_runs_
     assert longs.project.outcomes(job_id) == []
     assert longs.did()["released"] == 1
     [told] = events(longs.project.log(), "job.not_handed_over")
-    assert "it needs its own process, which could not be started; the job was released: no answer in time" in told
+    assert (
+        "the job needs its own process, which could not be started, so the job was released: no answer in time" in told
+    )
     assert "no answer in time" in tick.stderr
     longs.thaw(pid)
     longs.nobody_left()
@@ -175,7 +177,7 @@ def test_a_process_that_dies_before_it_answers_is_noticed_at_once(longs: LongJob
     tick = longs.start()
     os.kill(longs.frozen(), signal.SIGKILL)
     assert tick.wait(60) == 0
-    assert "its process ended without an answer, signal 9" in tick.stderr
+    assert "the job's process ended without an answer, signal 9" in tick.stderr
     assert (longs.project.job(job_id)["status"], longs.project.job(job_id)["failures"]) == ("queued", 0)
 
 

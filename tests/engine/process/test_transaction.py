@@ -137,7 +137,7 @@ def test_a_later_exception_is_recorded_and_changes_nothing(working: Project, kin
     [(outcome, error_type, error, _)] = ran(working, job_id)
     assert (outcome, error_type, error) == ("succeeded", "OSError", "raised after")
     [line] = events(working.log(), "job.succeeded")
-    assert "its transaction was committed; then: raised after" in line
+    assert "the handler's transaction was committed; then this error followed: raised after" in line
 
 
 @pytest.mark.slow

@@ -166,7 +166,8 @@ def test_which_urls_can_be_the_jobs_database(url: str, is_sqlite: bool, is_async
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"), [(b"A=1\nwhat\n", "line 2: this is not KEY=value"), (b"\xff=1", "it is not UTF-8 text")]
+    ("content", "problem"),
+    [(b"A=1\nwhat\n", "line 2: this is not KEY=value"), (b"\xff=1", "the file is not UTF-8 text")],
 )
 def test_what_keeps_the_env_file_from_being_one(tmp_path: Path, content: bytes, problem: str) -> None:
     (tmp_path / ".env").write_bytes(content)
@@ -179,7 +180,7 @@ def test_a_pipe_for_an_env_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".env")
     dotenv = look_around(tmp_path, {}).dotenv
     assert dotenv is not None
-    assert dotenv.problem == "it cannot be read: it is no regular file"
+    assert dotenv.problem == "the file cannot be read: this is not a regular file"
 
 
 def test_alembic_is_found_below_the_folder_and_not_above(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path) -> None:
     app = tmp_path / "app"
     app.mkdir()
     (app / ".gitignore").symlink_to(device)
-    with pytest.raises(CronjobsError, match=r"/\.gitignore: it is no regular file: nothing was written"):
+    with pytest.raises(CronjobsError, match=r"/\.gitignore: this is not a regular file: nothing was written"):
         write(app, InitPlan({"cronjobs.yaml": "job_types: {}\n"}, ignore=("*.log",)))
     assert stat.S_ISFIFO(device.stat().st_mode)
     assert [each.name for each in app.iterdir()] == [".gitignore"]

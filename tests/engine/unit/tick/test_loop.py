@@ -696,7 +696,9 @@ def test_what_could_not_be_begun_makes_the_next_claim_wait_whatever_else_ends(en
     engine.due(2)
     engine.loop._round()
     attempt = engine.workers.running.pop(1)
-    engine.workers.ended.put(Ended(attempt, Finished(attempt.job, Released("it could not be started")), engine.clock.s))
+    engine.workers.ended.put(
+        Ended(attempt, Finished(attempt.job, Released("the attempt could not be started")), engine.clock.s)
+    )
     engine.workers.end(2)
     engine.due(2)
     engine.loop.ends.collect(0)
