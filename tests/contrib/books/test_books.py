@@ -520,7 +520,7 @@ def test_a_definition_changed_by_hand_alone_waits(world: World) -> None:
     with world.database.write() as connection:
         connection.execute(update(tables.schedules).values(definition=[1]))
     world.tick(utc("2026-03-02T08:05:00"))
-    assert "its definition in the database cannot be read" in world.cronjobs("books").out
+    assert "the schedule's definition in the database cannot be read" in world.cronjobs("books").out
 
 
 @pytest.mark.parametrize("zone", ["Nowhere/Else", "../../etc/passwd", "", "\x00", "Europe"])

@@ -99,7 +99,7 @@ def test_a_real_shell_passes_the_line_to_exec(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("@reboot x", "it runs at boot"),
+        ("@reboot x", "the line runs at boot"),
         (
             "SHELL=/usr/bin/fish\n@daily x",
             "SHELL=/usr/bin/fish: crontab wrap can quote a line only for sh and similar shells",

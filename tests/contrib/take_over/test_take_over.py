@@ -97,7 +97,7 @@ def test_cron_tz_counts_for_cronie_only() -> None:
         ("@reboot up", "only the cron daemon notices that the machine starts (@reboot)", "debian"),
         ("61 * * * * x", 'cron cannot read it: minute "61": 61 is not in 0-59', "debian"),
         ("0 0 30 2 * x", "cronjobs has no expression for it: day 30 never comes in feb", "debian"),
-        ("0 0 * * fri-sun x", "cronjobs has no expression for it: one of its ranges runs backwards", "debian"),
+        ("0 0 * * fri-sun x", "cronjobs has no expression for it: one of the line's ranges runs backwards", "debian"),
         ("*/7,3 * * * * x", 'cronjobs has no expression for it: a field with "*" and more in a list', "debian"),
         ("~ * * * * x", 'cron cannot read it: minute "~": cronie chooses the time at random', "cronie"),
         ("CRON_TZ=Mars/Base\n0 1 * * * x", 'CRON_TZ="Mars/Base" is not a time zone', "cronie"),
@@ -105,9 +105,9 @@ def test_cron_tz_counts_for_cronie_only() -> None:
         ("SHELL=bash\n0 1 * * * x", 'SHELL="bash" is not an absolute path', "debian"),
         ("0 1 * * * x \udcff", "the line, or a setting above it, is not valid UTF-8", "debian"),
         ("* * * * * /venv/bin/cronjobs run-due", "the line starts cronjobs' own tick", "debian"),
-        ("* * * * * /venv/bin/python -P -m cronjobs exec a -c b", 'it is wrapped in "cronjobs exec"', "debian"),
-        ("* * * * * /venv/bin/cronjobs exec a -- b", 'it is wrapped in "cronjobs exec"', "debian"),
-        ("1 2 3", "cron cannot read it: it is neither a setting nor", "debian"),
+        ("* * * * * /venv/bin/python -P -m cronjobs exec a -c b", 'the line is wrapped in "cronjobs exec"', "debian"),
+        ("* * * * * /venv/bin/cronjobs exec a -- b", 'the line is wrapped in "cronjobs exec"', "debian"),
+        ("1 2 3", "cron cannot read it: the line is neither a setting nor", "debian"),
     ],
 )
 def test_what_cannot_be_taken_over_is_left_and_named(line: str, why: str, cron: Cron) -> None:
@@ -330,7 +330,7 @@ def test_import_writes_no_file_where_it_takes_nothing_over(cron_host: Host) -> N
     result = cron_host.cli("import")
     assert isinstance(result.exception, block.CrontabError)
     assert "nothing was written" in str(result.exception)
-    assert "line 2 stays in the crontab (it is wrapped" in result.stderr
+    assert "line 2 stays in the crontab (the line is wrapped" in result.stderr
     assert not cron_host.config.exists()
 
 

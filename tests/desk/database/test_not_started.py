@@ -241,7 +241,7 @@ def test_a_timeout_longer_than_a_whole_tick_waits_for_no_next_tick(
     clock.advance(timedelta(seconds=20))
     told = explained(host, 1)
     assert "is longer than the 20s of a whole tick (--budget)" in told
-    assert "its timeout is too long for the tick that passed it over" in told
+    assert "the job's timeout is too long for the tick that passed the job over" in told
     assert "the next tick with room will run it" not in told
 
 

@@ -301,7 +301,7 @@ def test_the_lease_of_a_runner_that_died(world: World) -> None:
     no_room(world)
     job_id = world.leave_hanging()
     world.go(utc("2026-03-02T08:03:05"))
-    assert "the lease ended 1m ago, so the next tick will settle its outcome" in world.ask(str(job_id))
+    assert "its lease ended 1m ago, so the next tick will settle its outcome" in world.ask(str(job_id))
     assert "OVERDUE: lease ended" in status(world)
     world.tick(utc("2026-03-02T08:03:10"))
     told = world.ask(str(job_id))
@@ -557,7 +557,7 @@ def test_a_timeout_that_fits_into_no_tick(world: World) -> None:
         world.hosts["alpha"].tick(budget_s=20)
     told = world.ask(str(job_id))
     assert "the timeout of 40s is longer than the 20s of a whole tick (--budget)" in told
-    assert "its timeout is too long for the tick that passed it over" in told
+    assert "the job's timeout is too long for the tick that passed the job over" in told
     late = "their timeout is longer than a whole tick (run.budget, --budget)"
     assert found(world) == {"late": f"1 job has been due for more than 2m and has not started: {late}"}
     assert alarm(world) == 1
