@@ -632,9 +632,16 @@ MUTANTS = (
     Mutant(
         "no claim row by row after one that failed",
         "cronjobs/engine/tick/turn.py",
-        "        self.warily = True",
-        "        self.warily = False",
+        "        self.warily, self.wary_rows = True, math.inf",
+        "        self.warily, self.wary_rows = False, math.inf",
         ("tests/engine/database/test_encodings.py", "tests/engine/database/test_sizes.py"),
+    ),
+    Mutant(
+        "after two dead ticks rows are claimed together again",
+        "cronjobs/engine/tick/loop.py",
+        "WARY_ROWS if self.signs.deaths == 1 else math.inf",
+        "WARY_ROWS",
+        ("tests/engine/database/test_unread_rows.py",),
     ),
     Mutant(
         "a value of another type is our fault",

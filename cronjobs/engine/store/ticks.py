@@ -102,39 +102,39 @@ def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
 class DeathSigns(NamedTuple):
     """The signs that reading a row killed a tick.
 
-    If ``died``, a tick died lately, perhaps because of a row. If ``doubtful``, jobs whose rows were not read are
-    waiting.
+    ``deaths`` counts the ticks that died lately, perhaps because of a row, and were not followed by a tick of the same
+    host that ended. If ``doubtful``, jobs whose rows were not read are waiting.
     """
 
-    died: bool
+    deaths: int
     doubtful: bool
 
 
-NO_SIGNS: Final = DeathSigns(False, False)
+NO_SIGNS: Final = DeathSigns(0, False)
 _NEWEST: Final = 200  # ticks that are read
 _FORGOTTEN_S: Final = 600.0
 _DEAD_AFTER: Final = timedelta(seconds=3)  # a tick whose end was not recorded counts as dead this long after its budget
 
 
 def signs_of_death(connection: Connection, budget: timedelta) -> DeathSigns:
-    """Return whether some host's last tick did not end, and whether jobs that may have killed it are waiting."""
+    """Return how many last ticks of hosts did not end, and whether jobs that may have killed one are waiting."""
     dead_s = (budget + _DEAD_AFTER).total_seconds()
     row = run(
         connection,
         f"""
         WITH newest AS (
           SELECT t.id, t.host, t.started_at, t.finished_at FROM {TICKS} t ORDER BY t.id DESC LIMIT :newest)
-        SELECT EXISTS (
-            SELECT 1 FROM newest d WHERE d.finished_at IS NULL
+        SELECT (
+            SELECT count(*) FROM newest d WHERE d.finished_at IS NULL
               AND d.started_at < {after_now(":dead_s")} AND d.started_at > {after_now(":forgotten_s")}
               AND NOT EXISTS (SELECT 1 FROM newest l WHERE l.host = d.host AND l.id > d.id
-                              AND l.finished_at IS NOT NULL)) AS died,
+                              AND l.finished_at IS NOT NULL)) AS deaths,
           EXISTS (SELECT 1 FROM {JOBS} j WHERE j.error_type = 'NotRead' AND j.{WAITING}) AS doubtful""",
         newest=_NEWEST,
         dead_s=-dead_s,
         forgotten_s=-dead_s - _FORGOTTEN_S,
     ).one()
-    return DeathSigns(bool(row.died), bool(row.doubtful))
+    return DeathSigns(row.deaths, bool(row.doubtful))
 
 
 def overran_lately(connection: Connection) -> frozenset[str]:

@@ -29,7 +29,16 @@ from cronjobs.engine.tick.long_jobs import Handovers
 from cronjobs.engine.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
 from cronjobs.engine.tick.result import Counts, TickFilter
 from cronjobs.engine.tick.trouble import FAULT, Outage, SafetyNet
-from cronjobs.engine.tick.turn import Batch, BatchResult, ClaimPlanner, Experience, Writer, fits, unknown
+from cronjobs.engine.tick.turn import (
+    WARY_ROWS,
+    Batch,
+    BatchResult,
+    ClaimPlanner,
+    Experience,
+    Writer,
+    fits,
+    unknown,
+)
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 from cronjobs.errors import BadValue, DatabaseError
 
@@ -79,7 +88,8 @@ class Loop:
             locked_by=self.locked_by,
             lease=self.settings.run.lease,
             before_writing=self.before_writing,
-            warily=self.signs.died,
+            warily=self.signs.deaths > 0,
+            wary_rows=WARY_ROWS if self.signs.deaths == 1 else math.inf,
             doubtful=self.signs.doubtful,
         )
         self.in_flight = InFlight()

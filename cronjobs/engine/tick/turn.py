@@ -56,6 +56,9 @@ GROUP: Final = 400  # outcomes written at once, while workers run the other clai
 MOST_AHEAD: Final = 2 * GROUP  # the most jobs claimed before a worker is free for them
 AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
 NO_LIMIT: Final = 1_000_000
+# After one tick has died, this many rows are claimed alone. The row that killed it, if one did, is among the first that
+# are due. If another tick dies all the same, the tick after it claims all rows alone.
+WARY_ROWS: Final = 50
 
 
 LEAST_ENDS: Final = 20  # this many jobs of a type must have ended before their run times predict the next job's
@@ -347,7 +350,8 @@ class Writer:
     lease: timedelta
     before_writing: Callable[[Connection], None]
     claim_unsettled: bool = False  # a turn that claimed jobs failed, so we may hold their leases
-    warily: bool = False  # a row made a claim fail, so from now on each row is claimed alone
+    warily: bool = False  # a row made a claim fail or may have killed a tick, so from now on each row is claimed alone
+    wary_rows: float = math.inf  # after this many rows, rows are claimed together again
     doubtful: bool = False  # some runners died before they had read a row that they claimed; such rows are claimed last
     refused: set[int] = field(default_factory=set)
     suspects: set[int] = field(default_factory=set)  # leased jobs whose rows have unreadable content
@@ -477,7 +481,7 @@ class Writer:
         """Return whether claiming rows one at a time might succeed; if so, claim like that from now on."""
         if self.warily or not self.claim_unsettled or isinstance(error, _NO_ROWS_FAULT):
             return False
-        self.warily = True
+        self.warily, self.wary_rows = True, math.inf
         return True
 
     def _count_ends(self, connection: Connection, order: Batch, written: FinishResult) -> list[str]:
@@ -497,6 +501,8 @@ class Writer:
         admission = replace(admission, but=self.refused)
         if self.warily:
             found = claims.claim_warily(connection, **lease, admission=admission)
+            self.wary_rows -= len(found.unread)
+            self.warily = self.wary_rows > 0
         else:
             found = claims.claim(connection, limit=room, **lease, admission=admission)
         if self.doubtful and not found.jobs and not found.unread:

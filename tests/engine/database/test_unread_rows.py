@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, text
 from support.databases import opened, until
 
-from cronjobs import RetryPolicy, enqueue, job
+from cronjobs import RetryPolicy, enqueue, enqueue_many, job
 from cronjobs.engine.database import connection as connections
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs import registry
@@ -254,7 +254,7 @@ def warily(init: Callable[[Loop], None]) -> Callable[[Loop], None]:
     """As after the death of a tick: every row is claimed by itself."""
 
     def begin(loop: Loop) -> None:
-        loop.signs = DeathSigns(died=True, doubtful=loop.signs.doubtful)
+        loop.signs = DeathSigns(deaths=2, doubtful=loop.signs.doubtful)
         init(loop)
 
     return begin
@@ -396,3 +396,39 @@ def test_after_a_tick_that_came_to_its_end_the_next_one_claims_as_ever(database_
     clock.advance(LATER)
     with opened(database_url) as database, database.read() as connection:
         assert signs_of_death(connection, timedelta(seconds=55)) == NO_SIGNS
+
+
+def claims_alone(url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run a tick, and return how many rows it claimed alone."""
+    real, found = claims.claim_warily, [0]
+
+    def claim(*arguments: Any, **options: Any) -> Any:
+        claimed = real(*arguments, **options)
+        found[0] += len(claimed.unread)
+        return claimed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(claims, "claim_warily", claim)
+        assert tick(url, clock=clock).ended == NOTHING_DUE
+    return found[0]
+
+
+@pytest.mark.parametrize(("deaths", "alone"), [(0, 0), (1, turns.WARY_ROWS), (2, 2 * turns.WARY_ROWS)])
+def test_a_tick_that_was_killed_does_not_slow_down_all_of_the_next_one(
+    database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, deaths: int, alone: int
+) -> None:
+    """A ``kill -9`` looks like a row that killed a tick. Only if that happens again are all rows claimed alone."""
+    reading_raises(monkeypatch, Killed)
+    for _ in range(deaths):
+        put(database_url, 1)
+        clock.advance(LATER)
+        with pytest.raises(Killed):
+            tick(database_url, clock=clock)
+        with opened(database_url) as database, database.write() as connection:
+            connection.execute(text("DELETE FROM cronjobs_jobs"))
+    with opened(database_url) as database, database.write() as connection:
+        enqueue_many(connection, "t.keep", [{"n": n} for n in range(2 * turns.WARY_ROWS)])
+    clock.advance(LATER)
+    assert claims_alone(database_url, clock, monkeypatch) == alone
+    assert set(ran.values()) == {1}
+    assert len(ran) == 2 * turns.WARY_ROWS
