@@ -17,7 +17,7 @@ from cronjobs.engine.config.import_path import prepare_imports
 from cronjobs.engine.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings, unknown_executor
 from cronjobs.engine.host.forks import EndingCopies
 from cronjobs.engine.jobs.around import around_attempts, hook
-from cronjobs.engine.jobs.registry import Registration, refused, registered
+from cronjobs.engine.jobs.registry import Registration, half_imported, refused, registered
 from cronjobs.engine.rules.recovery_policy import RUNNER_SLACK, AttemptPolicy
 from cronjobs.installed import if_installed
 from cronjobs.loading import Loading
@@ -144,9 +144,14 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
         if name not in commands:
             types.pop(name, None)
             faults.append(Fault(one_line(name, 200), one_line(what, 500)))
+    unfinished = half_imported()
     for name, job_type in list(types.items()):
         if name in settings.disabled_job_types:
             del types[name]
+        elif job_type.registration is not None and name in unfinished:
+            del types[name]
+            if not any(fault.traceback for fault in faults):  # otherwise that fault says why
+                faults.append(Fault(name, f"its module {unfinished[name]} was not imported to its end"))
         elif job_type.registration is not None and (fault := job_type.registration.fault) is not None:
             del types[name]
             faults.append(Fault(name, fault))

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property, wraps
+from types import ModuleType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -261,6 +262,7 @@ class Register(Protocol):
 
 
 _registered: dict[str, Registration] = {}
+_modules: dict[str, ModuleType | None] = {}  # by job type, the module that was running; None if Python does not list it
 _refused: dict[str, str] = {}  # job type (or function, if the type is unknown) -> what is wrong with its @job
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
@@ -392,6 +394,7 @@ def job(
             raise UsageError(f"@job({name!r}) is registered twice: by {_place(there.handler)} and by {_place(handler)}")
         _refused.pop(name, None)
         _registered[name] = Registration(name, handler, retry, given, check_types)
+        _modules[name] = sys.modules.get(handler.__module__)
         _give_enqueue(_registered[name])
         return handler
 
@@ -429,3 +432,15 @@ for_handler.encoded = _encoded
 def registered() -> Mapping[str, Registration]:
     """Return all handlers that ``@job`` has registered in this process."""
     return _registered
+
+
+def half_imported() -> dict[str, str]:
+    """Return the job types whose module did not run to its end, each with the name of that module.
+
+    Names that such a handler uses may not exist. Python removes a module whose import fails from ``sys.modules``.
+    """
+    return {
+        name: module.__name__
+        for name, module in _modules.items()
+        if module is not None and sys.modules.get(module.__name__) is not module
+    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -185,3 +187,34 @@ def test_a_handler_whose_signature_cannot_be_read_is_a_fault_of_that_type_alone(
     found = loaded("")
     assert found.types == {}
     assert "signature" in found.faults[0].what
+
+
+@pytest.mark.parametrize("caught", [False, True])
+def test_a_handler_whose_module_did_not_run_to_its_end_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caught: bool
+) -> None:
+    """Names that it uses may be missing; a whole module that the broken one imported is as good as ever."""
+    (tmp_path / "half_whole.py").write_text("from cronjobs import job\n@job('half.whole')\ndef whole() -> None: ...\n")
+    (tmp_path / "half_broken.py").write_text(
+        "import half_whole\nfrom cronjobs import job\n"
+        "@job('half.broken')\ndef broken() -> None: print(LATER)\n"
+        "import there_is_no_such_module\nLATER = 1\n"
+    )
+    (tmp_path / "half_outer.py").write_text("try:\n    import half_broken\nexcept ImportError:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.startswith("half_")]:
+        monkeypatch.delitem(sys.modules, name)
+    found = loaded(f"imports: [{'half_outer' if caught else 'half_broken'}]\n")
+    assert found.types.keys() & {"half.whole", "half.broken"} == {"half.whole"}
+    [fault] = found.faults
+    if caught:
+        assert (fault.where, fault.what) == ("half.broken", "its module half_broken was not imported to its end")
+    else:
+        assert fault.what.startswith("cannot be imported: ModuleNotFoundError")
+    (tmp_path / "half_broken.py").write_text(
+        "from cronjobs import job\n@job('half.broken')\ndef broken() -> None: ...\n"
+    )
+    importlib.invalidate_caches()
+    mended = loaded("imports: [half_broken]\n")
+    assert mended.types.keys() >= {"half.whole", "half.broken"}
+    assert mended.faults == ()
