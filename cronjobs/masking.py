@@ -101,6 +101,12 @@ def named_secrets(variables: Mapping[str, str]) -> set[str]:
     return long_enough(named) | passwords | option_secrets(variables.get("", ""))
 
 
+def is_public_url(url: str) -> bool:
+    """Whether a database URL has no password, however short, and no option that may contain a secret."""
+    options = _OPTION.findall(url)
+    return not any(_userinfos(url)) and all(is_public_option(name, unquote_plus(value)) for name, value in options)
+
+
 def url_passwords(text: str) -> set[str]:
     """Return the passwords in URLs (``scheme://user:password@host``, ``?password=``), both as written and decoded."""
     options = (value for name, value in _OPTION.findall(text) if is_secret_option(name))

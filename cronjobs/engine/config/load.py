@@ -34,7 +34,7 @@ from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.engine.config.yaml_nodes import Node, Scalar, with_defaults
 from cronjobs.engine.rules.capacity import Cap
 from cronjobs.errors import ConfigError
-from cronjobs.masking import keys_holding, long_enough, named_secrets
+from cronjobs.masking import is_public_url, keys_holding, long_enough, named_secrets
 from cronjobs.reserved import EXEC_PREFIX
 
 # A mistake in one of these keys is fatal, because it could lead to the wrong database, to someone else's jobs, or to
@@ -136,6 +136,8 @@ def _secrets(
     """
     found = reading.secrets | long_enough(env_file.values()) | named_secrets(variables)
     public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}  # tables show these names
+    if is_public_url(variables[""]):
+        public.add(variables[""])  # messages name the database; if its URL has a password, they leave the password out
     return frozenset(found - public)
 
 

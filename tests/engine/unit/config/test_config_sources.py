@@ -23,6 +23,7 @@ from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.config.sources import checked_url
 from cronjobs.engine.database.address import parse_url
 from cronjobs.errors import ConfigError, UsageError
+from cronjobs.masking import mask
 
 
 @pytest.fixture(autouse=True)
@@ -183,6 +184,23 @@ def test_the_env_file_is_read_first_and_real_variables_win() -> None:
     assert (found.database, dict(found.env)) == ("postgresql://file/real", {"A": "file"})
 
 
+@pytest.mark.parametrize(
+    ("url", "is_secret"),
+    [
+        ("postgresql://shop@127.0.0.1:5433/shop", False),
+        ("postgresql:///shop?sslmode=require", False),
+        ("postgresql://shop:x@db/shop", True),
+        ("postgresql://db/shop?password=x", True),
+        ("postgresql://db/shop?token=abcdef", True),
+    ],
+)
+def test_messages_name_the_database_unless_its_url_holds_a_secret(url: str, is_secret: bool) -> None:
+    Path(".env").write_text(f"DATABASE_URL={url}\nOTHER_URL=redis://cache/1\n")
+    found = read("database: ${DATABASE_URL}\nenv_file: .env\n")
+    assert (mask(f"database {url}", found.secrets) != f"database {url}") is is_secret
+    assert mask("at redis://cache/1", found.secrets) == "at ***"
+
+
 def test_a_bad_env_file_ends_it(tmp_path: Path) -> None:
     assert refusal(DATABASE + "env_file: .env") == [
         f'cronjobs.yaml:2:11: env_file: ".env" cannot be read: No such file or directory ({tmp_path}/.env)'
@@ -218,7 +236,7 @@ def test_a_missing_file_names_init() -> None:
 def test_a_pipe_that_nobody_writes_to_is_refused_and_one_with_a_writer_is_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.yaml"
     os.mkfifo(pipe)
-    with pytest.raises(ConfigError, match="the file cannot be read: it is a pipe that nobody writes to"):
+    with pytest.raises(ConfigError, match="the file cannot be read: this is a pipe that nobody writes to"):
         load(pipe, environ={})
     reading, writing = os.pipe()
 
