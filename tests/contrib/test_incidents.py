@@ -697,6 +697,19 @@ def slower(world: World, took: timedelta = 30 * MINUTE, **state: Any) -> None:
     world.change(insert(tables.occurrences).values(row | {"decided_at": begun}))
 
 
+def slower_and_in_the_way(world: World) -> None:
+    """The run hangs, and each later occurrence gives way to it."""
+    slower(world)
+    with world.database.read() as connection:
+        job = connection.execute(select(tables.jobs).where(tables.jobs.c.status == "running")).one()
+        [stored] = [each for each in schedules.all_schedules(connection) if each.name == "nightly"]
+    for number in range(1, 26):
+        due = job.started_at + number * MINUTE
+        reason = f"overlap: job {job.id} was still unfinished"
+        row = {"schedule_id": stored.id, "first_for": due, "last_for": due, "outcome": "skipped", "reason": reason}
+        world.change(insert(tables.occurrences).values(row | {"job_id": job.id, "decided_at": due}))
+
+
 def ended_at_last(world: World) -> None:
     now = world.clock.now()
     free = {"status": "succeeded", "locked_by": None, "locked_until": None, "finished_at": now}
@@ -844,6 +857,7 @@ INCIDENTS = [
     Incident("retention removed a dead job", removed_dead, "pruned", acknowledge_all, mail="1 job is dead"),
     Incident("a job type that fails again and again", a_type_fails, "failing_type", lambda w: w.minutes(10)),
     Incident("a run takes much longer than usual", slower, "slower", ended_at_last, left="slower"),
+    Incident("a run hangs, and later ones give way", slower_and_in_the_way, "slower", ended_at_last),
     Incident("a queue is nearly full", nearly_full, "full", lambda w: w.later("2h"), live=""),
     Incident("a schedule warns after its first failure", failed_once, "failing", healed),
     Incident("runs that are long for the lease", slow, "lease", live="", left="lease"),
@@ -935,7 +949,12 @@ def test_an_incident_is_reported_until_it_is_over(
         database.close()
 
 
-ON_POSTGRESQL = {"a job died eight hours ago", "a schedule's last three runs failed", "runs missed in an outage"} | {
+ON_POSTGRESQL = {
+    "a run hangs, and later ones give way",
+    "a job died eight hours ago",
+    "a schedule's last three runs failed",
+    "runs missed in an outage",
+} | {
     "schedules are off on every host",
     "a file that every tick refuses",
     "two files for twenty minutes",

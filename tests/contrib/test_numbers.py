@@ -326,12 +326,12 @@ def check_first_page(right: Select, browser: Browser, found: Sequence[str]) -> N
         there = ", ".join(text for text in strip if not text.startswith("0 ")) or "nothing was due"
         assert shown[name]["last 24 h"].endswith(f"by quarter-hours: {there}")
         lately = right.ledger(number)[:20]
-        at_work = [row for row in lately[:1] if right.outcome(row) == "running"]
-        newest = at_work or [row for row in lately if right.outcome(row) not in ("queued", "running")][:1]
-        ended = newest and not at_work
-        seconds = right.took_s(newest[0]) if ended else None
+        at_work = sorted((job for job in right.running if job.schedule == name), key=lambda job: job.started_at)
+        newest = [row for row in lately if right.outcome(row) not in ("queued", "running")][:1]
+        seconds = right.took_s(newest[0]) if newest and not at_work else None
         ran = "" if seconds is None else f", took {took(right.now, right.now + timedelta(seconds=seconds))}"
-        due = newest[0].last_for.isoformat(timespec="seconds") if newest else "none yet"
+        shown_at = [job.scheduled_for or job.started_at for job in at_work] or [row.last_for for row in newest]
+        due = shown_at[0].isoformat(timespec="seconds") if shown_at else "none yet"
         assert shown[name]["last"].endswith(f"{due} {ran}".strip()), (shown[name], newest)
         [stored] = [row for row in right.rows["schedules"] if row.name == name]
         if "paused" not in shown[name]["next"]:

@@ -46,6 +46,7 @@ def _facts(runs: Sequence[LatestRun]) -> ScheduleFacts:
         paused=None,
         runs=tuple(_run(each) for each in runs),
         durations=tuple(each for each in durations if each is not None),
+        running=_run(newest) if newest.status == Status.RUNNING else None,
     )
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from cronjobs.engine.store.schedule_runs import (
     LedgerRun,
     ScheduleRow,
+    longest_running,
     newest_runs,
     newest_triggered,
     schedule_rows,
@@ -64,16 +65,12 @@ class ScheduleFacts:
     runs: tuple[RunFacts, ...] = ()
     durations: tuple[timedelta, ...] = ()
     triggered: RunFacts | None = None
+    running: RunFacts | None = None  # the run, also a triggered one, that has been running for longest
 
     @property
     def last(self) -> RunFacts | None:
         """The run with the newest result, including triggered runs. Waiting and running ones have no result yet."""
         return newest_result(self.runs, self.triggered)
-
-    @property
-    def running(self) -> RunFacts | None:
-        """The newest run triggered by hand if it is running, else the newest run if it is running, else None."""
-        return newest_running(self.runs, self.triggered)
 
     @property
     def median(self) -> timedelta | None:
@@ -109,41 +106,39 @@ def newest_result(runs: Sequence[RunFacts], triggered: RunFacts | None) -> RunFa
     return max((each for each in (due, by_hand) if each is not None), key=lambda each: each.at, default=None)
 
 
-def newest_running(runs: Sequence[RunFacts], triggered: RunFacts | None) -> RunFacts | None:
-    newest = runs[0] if runs else None
-    return next((each for each in (triggered, newest) if each is not None and each.outcome == "running"), None)
-
-
 def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dict[int, ScheduleFacts]:
     """Map the ids of existing schedules to their facts. Each schedule costs about 200 index steps."""
     if not schedule_ids:
         return {}
     runs = newest_runs(connection, schedule_ids, LOOKED_AT)
-    by_hand = newest_triggered(connection, schedule_ids)
+    by_hand, running = newest_triggered(connection, schedule_ids), longest_running(connection, schedule_ids)
     return {
-        row.id: _facts(row, runs.get(row.id, []), by_hand.get(row.id))
+        row.id: _facts(row, runs.get(row.id, []), by_hand.get(row.id), running.get(row.id))
         for row in schedule_rows(connection, schedule_ids)
     }
 
 
 def last_runs(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
-    """Map each id to the schedule's running run, else to the run with the newest result. Runs by hand count, too."""
+    """Map each id to the schedule's longest running run, else to the run with the newest result.
+
+    Runs by hand count, too.
+    """
     found = {each: list(map(run_facts, rows)) for each, rows in newest_runs(connection, schedule_ids, STRIP).items()}
     by_hand = {each: run_facts(row) for each, row in newest_triggered(connection, schedule_ids).items()}
-    shown = {}
-    for each in found.keys() | by_hand:
-        its = (found.get(each, []), by_hand.get(each))
-        if run := newest_running(*its) or newest_result(*its):
-            shown[each] = run
-    return shown
+    results = {each: newest_result(found.get(each, []), by_hand.get(each)) for each in found.keys() | by_hand}
+    shown = {each: result for each, result in results.items() if result is not None}
+    return shown | {each: run_facts(row) for each, row in longest_running(connection, schedule_ids).items()}
 
 
-def _facts(schedule: ScheduleRow, rows: Sequence[LedgerRun], by_hand: LedgerRun | None) -> ScheduleFacts:
+def _facts(
+    schedule: ScheduleRow, rows: Sequence[LedgerRun], by_hand: LedgerRun | None, running: LedgerRun | None
+) -> ScheduleFacts:
     return ScheduleFacts(
         **vars(schedule),
         runs=tuple(run_facts(row) for row in rows[:STRIP]),
         durations=tuple(row.took for row in rows if row.status == "succeeded" and row.took is not None),
         triggered=None if by_hand is None else run_facts(by_hand),
+        running=None if running is None else run_facts(running),
     )
 
 

@@ -20,7 +20,7 @@ LOOKED_AT: Final = 200  # examine at most this many schedules
 
 @dataclass(frozen=True)
 class SlowRun:
-    """A schedule's newest run, which is or was slow. ``usual``: the median of its successful runs."""
+    """A schedule's running or newest run, which is or was slow. ``usual``: the median of its successful runs."""
 
     schedule: str
     job_id: int | None
@@ -36,7 +36,7 @@ def slow_runs(connection: Connection, now: datetime) -> list[SlowRun]:
 
 
 def slower_than_usual(schedules: Iterable[ScheduleFacts], now: datetime) -> list[SlowRun]:
-    """Return the schedules' newest runs that took longer than the 95th percentile and than TIMES_USUAL × the median."""
+    """Return the running and newest runs that took longer than the 95th percentile and TIMES_USUAL × the median."""
     found = []
     for schedule in schedules:
         run = schedule.running or schedule.last

@@ -140,6 +140,27 @@ def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> d
     }
 
 
+def longest_running(connection: Connection, schedule_ids: Collection[int]) -> dict[int, LedgerRun]:
+    """Return, by schedule id, the job of the schedule that has been running for longest.
+
+    Later occurrences may have been skipped or triggered since, so that job need not be among the newest runs.
+    """
+    rows = run(
+        connection,
+        f"""
+        SELECT s.id AS schedule_id, j.id, j.started_at, j.scheduled_for FROM {JOBS} j JOIN {SCHEDULES} s
+          ON s.name = j.schedule AND s.id {AMONG_IDS}
+        WHERE j.locked_until IS NOT NULL AND j.started_at IS NOT NULL ORDER BY j.started_at DESC""",
+        ids=sorted(schedule_ids),
+    )
+    return {
+        row.schedule_id: LedgerRun(
+            row.scheduled_for or row.started_at, "enqueued", row.id, "running", started_at=row.started_at
+        )
+        for row in rows
+    }
+
+
 def _number_of(detail: object) -> int | None:
     job_id = detail.get("job_id") if isinstance(detail, Mapping) else None
     return job_id if isinstance(job_id, int) else None

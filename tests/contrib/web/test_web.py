@@ -824,7 +824,7 @@ def test_the_last_result_is_dated_when_it_came_not_when_it_was_due(
 def test_a_run_at_work_is_dated_by_its_start_and_what_did_not_run_by_when_it_was_due(
     rows: Rows, browser: Browser
 ) -> None:
-    job = rows.job(status="running", run_at=ago(hours=6), started_at=ago(minutes=2), locked_by="web1:1:2:3", attempts=1)
+    job = rows.job(status="running", schedule="at-work", run_at=ago(hours=6), started_at=ago(minutes=2), attempts=1)
     rows.occurrence(rows.schedule("at-work"), ago(hours=6), job_id=job)
     rows.occurrence(rows.schedule("left-out"), ago(hours=6), "missed")
     words = browser.get("/").words

@@ -106,6 +106,7 @@ def test_facts_of_random_histories_are_what_python_finds_in_the_rows(database: D
         found = schedule_facts(connection, [*numbers, 10**9])
         assert schedule_facts(connection, []) == {}
         stored = {row.id: row for row in connection.execute(select(tables.schedules))}
+        jobs = [row for row in connection.execute(select(tables.jobs)) if row.status == "running"]
     assert found.keys() == set(numbers)
     for number in numbers:
         facts, (runs, durations) = found[number], world.expected(number)
@@ -114,7 +115,8 @@ def test_facts_of_random_histories_are_what_python_finds_in_the_rows(database: D
         assert list(facts.durations) == durations
         results = [each for each in runs if each[0] not in ("queued", "running")]
         assert (None if facts.last is None else tuple(vars(facts.last).values())) == (results[0] if results else None)
-        assert (facts.running is not None) == bool(runs and runs[0][0] == "running")
+        running = min((row for row in jobs if row.schedule == facts.name), key=lambda row: row.started_at, default=None)
+        assert (facts.running and facts.running.job_id) == (running and running.id)
         ordered = sorted(durations)
         if len(durations) < 20:
             assert (facts.median, facts.p95) == (None, None)
@@ -156,7 +158,7 @@ def test_the_last_run_of_a_schedule_can_be_one_that_a_person_triggered(database:
     trigger("nightly", 4, {"job_id": old, "force": True})
     trigger("nightly", 3, {"job_id": made, "force": True})
     trigger("never", 1, {"job_id": 10**9, "force": False})
-    trigger("other", 3, {"job_id": rows.job(status="running", **begun), "force": False})
+    trigger("other", 3, {"job_id": rows.job(status="running", schedule="other", **begun), "force": False})
     by_hand = RunFacts("succeeded", ago(hours=2), ago(hours=3), made, timedelta(hours=1))
     with database.read() as connection:
         found = schedule_facts(connection, [nightly, never, other])
