@@ -190,7 +190,7 @@ class JobAdmin(ReadOnlyAdmin):
     @admin.display(description="payload")
     def shown_payload(self, job: Any) -> str:
         if job.payload is None:
-            return "the payload cannot be read"
+            return "cannot be read"
         return _json(_configuration().shown_payload(job.job_type, job.payload, masking.keys_of_meta(job.meta)))
 
     @admin.display(description="meta")
