@@ -109,10 +109,10 @@ def orders(url: str) -> dict[int, str]:
 
 def test_every_block_of_the_page_is_executed_here() -> None:
     assert PAGE.counts() == {
-        "python": 16,
+        "python": 17,
         "console": 1,
         "sql": 2,
-    }  # four of "Look, cancel, move": test_page_enqueue_look.py
+    }  # four of "Look, cancel, move": test_page_enqueue_look.py; "# fetching.py": test_page_enqueue_batch.py
     assert PAGE.dead_links() == []
 
 

@@ -80,13 +80,15 @@ def web_server(act: Callable[[Call], Answer] = WebServer.act) -> Iterator[WebSer
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            answer = web.take(Call(self.path, dict(self.headers), json.loads(body)))
-            if answer is not None:
-                self._say(*answer)
+            self._take(Call(self.path, dict(self.headers), json.loads(body)))
 
         def do_GET(self) -> None:
-            web.calls.append(Call(self.path, dict(self.headers), None))
-            self._say(200, {}, {})
+            self._take(Call(self.path, dict(self.headers), None))
+
+        def _take(self, call: Call) -> None:
+            answer = web.take(call)
+            if answer is not None:
+                self._say(*answer)
 
         def _say(self, status: int, headers: dict[str, str], body: dict[str, Any]) -> None:
             try:
