@@ -70,6 +70,26 @@ def test_what_a_handler_raises_decides_as_the_table_says(tmp_path: Path) -> None
         assert abs(waits - delay) < timedelta(seconds=2)
 
 
+@pytest.mark.slow
+def test_a_result_that_cannot_be_stored_is_dropped_and_only_shown(tmp_path: Path) -> None:
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/cronjobs.db")
+    values = {"date": "datetime.now()", "money": "Decimal(1)", "long": "'x' * 262_145"}
+    handlers = "".join(
+        f"\n@job('{name}')\ndef {name}():\n    return {{'v': {value}}}\n" for name, value in values.items()
+    )
+    imports = "from datetime import datetime\nfrom decimal import Decimal\nfrom cronjobs import job\n"
+    project.write("log: tick.log\n", handlers=imports + handlers)
+    for name in values:
+        assert project.run("enqueue", name).code == 0
+    answer = project.run("run-due")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    for job in project.jobs():
+        assert (job["status"], job["result"]) == ("succeeded", None)
+        for said in (project.run("explain", str(job["id"])).out, project.run("jobs", "show", str(job["id"])).out):
+            assert "the result was not kept" in " ".join(said.split())
+    assert (tmp_path / "tick.log").read_text().count("the result was not kept") == 3
+
+
 def test_the_figures_of_the_text_are_those_of_the_code() -> None:
     text = " ".join(PAGE.text.split())
     policy = RetryPolicy()
