@@ -30,6 +30,9 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], *, effect: Eff
 
     Calls ``effect.did_nothing()`` if the answer says so. After a 5xx or no answer, the effect stays unknown. This
     connects once and does not retry, so the effect may be a ``single_call``.
+
+    RetryLater uses a try, so a receiver that never recovers ends the job. If its 429s alone may use up the tries, raise
+    Snooze for them, with a limit of your own: see "A 429 with Retry-After" in docs/explanation/failure.md.
     """
     request = Request(url, json.dumps(body, sort_keys=True).encode(), {"Content-Type": "application/json"} | headers)
     try:

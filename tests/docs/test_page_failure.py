@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from support.pages import Page
 from support.project import Project
 
-from cronjobs import RetryPolicy
+from cronjobs import RetryLater, RetryPolicy, Snooze
 from cronjobs.engine.config.settings import RunSettings
+from cronjobs.engine.jobs import registry
 from cronjobs.engine.rules.retry import backoff
+from cronjobs.testing import context
 
 PAGE = Page("docs/explanation/failure.md")
 
@@ -68,6 +73,28 @@ def test_what_a_handler_raises_decides_as_the_table_says(tmp_path: Path) -> None
     for name, delay in (("later", timedelta(seconds=90)), ("snooze", timedelta(minutes=10))):
         waits = jobs[name]["run_at"] - ended[jobs[name]["id"]]["finished_at"]
         assert abs(waits - delay) < timedelta(seconds=2)
+
+
+class Busy:
+    """An API that answers 429."""
+
+    status = 429
+    headers: ClassVar = {"Retry-After": "7"}
+
+    def get(self, *_: object, **__: object) -> Busy:
+        return self
+
+
+def test_a_429_snoozes_without_a_try_fifty_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setitem(sys.modules, "shop", SimpleNamespace(api=Busy()))
+    names: dict[str, Any] = {"__name__": "fetching"}
+    exec(compile(PAGE.block("python", "Retry-After"), PAGE.path, "exec", dont_inherit=True), names)
+    with pytest.raises(Snooze) as snoozed:
+        names["fetch"](context(attempt=50), customer=1)
+    assert snoozed.value.until == 7
+    with pytest.raises(RetryLater, match="still 429 after 50 attempts"):
+        names["fetch"](context(attempt=51), customer=1)
 
 
 @pytest.mark.slow
