@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from datetime import UTC, datetime
 from email.message import Message
 from email.utils import parsedate_to_datetime
@@ -25,8 +26,18 @@ class NoRedirects(HTTPRedirectHandler):
         return None
 
 
-def post(url: str, body: dict[str, Any], headers: dict[str, str], *, effect: Effect, timeout_s: float) -> bytes:
-    """POST *body* as JSON and return the body of a 2xx answer. Raise RetryLater or GiveUp for anything else.
+def post(
+    url: str,
+    body: dict[str, Any],
+    headers: dict[str, str],
+    *,
+    effect: Effect,
+    timeout_s: float,
+    also: Collection[int] = (),
+) -> tuple[int, bytes]:
+    """POST *body* as JSON and return status and body of an answer that is 2xx or in *also*.
+
+    Of a body in *also*, return the first 200 bytes. Raise RetryLater or GiveUp for anything else.
 
     Calls ``effect.did_nothing()`` if the answer says so. After a 5xx or no answer, the effect stays unknown. This
     connects once and does not retry, so the effect may be a ``single_call``.
@@ -37,10 +48,13 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], *, effect: Eff
     request = Request(url, json.dumps(body, sort_keys=True).encode(), {"Content-Type": "application/json"} | headers)
     try:
         with build_opener(NoRedirects).open(request, timeout=timeout_s) as answer:
-            return bytes(answer.read())
+            return answer.status, answer.read()
     except HTTPError as refusal:
         with refusal:
-            said = f"{url} said {refusal.code}: {refusal.read(200).decode(errors='replace')}"
+            start = refusal.read(200)
+        if refusal.code in also:
+            return refusal.code, start
+        said = f"{url} said {refusal.code}: {start.decode(errors='replace')}"
         later = refusal.code >= 500 or refusal.code in LATER
         if not later or refusal.code in DID_NOTHING:
             effect.did_nothing()

@@ -11,6 +11,7 @@ from http_post import post
 
 from cronjobs import Context, RetryPolicy, job
 
+DECLINED = 402
 RETRY = RetryPolicy(delays=["10s", "1m", "5m", "15m", "30m"], max_attempts=15)
 # A provider forgets a key after some time, often 24 hours. From then on, "again" would charge a second time.
 PROVIDER_REMEMBERS = timedelta(hours=20)
@@ -28,6 +29,10 @@ def charge(ctx: Context, payment_id: int, cents: int, currency: str, source: str
         if not effect.done:
             asked = {"amount": cents, "currency": currency, "source": source, "reference": str(payment_id)}
             url, headers = f"{os.environ['PAYMENT_URL']}/charges", {"Idempotency-Key": effect.key}
-            answer = post(url, asked, headers, effect=effect, timeout_s=ctx.remaining_s)
-            effect.result = {"charge_id": json.loads(answer)["id"]}
+            status, answer = post(url, asked, headers, effect=effect, timeout_s=ctx.remaining_s, also={DECLINED})
+            # A result, since a dead job means that a person must act. The app offers the customer another card.
+            if status == DECLINED:
+                effect.result = {"declined": answer.decode(errors="replace")}
+            else:
+                effect.result = {"charge_id": json.loads(answer)["id"]}
     return effect.result or {"charge_id": "settled by hand"}

@@ -337,10 +337,13 @@ def test_a_payment_whose_amount_changed_under_its_key_ends_instead_of_charging(
 
 
 @ON_SQLITE
-def test_a_declined_card_ends_the_payment_and_another_one_is_another_payment(payment: Work, bank: WebServer) -> None:
+def test_a_declined_card_is_the_payments_result_and_another_one_is_another_payment(
+    payment: Work, bank: WebServer
+) -> None:
     bank.answers = [(402, {}, {"error": "card declined"})]
-    with pytest.raises(GiveUp, match="card declined"):
-        payment.attempt()
+    declined = {"declined": '{"error": "card declined"}'}
+    assert payment.attempt() == payment.attempt() == declined
+    assert payment.states() == {"charge:9": "recorded"}
     payment.payload |= {"payment_id": 10, "source": "card_2"}
     payment.attempt()
     assert [call.headers["Idempotency-Key"] for call in bank.calls] == ["charge:9", "charge:10"]
