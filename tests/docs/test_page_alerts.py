@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+from support.commands import until
 from support.inboxes import Web
 from support.inboxes import web as web
 from support.pages import Page
+from support.postgres import PostgresServer
 from support.ticking import Project, cli
 
 from cronjobs.engine.config.load import load
@@ -103,3 +106,28 @@ def test_a_channel_that_ignores_deaths_hears_of_the_types_with_a_threshold(proje
     project.add("shop.pay")
     assert project.tick().wait() == 1
     assert [each["finding"] for sent in web.messages for each in sent["findings"]] == ["threshold:payments"]
+
+
+@pytest.mark.slow
+def test_an_outage_within_one_tick_is_printed_and_the_next_tick_alerts(
+    postgres_project: Project, postgres_server: PostgresServer, web: Web
+) -> None:
+    project, name = postgres_project, postgres_project.url.rpartition("/")[2]
+    project.configure(f'alerts:\n  channels:\n    hook: {{webhook: {{url: "{web.url}"}}}}\n')
+    project.tick()
+    project.add("t.gated", timeout_s=2)
+    tick = project.start("--budget", "8s")
+    until(lambda: bool(project.effects("start")))
+    postgres_server.execute(
+        f"ALTER DATABASE {name} ALLOW_CONNECTIONS false",
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'",
+    )
+    project.open()
+    try:
+        assert tick.wait() == 4
+        assert "database.trouble" in tick.stderr
+        assert web.messages == []
+        assert project.tick().wait() == 4
+    finally:
+        postgres_server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    assert ["cannot be reached" in sent["note"] for sent in web.messages] == [True]
