@@ -64,7 +64,7 @@ def commands() -> list[tuple[list[str], str]]:
 
 
 def test_its_commands_say_what_they_are_shown_to_say(two_run: Project) -> None:
-    assert len(commands()) == 6
+    assert len(commands()) == 7
     for command, said in commands():
         answer = two_run.call(*command)
         assert said in " ".join((answer.out + answer.err).split()), command
