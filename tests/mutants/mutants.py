@@ -637,6 +637,13 @@ MUTANTS = (
         ("tests/engine/database/test_encodings.py", "tests/engine/database/test_sizes.py"),
     ),
     Mutant(
+        "a row that another runner has leased since is read as ours",
+        "cronjobs/engine/store/job_rows.py",
+        "WHERE j.id = :id AND j.locked_by = :locked_by",
+        "WHERE j.id = :id AND :locked_by = :locked_by",
+        ("tests/engine/database/test_unread_rows.py",),
+    ),
+    Mutant(
         "after two dead ticks rows are claimed together again",
         "cronjobs/engine/tick/loop.py",
         "WARY_ROWS if self.signs.deaths == 1 else math.inf",

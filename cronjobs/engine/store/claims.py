@@ -533,5 +533,6 @@ def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> 
     leased = f"{_LEASED_TO} AND NOT {_IS_UNREAD} ORDER BY j.priority, j.run_at, j.id"
     if warily:
         ids = run(connection, f"SELECT j.id {leased}", locked_by=locked_by).scalars().all()
-        return [fetch_by_itself(connection, id_) for id_ in ids]
+        fetched = (fetch_by_itself(connection, id_, locked_by) for id_ in ids)
+        return [job for job in fetched if job is not None]
     return jobs_from(run(connection, f"SELECT {FACTS} {leased}", locked_by=locked_by).all())

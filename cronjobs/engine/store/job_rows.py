@@ -101,19 +101,23 @@ def _fault(name: str, value: Any) -> BadJson | None:
     return None
 
 
-_BY_ID: Final = f"FROM {JOBS} j WHERE j.id = :id"
+_IF_LEASED: Final = f"FROM {JOBS} j WHERE j.id = :id AND j.locked_by = :locked_by"
 _TOO_MUCH: Final = ("57014", "53200")  # query_canceled: it took too long; out_of_memory
 
 
-def fetch_by_itself(connection: Connection, job_id: int) -> Job:
-    """Fetch one job in a savepoint. If its row cannot be read, return what is needed to end the job.
+def fetch_by_itself(connection: Connection, job_id: int, locked_by: str) -> Job | None:
+    """Fetch one job in a savepoint, or return None if the job is no longer leased to *locked_by*.
 
+    If the row cannot be read, return what is needed to end the job. The condition is part of the statement, because an
+    earlier statement of the same transaction may have seen an older row: whoever runs the job by then has the lease.
     Raises DBAPIError or MemoryError if reading took too much time or memory: a later try may succeed.
     """
     try:
         with connection.begin_nested():
-            return job_from(run(connection, f"SELECT {FACTS} {_BY_ID}", id=job_id).one())
+            row = run(connection, f"SELECT {FACTS} {_IF_LEASED}", id=job_id, locked_by=locked_by).one_or_none()
+            return None if row is None else job_from(row)
     except DBAPIError as error:
         if is_lost(error) or getattr(error.orig, "sqlstate", None) in _TOO_MUCH:
             raise
-        return job_from(run(connection, f"SELECT {FACTS_UNREAD} {_BY_ID}", id=job_id).one())
+        row = run(connection, f"SELECT {FACTS_UNREAD} {_IF_LEASED}", id=job_id, locked_by=locked_by).one_or_none()
+        return None if row is None else job_from(row)

@@ -457,7 +457,7 @@ class Writer:
                 if not claims.note_read(connection, job_id, self.locked_by):
                     return None
                 fetching = True
-                job = fetch_by_itself(connection, job_id)
+                job = fetch_by_itself(connection, job_id, self.locked_by)
                 fetching = False
             return job
 

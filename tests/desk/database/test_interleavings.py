@@ -208,7 +208,7 @@ def claim(world: World, database: Database, *, limits: bool = True, warily: bool
     world.seen.claimed += [(job.id, job.attempt) for job in found.jobs]
     for job_id in found.unread:
         with database.write(patience=5) as connection:
-            job = fetch_by_itself(connection, job_id) if claims.note_read(connection, job_id, HERE) else None
+            job = fetch_by_itself(connection, job_id, HERE) if claims.note_read(connection, job_id, HERE) else None
         if job is not None:
             world.seen.claimed.append((job.id, job.attempt))
 

@@ -269,7 +269,7 @@ def test_a_row_whose_reading_ends_the_connection_is_read_once_in_a_tick_and_dead
     real, reads = sql.run, Counter[int]()
 
     def run(connection: Connection, statement: str, **values: Any) -> Any:
-        if statement == f"SELECT {job_rows.FACTS} {job_rows._BY_ID}" and values["id"] == 1:
+        if statement == f"SELECT {job_rows.FACTS} {job_rows._IF_LEASED}" and values["id"] == 1:
             reads[1] += 1
             end_session_of(connection, postgres_migrated)
         return real(connection, statement, **values)
@@ -432,3 +432,40 @@ def test_a_tick_that_was_killed_does_not_slow_down_all_of_the_next_one(
     assert claims_alone(database_url, clock, monkeypatch) == alone
     assert set(ran.values()) == {1}
     assert len(ran) == 2 * turns.WARY_ROWS
+
+
+CHANGES = {
+    "another runner has the job": "UPDATE cronjobs_jobs SET locked_by = 'other', attempts = attempts + 1 WHERE id = 1",
+    "its lease ended": "UPDATE cronjobs_jobs SET status = 'queued', locked_by = NULL, locked_until = NULL WHERE id = 1",
+    "it was deleted": "DELETE FROM cronjobs_jobs WHERE id = 1",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("unreadable", [False, True])
+def test_no_lease_is_taken_for_ours_that_changed_while_the_rows_were_read_one_by_one(
+    postgres_migrated: str, monkeypatch: pytest.MonkeyPatch, change: str, unreadable: bool
+) -> None:
+    """In READ COMMITTED, each statement sees what other sessions have committed by then."""
+    put(postgres_migrated, 0)
+    leased = "status = 'running', locked_by = 'us', locked_until = now() + interval '1 min', attempts = 1"
+    with opened(postgres_migrated) as database:
+        with database.write() as connection:
+            connection.execute(text(f"UPDATE cronjobs_jobs SET {leased} WHERE id IN (1, 2)"))
+        real = Connection.begin_nested
+        changed = [False]
+
+        def begin_nested(connection: Connection) -> Any:
+            if not changed[0]:
+                changed[0] = True
+                with database.write() as other:
+                    other.execute(text(CHANGES[change]))
+            return real(connection)
+
+        monkeypatch.setattr(Connection, "begin_nested", begin_nested)
+        if unreadable:
+            facts = job_rows.FACTS.replace("j.payload", "CAST(1 / (j.id - j.id) AS text)::jsonb", 1)
+            monkeypatch.setattr(job_rows, "FACTS", facts)
+        with database.write() as connection:
+            assert [job.id for job in claims.held_by(connection, "us", warily=True)] == [2]
+        assert changed == [True]
