@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from cronjobs.desk.insight.finding import Finding
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.database.address import parse_url
-from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.address import Address, parse_url
+from cronjobs.engine.database.connection import Database, as_database_error
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.meta import require_schema
 
@@ -81,12 +82,16 @@ def _reading(connection: Any, settings: Settings) -> Iterator[Connection]:
         address = parse_url(settings.database, settings.schema)
         with closing(Database(address, connections=1)) as database, database.read() as own:
             yield own
-    elif isinstance(connection, Engine):
-        with connection.connect() as own:
-            yield own
-    else:
-        found = connection if isinstance(connection, Connection) else _of_session(connection)
-        yield found
+        return
+    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection  # a Session's
+    try:
+        if isinstance(connection, Engine):
+            with connection.connect() as own:
+                yield own
+        else:
+            yield connection if isinstance(connection, Connection) else _of_session(connection)
+    except DBAPIError as error:
+        raise as_database_error(Address(bind.engine.url, settings.schema), error) from None
 
 
 def _of_session(session: Any) -> Connection:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 from support.lookingrows import NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
@@ -18,6 +19,7 @@ import cronjobs as api
 from cronjobs.desk.insight.finding import Finding, Severity
 from cronjobs.desk.insight.findings import acknowledged
 from cronjobs.engine.store.acks import StoredAck
+from cronjobs.errors import DatabaseError
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
@@ -158,3 +160,11 @@ def test_its_answer_is_json_for_a_health_endpoint(cronjobs: Cronjobs, database_u
 def test_it_takes_no_other_object() -> None:
     with pytest.raises(TypeError, match=r"SQLAlchemy Connection, Session or Engine, not builtins.dict"):
         api.health({})
+
+
+@pytest.mark.parametrize("kind", [Engine, Session])
+def test_health_without_a_server_raises_what_it_promises(tmp_path: Path, kind: type) -> None:
+    nowhere = create_engine(f"postgresql+psycopg://shop:hunter22@/shop?host={tmp_path}")
+    with pytest.raises(DatabaseError, match="cannot be reached") as refusal:
+        api.health(nowhere if kind is Engine else Session(nowhere))
+    assert "hunter22" not in str(refusal.value)
