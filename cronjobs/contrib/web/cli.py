@@ -78,7 +78,8 @@ def web(
             where = one_line(f"{host}:{port}", 100)
             raise CronjobsError(f"cannot listen on {where}: {error.strerror or error}") from None
         served = f"[{host}]" if ":" in host else host
-        access.hosts = [f"{served}:{server.port}".lower(), *names]
+        local = [f"localhost:{server.port}"] if is_loopback(host) else []  # no other site can have this name
+        access.hosts = [f"{served}:{server.port}".lower(), *local, *names]
         access.cookie = f"cronjobs_{server.port}"  # browsers share cookies between all ports of a host
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:

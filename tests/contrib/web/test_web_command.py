@@ -79,6 +79,7 @@ def test_the_printed_link_opens_the_pages_and_a_click_on_retry_retries(project: 
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?once=[\w-]{40,}", served.link)
         assert served.ask("GET", "/")[0] == 401
         assert served.ask("GET", "/", Host="evil.example")[0] == 421
+        assert served.ask("GET", "/", Host=f"localhost:{urlsplit(served.link).port}")[0] == 401
         served.log_in()
         status, page = served.ask("GET", f"/jobs/{job_id}")
         assert status == 200
