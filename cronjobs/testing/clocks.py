@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from cronjobs.clock import SYSTEM
+from cronjobs.model import duration
 
 
 class FakeClock:
@@ -29,9 +30,12 @@ class FakeClock:
     def stands_at(self) -> datetime | None:
         return self._now
 
-    def advance(self, by: timedelta) -> datetime:
-        """Advance the clock by *by*, and return the new time. If *by* is negative, only the wall clock is set back."""
-        return self.set(self.now() + by)
+    def advance(self, by: timedelta | str | float) -> datetime:
+        """Advance the clock by *by* ("10m", seconds or a timedelta), and return the new time.
+
+        A negative timedelta sets back the wall clock alone.
+        """
+        return self.set(self.now() + (by if isinstance(by, timedelta) else duration(by)))
 
     def set(self, instant: datetime) -> datetime:
         instant = _utc(instant)

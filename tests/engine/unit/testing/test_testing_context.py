@@ -69,8 +69,12 @@ def test_a_handler_is_asked_to_stop(given: dict[str, Any], reason: str) -> None:
 def test_time_passes_when_the_test_says_so() -> None:
     clock = FakeClock(datetime(2026, 3, 2, tzinfo=UTC))
     ctx = context(remaining="10s", clock=clock)
-    clock.advance(timedelta(seconds=11))
+    clock.advance(timedelta(seconds=9))  # real time passes as well
+    assert 0 < ctx.remaining_s <= 1
+    clock.advance("1s")
     assert ctx.remaining_s == 0
+    assert clock.advance(60) == datetime(2026, 3, 2, 0, 1, 10, tzinfo=UTC)
+    assert clock.advance(timedelta(hours=-1)) == datetime(2026, 3, 1, 23, 1, 10, tzinfo=UTC)
 
 
 def test_an_effect_that_was_done_is_not_done_again() -> None:
