@@ -196,8 +196,8 @@ class DatabaseBusy(TransientTrouble):
 
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
-            f"database {url} was locked by another process for {waited_s:.1f}s: "
-            "find the program that holds a transaction open on it"
+            f"database {url} was locked by another connection for {waited_s:.1f}s: "
+            "find what holds a transaction open on it, perhaps the handler itself"
         )
 
 

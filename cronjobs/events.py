@@ -266,7 +266,7 @@ def unresolved(job_type: str, waiting: int) -> Event:
 
 
 def unknown_type(job_type: str, schedules: list[str]) -> Event:
-    why = "no host knows this job type, so its jobs wait; perhaps the handler was renamed or misspelt"
+    why = "no host knows this job type, so its jobs wait: was the handler renamed, or can its module not be imported?"
     return Event("jobs.unknown_type", {"job_type": job_type, "schedules": schedules or None, "error": why}, ERROR)
 
 
@@ -485,6 +485,8 @@ def json_line(event: Event, at: datetime) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, bool | int | float):
         return str(value)
+    if isinstance(value, dict):
+        value = json.dumps(value, default=str, ensure_ascii=False)
     text = one_line(", ".join(map(str, value)) if isinstance(value, list) else str(value), VALUE_LIMIT)
     if text and all(character.isalnum() or character in "._:/+-@*" for character in text):
         return text
