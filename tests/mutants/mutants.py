@@ -63,6 +63,7 @@ ALERTS = "tests/contrib/alerts/test_alerts_races.py"
 ALERT = "tests/contrib/alerts/test_alerts.py"
 PROCESS_ALERTS = "tests/contrib/alerts/test_alerts_sent.py"
 TRUST, TRUST_RULES = "cronjobs/engine/config/trust.py", "tests/desk/process/test_trust.py"
+TAKEN_OVER = "tests/engine/database/test_tick.py::test_schedules_that_are_taken_over_from_cron_begin_at_that_tick"
 TAKE_OVER = "tests/contrib/take_over/test_take_over.py"
 SHAPES = "tests/engine/database/test_enqueue_shapes.py"
 CRASHES = "tests/engine/process/test_crashes.py"
@@ -1729,6 +1730,27 @@ MUTANTS = (
         "IF state IN ('queued', 'failed') THEN\n            UPDATE cronjobs_jobs j SET run_at = due",
         "IF state IN ('queued', 'failed', 'running') THEN\n            UPDATE cronjobs_jobs j SET run_at = due",
         (APP_CHANGES,),
+    ),
+    Mutant(
+        "a second swap runs again what cron has run",
+        "cronjobs/engine/tick/tick.py",
+        "                self.try_part(self.firing.take_over)\n",
+        "                self.taken_over = ()\n",
+        (TAKEN_OVER,),
+    ),
+    Mutant(
+        "a tick fires schedules that it could not take over from cron",
+        "cronjobs/engine/tick/tick.py",
+        "            if self.fire_schedules and not self.taken_over:\n",
+        "            if self.fire_schedules:\n",
+        ("tests/engine/database/test_tick.py::test_nothing_fires_while_a_schedule_that_is_taken_over_cannot_begin",),
+    ),
+    Mutant(
+        "swap does not name the schedules that it takes over",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "trial(wanted, environment, force, taken)",
+        "trial(wanted, environment, force)",
+        (TAKE_OVER,),
     ),
     Mutant(
         "a line whose command was changed since is swapped",

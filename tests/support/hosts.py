@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,9 @@ class Host:
         self.settings = replace(self.settings, **fields)
         return self.settings
 
-    def tick(self, budget_s: float = 50, fire_schedules: bool = True, **limits: Any) -> Result:
+    def tick(
+        self, budget_s: float = 50, fire_schedules: bool = True, taken_over: Sequence[str] = (), **limits: Any
+    ) -> Result:
         here = Identity.here()
         began = SYSTEM.monotonic()
         clock = self.clock
@@ -57,6 +60,7 @@ class Host:
             emit=self.events.append,
             limits=TickFilter(**limits),
             fire_schedules=fire_schedules,
+            taken_over=taken_over,
         ).run()
 
     def said(self, name: str) -> list[events.Event]:

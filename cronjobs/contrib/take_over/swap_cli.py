@@ -58,11 +58,17 @@ def swap(
     else:
         minute = _early_in_a_minute()
         environment = host.environment(new, wanted.file)
-        tick = trial(wanted, environment, force)
+        taken = [pair.schedule.name for pair in pairs if pair.schedule and pair.same_command]
+        tick = trial(wanted, environment, force, taken)
         write(old, new)
         way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"  # works from any folder
         echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; to go back: {way_back}")
         print_tick(tick)
+        if not tick.works:
+            complain(
+                "if a swap before this one was restored, the first tick that works may run again what cron ran in the "
+                "last minutes"
+            )
         print_mail_target(environment, new, wanted)
         if _minute(SYSTEM.now()) != minute:
             complain("the trial tick lasted into the next minute: lines due in that minute may have run twice")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -248,10 +249,15 @@ def write(old: str, new: str) -> None:
         complain(f"the previous crontab: {copy}")
 
 
-def trial(wanted: CrontabArgs, environment: dict[str, str], force: bool) -> host.BareTick:
-    """Run one tick in cron's environment. Raises TrialTickFailed if it fails, unless *force*."""
+def trial(
+    wanted: CrontabArgs, environment: dict[str, str], force: bool, taken_over: Collection[str] = ()
+) -> host.BareTick:
+    """Run one tick in cron's environment. Raises TrialTickFailed if it fails, unless *force*.
+
+    *taken_over*: see ``host.bare_tick``.
+    """
     complain("running one tick in cron's environment …")
-    tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit)
+    tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit, taken_over=taken_over)
     if not tick.works and not force:
         raise host.TrialTickFailed(tick)
     return tick

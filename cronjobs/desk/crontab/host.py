@@ -8,7 +8,7 @@ import pwd
 import re
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +17,7 @@ from typing import Any
 
 from cronjobs.desk.crontab.block import CrontabError, command, indented, text_of, unescaped, unquoted
 from cronjobs.desk.crontab.lines import Cron, settings_above
+from cronjobs.engine.run_due.options import TAKES_OVER
 from cronjobs.errors import CronjobsError
 from cronjobs.model import rough
 from cronjobs.text import visible
@@ -113,16 +114,24 @@ class BareTick:
         return self.reported and self.code in (0, 1)  # 1: a job died, but the tick itself worked
 
 
-def bare_tick(config: Path, interpreter: Path, environment: Mapping[str, str], *, limit: timedelta) -> BareTick:
+def bare_tick(
+    config: Path,
+    interpreter: Path,
+    environment: Mapping[str, str],
+    *,
+    limit: timedelta,
+    taken_over: Collection[str] = (),
+) -> BareTick:
     """Run the block's exact command as cron would: cron's shell, environment and folder, no terminal, a new session.
 
     This is a real tick, so due jobs run. Only ``--json`` is added to the command. After *limit* the process is killed.
+    The schedules *taken_over* begin with this tick: what was due before is not made up for, because cron ran it.
     """
     line = unescaped(command(config, interpreter)) + " --json"
     try:
         process = subprocess.Popen(
             [environment["SHELL"], "-c", line],
-            env=dict(environment),
+            env=dict(environment) | ({TAKES_OVER: " ".join(taken_over)} if taken_over else {}),
             cwd=environment["HOME"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -42,7 +42,7 @@ from cronjobs.text import one_line
 
 OCCURRENCE_VERDICTS: Final = {
     "enqueued": "the schedule enqueued a job for it",
-    "skipped": "a job of the schedule was still unfinished (overlap), or the queue was full",
+    "skipped": "a job of the schedule was still unfinished (overlap), the queue was full, or cron still ran the line",
     "missed": "no tick ran in time, and catch_up: excluded the late run",
     "coalesced": "one run was made for several occurrences, this one included",
     "paused": "the schedule, or everything, was paused with --skip",

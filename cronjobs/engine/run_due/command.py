@@ -21,7 +21,7 @@ from cronjobs.engine.host.forks import keep_streams_from_copies
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.run_due.cron_mail import CronMail, as_object, summary
 from cronjobs.engine.run_due.options import SHOWS_PROGRESS, TickOptions
-from cronjobs.engine.run_due.settings import fires_schedules, tick_settings
+from cronjobs.engine.run_due.settings import fires_schedules, taken_over, tick_settings
 from cronjobs.engine.tick import deadline
 from cronjobs.engine.tick.tick import Tick
 from cronjobs.errors import CronjobsError
@@ -79,6 +79,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             code_at_fault=mail.code_at_fault(),
             kept_from_starting=mail.kept_from_starting(),
             fire_schedules=fires,
+            taken_over=taken_over(settings),
             start=armed.start,
             spool=spool,
         )

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 from cronjobs.engine.probe.state_files import spool_address
 from cronjobs.engine.tick.result import TickFilter
 
+TAKES_OVER: Final = "CRONJOBS_TAKES_OVER"  # set by crontab swap for its trial tick: names of schedules
 SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"  # set by dev for its ticks, which then report progress
 
 

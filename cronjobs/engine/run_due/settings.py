@@ -9,7 +9,7 @@ from datetime import timedelta
 from cronjobs.engine.command.settings import read_settings
 from cronjobs.engine.config import trust
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.run_due.options import TickOptions
+from cronjobs.engine.run_due.options import TAKES_OVER, TickOptions
 from cronjobs.errors import UsageError
 from cronjobs.model import duration
 
@@ -35,6 +35,11 @@ def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
         settings = replace(settings, run=replace(settings.run, workers=given.workers))
     trust.require(settings, os.environ, programs=True)
     return settings, budget
+
+
+def taken_over(settings: Settings) -> list[str]:
+    """Return the schedules that this trial tick of ``crontab swap`` takes over from cron. Normally there are none."""
+    return [name for name in os.environ.pop(TAKES_OVER, "").split() if name in settings.schedules]
 
 
 def fires_schedules() -> bool:

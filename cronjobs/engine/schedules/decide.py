@@ -6,17 +6,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
+from typing import Final
 
 from cronjobs import events
 from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.rules.capacity import Cap, admit
 from cronjobs.engine.rules.occurrences import Busy, OccurrenceDecision, Range, not_made_up_reason, overlap
 from cronjobs.engine.schedules.pauses import owed_by, pauses_of
-from cronjobs.engine.schedules.planning import MICROSECOND, HeldOccurrences, Part, Piece, cut, occurrences, read, settle
+from cronjobs.engine.schedules.planning import (
+    MICROSECOND,
+    HeldOccurrences,
+    Part,
+    Pause,
+    Piece,
+    cut,
+    occurrences,
+    read,
+    settle,
+)
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule
 from cronjobs.masking import as_meta
+
+CRON_RAN: Final = 'cron still ran this line: "cronjobs crontab swap" had not taken it over yet'
 
 
 @dataclass(frozen=True)
@@ -41,11 +54,11 @@ class Due:
     held: tuple[HeldOccurrences, ...] = ()
 
 
-def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) -> Due | None:
+def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False, also: Sequence[Pause] = ()) -> Due | None:
     """Plan a schedule's occurrences up to *now*. Return None if there is nothing to write.
 
     If *leaving*, the schedule's definition is about to end. Occurrences that a pause holds back then become a piece,
-    which is settled when the pause ends.
+    which is settled when the pause ends. *also* are pauses that the database does not have.
     """
     if stored.seen_until - now > FUTURE_WATERMARK:
         return _ahead(stored, now)
@@ -56,7 +69,7 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
         owed = owed_by(stored)
     except ValueError as error:
         owed, unread = owed_by(replace(stored, owed=None)), str(error)
-    plan = settle(owed, pauses_of(stored), now, leaving=leaving)
+    plan = settle(owed, [*pauses_of(stored), *also], now, leaving=leaving)
     if plan is None:
         return None
     # A newer version or a person wrote an unreadable definition. Keep it, so that nothing is lost once it can be read.
@@ -76,6 +89,15 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False) ->
         pieces=None if unread else plan.pieces,
         held=plan.held,
     )
+
+
+def plan_taking_over(stored: StoredSchedule, now: datetime) -> Due | None:
+    """Plan a schedule that begins at *now*, because cron ran its crontab line until then: skip what was due before.
+
+    What earlier definitions owe stays owed.
+    """
+    cron_ran = Pause(stored.seen_until, None, skip=True, said=CRON_RAN)
+    return plan_for(stored, now, leaving=True, also=[cron_ran])
 
 
 def _ahead(stored: StoredSchedule, now: datetime) -> Due:

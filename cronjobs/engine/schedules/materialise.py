@@ -18,7 +18,7 @@ from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.schedules.chunks import CHUNK, PAUSES_S, ChunkWriter, chunks
-from cronjobs.engine.schedules.decide import Due, ScheduleState, decide_all, plan_for, wants_room
+from cronjobs.engine.schedules.decide import Due, ScheduleState, decide_all, plan_for, plan_taking_over, wants_room
 from cronjobs.engine.schedules.planning import joined, read, stored_pieces
 from cronjobs.engine.schedules.wrong_clock import undo
 from cronjobs.engine.store import schedules as store
@@ -27,6 +27,7 @@ from cronjobs.engine.store.job_types import REMEMBERED, runnable_types
 from cronjobs.engine.store.overlap import busy_schedules
 from cronjobs.engine.store.queues import Room, locked_room
 from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule, Watermark
+from cronjobs.engine.store.sql import database_now
 
 
 @dataclass
@@ -77,6 +78,34 @@ def materialise(
     if settling.in_parts.trouble is not None:
         raise settling.in_parts.trouble
     return done
+
+
+def take_over(
+    database: Database,
+    emit: Callable[[events.Event], None],
+    names: Collection[str],
+    *,
+    before_writing: Callable[[Connection], int | None] = lambda _: None,
+    go_on: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Let the schedules *names* begin now: skip what was due before, because cron ran it.
+
+    Return False if other sessions held some of them, or if time ran out. The call is safe to repeat.
+    """
+    for _ in range(3):
+        settling = Settling(database, emit, before_writing, go_on, REMEMBERED)
+        with database.read() as connection:
+            stored = [each for each in store.all_schedules(connection) if each.name in names]
+            now = database_now(connection)
+        active = [each for each in stored if each.status == "active"]
+        planned = [found for schedule in active if (found := plan_taking_over(schedule, now)) is not None]
+        settling.settle([found for found in planned if not found.unreadable], now)
+        settling.settle_held()
+        if settling.in_parts.trouble is not None:
+            raise settling.in_parts.trouble
+        if not (settling.set_right or settling.done.busy or settling.done.left):
+            return True
+    return False
 
 
 def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -52,6 +52,7 @@ class TickContext:
     code_at_fault: bool = False  # the last report on this file's code said that the code is at fault
     kept_from_starting: Sequence[dict[str, Any]] = ()  # why earlier ticks of this host did not start, see ``Alarm``
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
+    taken_over: Collection[str] = ()  # schedules whose crontab lines cron has run until now
     # No repr: signal.signal() asks for the old handler's repr, and thus for the tick's, perhaps before these are set.
     database_now: datetime = field(init=False, repr=False)  # the database's time at the monotonic ``now_read_at``
     now_read_at: float = field(init=False, repr=False)

@@ -15,6 +15,7 @@ from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store import ticks
 from cronjobs.engine.store.ticks import Overview
 from cronjobs.engine.tick.context import TickContext
+from cronjobs.errors import DatabaseBusy
 
 
 @dataclass
@@ -31,6 +32,17 @@ class Firing:
     def look(self, connection: Connection, seen: Overview) -> None:
         tick = self.tick
         self.applies = tick.fire_schedules and applies(connection, seen, tick.settings, host=tick.identity.host)
+
+    def take_over(self) -> None:
+        """Let the schedules of ``taken_over`` begin now, and clear it. Until that is done, nothing may fire."""
+        from cronjobs.engine.schedules.materialise import take_over
+
+        wanted = [self.tick.settings.schedules[name] for name in self.tick.taken_over]
+        names = {name for each in wanted for name in (each.name, each.renamed_from) if name is not None}
+        database, began = self.tick.database, self.tick.clock.monotonic()
+        if not take_over(database, self._emit, names, before_writing=self.tick.row.settle, go_on=self._has_time):
+            raise DatabaseBusy(str(database.address), self.tick.clock.monotonic() - began)
+        self.tick.taken_over = ()
 
     def sync(self, seen: Overview) -> None:
         """Apply the file if ``applies`` says so."""

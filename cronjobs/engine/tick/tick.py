@@ -65,7 +65,9 @@ class Tick(TickContext):
                 self.try_part(self._recover)
             if seen.misfits:
                 self.try_part(self._give_up_misfits)
-            if self.fire_schedules:
+            if self.fire_schedules and self.taken_over:
+                self.try_part(self.firing.take_over)
+            if self.fire_schedules and not self.taken_over:
                 self.try_part(partial(self.firing.sync, seen))
                 if seen.schedules_due and self.go_on():
                     self.try_part(self.firing.materialise)  # a separate part, so a retry does not sync again

@@ -464,6 +464,9 @@ def test_restore_gives_any_crontab_back_byte_for_byte(lines: list[str], data: An
         assert block.find(new, CONFIG) is not None
 
 
+REPORTS = """echo '{"exit_code": 0, "ended": "nothing is due"}'"""
+
+
 def swapped(cron_host: Host, *options: str) -> Result:
     result = cron_host.cli("swap", *options)
     assert result.exit_code == 0, result.output
@@ -552,6 +555,22 @@ def test_swap_changes_nothing_if_no_line_fits_or_the_tick_fails(cron_host: Host)
     cron_host.has("@daily other\n")
     assert isinstance(cron_host.cli("swap").exception, block.CrontabError)
     assert cron_host.crontab == "@daily other\n"
+
+
+def test_the_trial_tick_of_a_swap_takes_over_the_schedules_of_the_lines_that_cron_ran(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n@hourly b\n")
+    cron_host.ticks(f"""echo "$CRONJOBS_TAKES_OVER" >{cron_host.folder}/taken; {REPORTS}""")
+    cron_host.has("@daily a\n")
+    swapped(cron_host)
+    assert (cron_host.folder / "taken").read_text() == "a\n"
+    cron_host.cli("install")
+    assert (cron_host.folder / "taken").read_text() == "\n"
+
+
+def test_a_forced_swap_without_a_tick_says_what_may_run_twice(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n")
+    cron_host.ticks("echo 'disk full' >&2; exit 4")
+    assert "may run again what cron ran in the last minutes" in swapped(cron_host, "--force").stderr
 
 
 def test_swap_begins_early_in_a_minute_and_says_when_another_one_has_begun(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,61 @@ def test_a_deploy_a_roll_back_and_a_late_host_lose_and_double_no_occurrence(
     rows = ask(select(occurrences.c.outcome, occurrences.c.last_for).order_by(occurrences.c.last_for))
     assert [(row.outcome, row.last_for) for row in rows] == [("enqueued", instant) for instant in due]
     assert len(done) == len(due)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("change", [{}, {"cron": "*/2 * * * *"}, {"name": "t", "renamed_from": "s"}])
+def test_schedules_that_are_taken_over_from_cron_begin_at_that_tick(
+    host: Host, database: Database, clock: FakeClock, ask: Any, done: list[Any], paused: bool, change: dict[str, Any]
+) -> None:
+    """Swap, restore two minutes later, swap again: cron has run what came in between, and runs nothing from now on."""
+    first = A["s"]
+    host.carry(schedules=A)
+    host.tick()
+    clock.advance(MINUTE)
+    host.tick()
+    assert len(done) == 1
+    if paused:
+        with database.write() as connection:
+            schedules.pause(connection, scope="all", name="", until=None, by="ada", why=None, now=clock.now())
+    clock.advance(3 * MINUTE)
+    again = replace(first, **change)
+    host.carry(schedules={again.name: again})
+    assert host.tick(taken_over=[again.name]).trouble is None
+    with database.write() as connection:
+        schedules.resume(connection, scope="all", name="", now=clock.now())
+    clock.advance(timedelta(seconds=1))
+    host.tick()
+    assert len(done) == 1
+    clock.advance(MINUTE)
+    host.tick()
+    clock.advance(MINUTE)
+    host.tick()
+    assert len(done) == (2 if "cron" in change else 3)
+    rows = ask(
+        select(occurrences.c.outcome, occurrences.c.count, occurrences.c.reason).order_by(occurrences.c.last_for)
+    )
+    assert [(row.outcome, row._mapping["count"]) for row in rows][:3] == [
+        ("enqueued", 1),
+        ("skipped", 3),
+        ("enqueued", 1),
+    ]
+    assert rows[1].reason.startswith("cron still ran this line")
+
+
+def test_nothing_fires_while_a_schedule_that_is_taken_over_cannot_begin(
+    host: Host, clock: FakeClock, done: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.carry(schedules=A)
+    host.tick()
+    clock.advance(MINUTE)
+    of_tick = "cronjobs.engine.schedules.materialise.take_over"
+    monkeypatch.setattr(of_tick, lambda *_, **__: False)  # another session holds the schedule
+    held = host.tick(budget_s=1, taken_over=["s"])
+    assert (held.exit_code(), done) == (4, [])
+    assert "was locked by another process" in str(held.trouble)
+    monkeypatch.setattr(of_tick, lambda *_, **__: 1 / 0)
+    assert (host.tick(taken_over=["s"]).exit_code(), done) == (70, [])
 
 
 def test_a_refused_file_is_refused_again_until_someone_decides(database: Database, host: Host, ask: Any) -> None:

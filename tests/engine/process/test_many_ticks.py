@@ -39,16 +39,35 @@ def scheduled(ctx, n):
 """
 
 
-@pytest.mark.slow
-def test_eight_ticks_at_once_do_each_job_and_each_occurrence_once(project: Project) -> None:
-    yaml = "run: {workers: 2}\nschedules:\n" + "".join(SCHEDULE.format(n=n) for n in range(SCHEDULES))
-    project.configure(yaml, HANDLERS)
-    assert project.tick().wait() == 0  # the schedules are known; now each of them is owed
+def set_back(project: Project) -> None:
+    """Move the watermarks of all schedules 90 seconds into the past."""
     if project.is_sqlite:
         project.sql("UPDATE cronjobs_schedules SET seen_until = seen_until - 90000000, next_at = next_at - 90000000")
     else:
         back = "interval '90 seconds'"
         project.sql(f"UPDATE cronjobs_schedules SET seen_until = seen_until - {back}, next_at = next_at - {back}")
+
+
+@pytest.mark.either
+def test_the_trial_tick_of_a_swap_runs_nothing_that_cron_has_run(project: Project) -> None:
+    """Two schedules are owed, and cron had the line of only one of them."""
+    project.configure("schedules:\n" + "".join(SCHEDULE.format(n=n) for n in range(2)), HANDLERS)
+    assert project.tick().wait() == 0
+    set_back(project)
+    assert project.tick("--json", env={"CRONJOBS_TAKES_OVER": "s0 gone"}).wait() == 0
+    outcomes = (
+        "SELECT DISTINCT outcome FROM cronjobs_occurrences WHERE schedule_id = (SELECT id FROM {} WHERE name = '{}')"
+    )
+    assert project.sql(outcomes.format("cronjobs_schedules", "s0")) == [("skipped",)]
+    assert ("enqueued",) in project.sql(outcomes.format("cronjobs_schedules", "s1"))
+
+
+@pytest.mark.slow
+def test_eight_ticks_at_once_do_each_job_and_each_occurrence_once(project: Project) -> None:
+    yaml = "run: {workers: 2}\nschedules:\n" + "".join(SCHEDULE.format(n=n) for n in range(SCHEDULES))
+    project.configure(yaml, HANDLERS)
+    assert project.tick().wait() == 0  # the schedules are known; now each of them is owed
+    set_back(project)
     project.add_many("t.quick", JOBS)
     ticks = [project.start() for _ in range(PROCESSES)]
     for tick in ticks:
