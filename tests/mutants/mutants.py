@@ -1603,9 +1603,9 @@ MUTANTS = (
     ),
     Mutant(
         "unwrap leaves the quoting",
-        "cronjobs/contrib/exec/wrapping.py",
-        """found[2].replace(r"'\\''", "'")""",
-        "found[2]",
+        "cronjobs/desk/crontab/lines.py",
+        """found["command"].replace(r"'\\''", "'")""",
+        'found["command"]',
         ("tests/contrib/exec/test_wrapping.py",),
     ),
     Mutant(
@@ -1730,6 +1730,13 @@ MUTANTS = (
         "IF state IN ('queued', 'failed') THEN\n            UPDATE cronjobs_jobs j SET run_at = due",
         "IF state IN ('queued', 'failed', 'running') THEN\n            UPDATE cronjobs_jobs j SET run_at = due",
         (APP_CHANGES,),
+    ),
+    Mutant(
+        "a wrapped line is not recognised as the command of a schedule",
+        "cronjobs/desk/crontab/double_runs.py",
+        "runs_line(job_type, inside or line)",
+        "runs_line(job_type, line)",
+        (TAKE_OVER,),
     ),
     Mutant(
         "a second swap runs again what cron has run",

@@ -28,10 +28,11 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
     try:
         text = program.read()
         found = block.find(text, file)
-        twice = "" if settings is None else double_runs.sentence(double_runs.doubled(text, settings))
+        doubled = None if settings is None else double_runs.doubled(text, settings)
+        twice, hand_over = (doubled.sentence, doubled.hand_over) if doubled is not None else ("", "")
         if found is None:
             said = f"the crontab of {host.user().pw_name} has no line for {file}"
-            return CronLine("missing", said, daemon, twice=twice)
+            return CronLine("missing", said, daemon, twice=twice, hand_over=hand_over)
         if settings is None:
             same = block.command(file, program.interpreter()) in found.text
         else:
@@ -42,7 +43,8 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
     except CronjobsError as error:
         return CronLine("unknown", str(error), daemon)
     said = "has exactly this line" if same else "has a line for this file that differs from what this version writes"
-    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, block.same_file(text, file), twice)
+    others = block.same_file(text, file)
+    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, others, twice, hand_over)
 
 
 def cron_mail(file: Path, settings: Settings | None, root: Path) -> MailSetUp:

@@ -99,6 +99,7 @@ class CronLine:
     daemon: bool | None
     others: Sequence[str] = ()  # blocks that name the same file by other paths
     twice: str = ""  # names the crontab's lines that both cron and a schedule run
+    hand_over: str = "cronjobs crontab swap"  # what to type so that only ticks run them
 
 
 def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
@@ -110,11 +111,11 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
     if found.twice and (ticks or found.state != "missing"):
         return problem(
             f"{found.twice}, and ticks run the same commands",
-            "cronjobs crontab swap hands those lines over to ticks",
+            f"{found.hand_over} hands those lines over to ticks",
         )
     if found.state == "missing":
         if found.twice:
-            return not_applicable(f"{found.twice}; cronjobs crontab swap would hand those lines over to ticks")
+            return not_applicable(f"{found.twice}; {found.hand_over} would hand those lines over to ticks")
         if ticks:
             return not_applicable("your crontab has no line for this file; something else starts ticks on this host")
         if ticks is None:

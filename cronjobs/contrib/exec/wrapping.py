@@ -12,17 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cronjobs.desk.crontab.block import LONGEST_COMMAND
-from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines
+from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines, unwrapped
 from cronjobs.desk.crontab.naming import name_of, unused
 
 _BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # up to the first bare "%", as in do_command.c
-_WORD: Final = r"(?:[^\s'\"\\]|\\.|'[^']*')+"
-_QUOTED: Final = r"'((?:[^']|'\\'')*)'"
-_WRAPPED: Final = re.compile(
-    rf"(?:{_WORD}/cronjobs|{_WORD} -P -m cronjobs) exec (?P<name>[\w.:-]+)(?: --config {_WORD})? -c "
-    rf"{_QUOTED}(?P<input>%.*)?",
-    re.DOTALL,
-)
 _RUN_DUE: Final = re.compile(r"\bcronjobs\b.*\brun-due\b")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"})
 
@@ -81,10 +74,10 @@ def unwrap(crontab: str) -> Rewritten:
     """Remove what ``wrap`` wrote. Leave lines that run exec in any other form unchanged."""
     changes, left = [], []
     for line in job_lines(crontab):
-        if (found := _WRAPPED.fullmatch(line.written)) is not None:
-            command = found[2].replace(r"'\''", "'") + (found["input"] or "")
-            changes.append(Change(line, found["name"], command))
-        elif exec_name(line) is not None:
+        name = exec_name(line)
+        if (before := unwrapped(line)) is not None:
+            changes.append(Change(line, name or "", before.written))
+        elif name is not None:
             left.append(LineLeftAlone(line, 'the line runs "cronjobs exec", but "crontab wrap" did not write it'))
     return Rewritten(_with(crontab, changes), tuple(changes), tuple(left))
 

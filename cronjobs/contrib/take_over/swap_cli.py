@@ -23,7 +23,7 @@ from cronjobs.desk.cli.crontab import (
 )
 from cronjobs.desk.cli.options import ConfigOption
 from cronjobs.desk.crontab import block as crontab
-from cronjobs.desk.crontab import host, program, swapping
+from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.text import one_line
@@ -45,6 +45,8 @@ def swap(
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
+    if wrapped := double_runs.doubled(old, wanted.settings).sentence_wrapped:
+        raise crontab.CrontabError(wrapped)
     found = taken_over(old, host_timezone(), cron)
     pairs = paired(found.taken, wanted.settings)
     numbers = [pair.taken.line.number for pair in pairs if pair.same_command]

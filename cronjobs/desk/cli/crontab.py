@@ -104,9 +104,10 @@ def install(
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
-    if twice := double_runs.sentence(double_runs.doubled(old, wanted.settings)):
+    twice = double_runs.doubled(old, wanted.settings)
+    if twice.lines:
         say = (
-            f'{twice}, and ticks would run the same commands again: "cronjobs crontab swap" hands these lines over '
+            f"{twice.sentence}, and ticks would run the same commands again: {twice.hand_over} hands these lines over "
             "to cronjobs"
         )
         if not force and crontab.find(old, wanted.file) is None:
@@ -197,9 +198,9 @@ class CrontabState:
             return cls("broken", str(error))
         except program.CrontabMissing as error:
             return cls("unknown", str(error))
-        twice = double_runs.sentence(double_runs.doubled(text, wanted.settings))
-        if found is None and twice:
-            sentence = f'{twice}: "cronjobs crontab swap" hands these lines over to cronjobs and installs this block'
+        twice = double_runs.doubled(text, wanted.settings)
+        if found is None and twice.lines:
+            sentence = f"{twice.sentence}: {twice.hand_over} hands these lines over to cronjobs and installs this block"
             return cls("missing", sentence, None, text)
         if found is None:
             return cls(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,6 +22,14 @@ _SPACES: Final = " \t\n\v\f\r"  # isspace(3)
 # Matches a line that runs "cronjobs exec", in any spelling, and captures the name.
 _EXEC: Final = re.compile(
     r"(?:^|[;&|]\s*|/|-m\s+)cronjobs(?:\s[^'\"&|;]*?)?\s+exec\s+(?P<name>[A-Za-z0-9_.:-]+)(?=\s|$)"
+)
+
+_WORD: Final = r"(?:[^\s'\"\\]|\\.|'[^']*')+"
+# Matches the command of a line that "crontab wrap" has rewritten.
+_WRAPPED: Final = re.compile(
+    rf"(?:{_WORD}/cronjobs|{_WORD} -P -m cronjobs) exec [\w.:-]+(?: --config {_WORD})? -c "
+    r"'(?P<command>(?:[^']|'\\'')*)'(?P<input>%.*)?",
+    re.DOTALL,
 )
 
 
@@ -61,6 +69,16 @@ def read(crontab: str, cron: Cron) -> list[CrontabEntry | NoEntry]:
 def job_lines(crontab: str) -> list[CrontabEntry]:
     """Return the lines that run a command, except those in our own blocks."""
     return [line for line in read(crontab, "debian") if isinstance(line, CrontabEntry)]
+
+
+def unwrapped(line: CrontabEntry) -> CrontabEntry | None:
+    """Return *line* as it was before ``crontab wrap`` put exec in front of it, or None if wrap did not write it."""
+    found = _WRAPPED.fullmatch(line.written)
+    if found is None:
+        return None
+    written = found["command"].replace(r"'\''", "'") + (found["input"] or "")
+    command, stdin = split(written, "debian")
+    return replace(line, written=written, command=command, stdin=stdin)
 
 
 def exec_name(line: CrontabEntry) -> str | None:

@@ -85,6 +85,11 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ),
     ("problem", host.crontab(replace(LINE, twice=BOTH), ticks=False), "and ticks run the same commands"),
     ("not applicable", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=False), BOTH),
+    (
+        "not applicable",
+        host.crontab(replace(LINE, state="missing", twice=BOTH, hand_over="cronjobs crontab unwrap, …"), ticks=False),
+        "; cronjobs crontab unwrap, … would hand those lines over",
+    ),
     ("not applicable", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=None), BOTH),
     ("problem", host.crontab(replace(LINE, state="broken"), ticks=True), ""),
     ("not applicable", host.crontab(replace(LINE, state="unknown"), ticks=True), ""),

@@ -516,6 +516,27 @@ def test_install_refuses_while_cron_runs_what_a_schedule_runs(cron_host: Host) -
     assert cron_host.crontab == old + cron_host.block
 
 
+@pytest.mark.needs("contrib.exec")
+def test_a_wrapped_line_that_a_schedule_also_runs_is_named_and_unwrapped_first(cron_host: Host) -> None:
+    old = "15 2 * * * backup 'a b'\n@hourly tidy\n5 5 * * * joe%hello\n"
+    imported(cron_host, old)
+    assert cron_host.cli("wrap").exit_code == 0
+    text = cron_host.crontab
+    twice = "cron itself runs line 1 (backup), line 2 (tidy) and line 3 (joe) of your crontab"
+    way = "cronjobs crontab unwrap, then cronjobs crontab swap hands these lines over"
+    for result in (cron_host.cli("show"), cron_host.cli("install"), cron_host.cli("install", "--force")):
+        said = f"{result.output}{result.exception or ''}"
+        assert twice in said
+        assert way in said
+    cron_host.has(text or "")
+    swap = cron_host.cli("swap")
+    assert isinstance(swap.exception, block.CrontabError)
+    assert 'through "cronjobs exec": run "cronjobs crontab unwrap" first' in str(swap.exception)
+    assert cron_host.crontab == text
+    assert cron_host.cli("unwrap").exit_code == 0
+    swapped(cron_host)
+
+
 def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host: Host) -> None:
     imported(cron_host, "@daily a\n")
     swapped(cron_host)
