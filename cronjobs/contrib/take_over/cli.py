@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +19,7 @@ import typer
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.take_over.as_yaml import as_env_file, as_yaml, secrets_of
 from cronjobs.contrib.take_over.comparing import LineDifference, Pair, differences, paired
-from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, Importer
+from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, Importer, names_users
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.cli.output import iso_instant, write
@@ -166,10 +168,30 @@ def _read(file: str | None) -> str:
             raise CrontabError(f"{host.user().pw_name} has no crontab: name a file with --file")
         return text
     try:
-        return text_of(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+        text = text_of(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "this is not a file name"
         raise UsageError(f"--file {one_line(file, 200)}: {why}") from None
+    if _is_system_crontab(file) or names_users(text, _is_user):
+        raise UsageError(
+            f"--file {one_line(file, 200)}: its lines name a user before the command, as in a system crontab: copy "
+            "each user's lines, without that name, to a file, and import it as that user"
+        )
+    return text
+
+
+def _is_system_crontab(file: str) -> bool:
+    path = os.path.realpath(file)
+    return path == "/etc/crontab" or path.startswith("/etc/cron.d/")
+
+
+def _is_user(word: str) -> bool:
+    """Whether *word* is the name of a user, and not also of a program that cron would find."""
+    try:
+        pwd.getpwnam(word)
+    except (KeyError, ValueError):
+        return False
+    return shutil.which(word, path="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin") is None
 
 
 def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pwd
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
 from cronjobs.contrib.take_over.fields_of_old_cron import BadField, CronFields, read_fields
 from cronjobs.contrib.take_over.minute_loop import TimedLine
 from cronjobs.desk.crontab.host import environment_of
-from cronjobs.desk.crontab.lines import Cron, CrontabEntry, NoEntry, read
+from cronjobs.desk.crontab.lines import Cron, CrontabEntry, NoEntry, job_lines, read
 from cronjobs.desk.crontab.naming import name_of, unused
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.writing import can_hold
@@ -155,6 +155,12 @@ class Importer:
                 f"RANDOM_DELAY above {_lines(numbers)} is not taken over; spread: 10m on a schedule has the same effect"
             )
         return notes
+
+
+def names_users(crontab: str, is_user: Callable[[str], bool]) -> bool:
+    """Whether each line of *crontab* has a user and then a command, as in /etc/crontab and /etc/cron.d."""
+    words = [line.command.split(None, 1) for line in job_lines(crontab)]
+    return bool(words) and all(len(each) > 1 and is_user(each[0]) for each in words)
 
 
 def _lines(numbers: Collection[int]) -> str:

@@ -23,8 +23,9 @@ from typer.testing import Result
 
 from cronjobs.contrib.take_over import swap_cli
 from cronjobs.contrib.take_over.as_yaml import as_yaml
+from cronjobs.contrib.take_over.cli import _is_system_crontab
 from cronjobs.contrib.take_over.comparing import paired
-from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, ImportedLine, Importer
+from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, ImportedLine, Importer, names_users
 from cronjobs.desk.crontab import block, host, swapping
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.desk.crontab.naming import name_of
@@ -260,6 +261,34 @@ def test_import_reads_standard_input_and_writes_standard_output(cron_host: Host)
     assert [each.cron for each in found.schedules.values()] == ["@daily"]
     again = cron_host.cli("compare", "--file", "-", "--days", "1", stdin=b"@daily a\n")
     assert again.exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["import", "compare"])
+def test_a_system_crontab_is_refused(cron_host: Host, command: str) -> None:
+    imported(cron_host, "@daily x\n")
+    copy = cron_host.folder / "shop"
+    copy.write_text("SHELL=/bin/sh\n15 2 * * * root /srv/shop/backup\n@reboot nobody cd / && ./warm-up\n")
+    for file in (str(copy), "-"):
+        result = cron_host.cli(command, "--file", file, stdin=copy.read_bytes())
+        assert isinstance(result.exception, UsageError)
+        assert "name a user before the command" in str(result.exception)
+        assert "without that name, to a file, and import it as that user" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("file", "is_one"),
+    [("/etc/crontab", True), ("/etc/cron.d/shop", True), ("/etc/cron.d/../crontab", True), ("/srv/crontab", False)],
+)
+def test_a_system_crontab_is_known_by_its_place(file: str, is_one: bool) -> None:
+    assert _is_system_crontab(file) is is_one
+
+
+def test_lines_are_not_of_a_system_crontab_because_one_names_a_user() -> None:
+    users = {"backup", "root"}.__contains__
+    assert names_users("0 1 * * * root /a\n0 2 * * * backup b\n", users)
+    assert not names_users("0 1 * * * root /a\n0 2 * * * /b c\n", users)
+    assert not names_users("0 1 * * * backup\n", users)
+    assert not names_users("A=1\n", users)
 
 
 def test_a_secret_is_written_once_where_only_the_user_reads_it(cron_host: Host) -> None:
