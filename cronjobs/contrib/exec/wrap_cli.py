@@ -43,7 +43,9 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     if not new.changes:
         echo(f"the crontab of {host.user().pw_name} has no line to wrap")
         return
-    where = f"for {file}" if file is not None else 'in your state folder: "cronjobs status" shows them'
+    where = (
+        f"for {file}" if file is not None else 'in your state folder: after the first one, "cronjobs status" shows them'
+    )
     echo(f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {where}")
     if file is None and os.environ.get("XDG_STATE_HOME"):
         complain(
