@@ -16,6 +16,7 @@ from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
+from cronjobs.desk.crontab.lines import line_that_sets
 from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.settings import Settings
@@ -285,7 +286,11 @@ def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArg
             f"a failing tick is lost: {elsewhere}"
         )
     elif not mailto:
-        complain(f'MAILTO="" in this crontab: cron does not mail the output of a failing tick: {elsewhere}')
+        number = line_that_sets("MAILTO", text, wanted.file)
+        complain(
+            f'line {number} of the crontab sets MAILTO="" above this block, so cron does not mail the output of a '
+            f"failing tick: move the block above that line, {elsewhere}"
+        )
     else:
         echo(f"when something fails, cron mails the output to {mailto}; a tick without failures prints nothing")
     if host.daemon_runs() is False:

@@ -167,10 +167,24 @@ def settings_above(crontab: str, config: Path) -> dict[str, str]:
     The settings are parsed by cronie's rules, which accept more, since warnings and trial ticks should not miss a
     setting.
     """
+    return {name: value for name, (_, value) in _settings_above(crontab, config).items()}
+
+
+def line_that_sets(name: str, crontab: str, config: Path) -> int | None:
+    """Return the number of the line whose setting of *name* applies to the block of *config*, or None."""
+    found = _settings_above(crontab, config).get(name)
+    return None if found is None else found[0]
+
+
+def _settings_above(crontab: str, config: Path) -> dict[str, tuple[int, str]]:
     found = find(crontab, config)
     lines = crontab[: found.start if found else None].split("\n")
     # A comment that contains "=" parses as a setting whose name begins with "#".
-    return dict(each for line in lines if (each := setting(line, "cronie")) and not each[0].startswith("#"))
+    return {
+        each[0]: (number, each[1])
+        for number, line in enumerate(lines, 1)
+        if (each := setting(line, "cronie")) and not each[0].startswith("#")
+    }
 
 
 _SETTING: Final = re.compile(

@@ -601,9 +601,10 @@ def test_install_says_when_a_failure_would_reach_nobody(host: Host, monkeypatch:
     assert "no cron daemon is running here" in result.stderr
     monkeypatch.setattr(cron_host, "mail_program", lambda: Path("/usr/sbin/sendmail"))
     monkeypatch.setattr(cron_host, "daemon_runs", lambda: None)  # cannot be known: nothing is said
-    host.has('MAILTO=""\n' + host.block)
+    host.has('MAILTO=ops@example.com\n@daily a\nMAILTO=""\n@daily b\n')
     result = host.cli("install")
-    assert 'MAILTO=""' in result.stderr
+    assert 'line 3 of the crontab sets MAILTO="" above this block' in result.stderr
+    assert "move the block above that line" in result.stderr
     assert "daemon" not in result.stderr
 
 
