@@ -28,15 +28,23 @@ NEWEST_SERVER: Final = 18  # newest tested version
 class Reached:
     """The database.
 
-    ``trouble`` says why it does not answer. ``belongs_to`` names the database's project if that is not ours.
+    ``trouble`` says why it does not answer. ``no_file`` is true if that is because the SQLite file does not exist.
+    ``belongs_to`` names the database's project if that is not ours.
     """
 
     name: str
     trouble: str | None = None
+    no_file: bool = False
     belongs_to: str | None = None
 
 
 def database(found: Reached) -> Diagnosis:
+    if found.trouble and found.no_file:
+        return problem(
+            found.trouble,
+            "the first tick creates it, also the one that cronjobs crontab swap or install tries; if the file existed "
+            "before, find out who removed it",
+        )
     if found.trouble:
         return problem(
             found.trouble,

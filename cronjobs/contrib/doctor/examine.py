@@ -35,8 +35,9 @@ class ExaminedSite:
     """The host, file and database to examine.
 
     ``unusable`` says why a tick could not use the file. ``settings`` is None if not even a database address is known.
-    If ``database`` is None, ``unreachable`` may say why. ``tables`` is true if this version can use the database's
-    tables. ``root`` is the root of the host's file system.
+    If ``database`` is None, ``unreachable`` may say why; ``no_file`` is true if that is because the SQLite file does
+    not exist. ``tables`` is true if this version can use the database's tables. ``root`` is the root of the host's file
+    system.
     """
 
     file: Path
@@ -48,6 +49,7 @@ class ExaminedSite:
     unusable: str = ""
     database: Database | None = None
     unreachable: str = ""
+    no_file: bool = False
     tables: bool = False
     root: Path = Path("/")
 
@@ -158,7 +160,7 @@ def _database(patient: ExaminedSite) -> Diagnosis:
         why = (
             patient.unreachable or "there is no configuration and no --database-url, so there is no database to look at"
         )
-        return database_verdicts.database(database_verdicts.Reached("", trouble=why))
+        return database_verdicts.database(database_verdicts.Reached("", why, no_file=patient.no_file))
     name = str(patient.database.address)
     if patient.unusable:  # only the file names our project, so it is unknown whether the database is ours
         return database_verdicts.database(database_verdicts.Reached(name))
@@ -237,13 +239,18 @@ def _crontab(patient: ExaminedSite) -> Diagnosis:
             often = len(doctor_facts.ticks_of_host(connection, patient.host)) >= STEADY_TICKS
         quiet = quiet_after(patient.settings.run.every)
         ticks = often and found.last_at is not None and found.now - found.last_at <= quiet
+    return host_verdicts.crontab(_cron_line(patient), ticks=ticks)
+
+
+def _cron_line(patient: ExaminedSite) -> host_verdicts.CronLine:
     settings = None if patient.unusable else patient.settings
-    return host_verdicts.crontab(host_facts.cron_line(patient.file, settings, patient.root), ticks=ticks)
+    return host_facts.cron_line(patient.file, settings, patient.root)
 
 
 def _firing(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        return host_verdicts.firing(database_facts.fired(connection, patient.config.run.every, patient.host))
+        found = database_facts.fired(connection, patient.config.run.every, patient.host)
+    return host_verdicts.firing(found, _cron_line(patient))
 
 
 def _mail(patient: ExaminedSite) -> Diagnosis:

@@ -11,6 +11,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor.host_verdicts import CronLine, MailSetUp, StateFolder, Volume
 from cronjobs.contrib.doctor.mounts import filesystem_of
 from cronjobs.desk.crontab import block, double_runs, host, program
+from cronjobs.desk.crontab.lines import line_that_sets
 from cronjobs.desk.init.app_alembic import env_files
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
@@ -58,7 +59,7 @@ def cron_mail(file: Path, settings: Settings | None, root: Path) -> MailSetUp:
     except CronjobsError:
         return MailSetUp(shown, None, logs)
     mailto = environment.get("MAILTO", environment["LOGNAME"]) if found is not None else None
-    return MailSetUp(shown, mailto, logs)
+    return MailSetUp(shown, mailto, logs, line_that_sets("MAILTO", text, file))
 
 
 def kept_state(root: Path) -> StateFolder:

@@ -152,7 +152,8 @@ class TickTimes:
     elsewhere_at: datetime | None = None
 
 
-def firing(found: TickTimes) -> Diagnosis:
+def firing(found: TickTimes, cron: CronLine) -> Diagnosis:
+    """Judge whether ticks run on this host, given what its crontab has."""
     every = duration_text(found.every)
     if found.last_at is not None and found.now - found.last_at <= found.quiet_after:
         return ok(f"ticks run on {found.host}")
@@ -161,6 +162,8 @@ def firing(found: TickTimes) -> Diagnosis:
         return not_applicable(f"{found.host} has never ticked; other hosts do")
     since = "never" if found.last_at is None else f"the last was at {in_full(found.last_at, 'UTC')}"
     text = f"no ticks are running on {found.host} ({since}), although one is due every {every}"
+    if cron.state == "missing" and cron.twice:
+        return not_applicable(f"no ticks are running on {found.host} ({since}), and {cron.twice}")
     if elsewhere:
         return warning(f"{text}; other hosts tick", "cronjobs crontab show; journalctl -u cron")
     return problem(f"{text}: nothing runs", "cronjobs crontab install; then look at cron's log (journalctl -u cron)")
@@ -173,6 +176,7 @@ class MailSetUp:
     program: str | None
     mailto: str | None
     logs: bool  # log: is configured
+    mailto_line: int | None = None  # the number of the line that sets MAILTO for our line
 
 
 def mail(found: MailSetUp) -> Diagnosis:
@@ -181,7 +185,7 @@ def mail(found: MailSetUp) -> Diagnosis:
         "log: in the configuration"
     )
     if found.mailto is None:
-        return not_applicable("there is no crontab, so cron mails nothing")
+        return not_applicable("your crontab has no line for this file, so cron mails nothing about its ticks")
     if found.program is None:
         return warning(
             "this host cannot send mail (cron calls /usr/sbin/sendmail, which does not exist), so the output of "
@@ -189,7 +193,11 @@ def mail(found: MailSetUp) -> Diagnosis:
             f"install a mail program, or {fix}",
         )
     if not found.mailto:
-        return warning('MAILTO="" in the crontab: cron does not mail the output of a failing tick', fix)
+        return warning(
+            f'line {found.mailto_line} of the crontab sets MAILTO="" above our line: cron does not mail the output of '
+            "a failing tick",
+            f"move our block above that line, or {fix}",
+        )
     return ok(f"cron mails the output of a failing tick to {found.mailto}")
 
 

@@ -31,8 +31,7 @@ def patient_of(source: Source, open_things: ExitStack) -> ExaminedSite:
         return patient if settings is None else replace(patient, unreachable="the configuration names no database")
     try:
         if missing := project_database.missing_file(settings):
-            why = f'the database {missing} does not exist yet: the first "cronjobs run-due" creates it'
-            return replace(patient, unreachable=why)
+            return replace(patient, unreachable=f"the database {missing} does not exist yet", no_file=True)
         database = open_things.enter_context(closing(open_database(settings)))
         with database.read() as connection:
             connection.exec_driver_sql("SELECT 1")

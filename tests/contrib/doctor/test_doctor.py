@@ -360,7 +360,8 @@ def test_without_tables_it_says_so_and_makes_none(
     surgery.config.write_text(surgery.config.read_text().replace(surgery.world.url, url))
     found = surgery.see()
     if is_sqlite:
-        assert "does not exist yet" in found["database"]["text"]
+        assert found["database"]["text"].endswith("does not exist yet")
+        assert found["database"]["fix"].startswith("the first tick creates it, also the one that cronjobs crontab swap")
         assert not (tmp_path / "empty.db").exists()
     else:
         assert found["schema revision"]["text"] == "the database has no cronjobs tables"
