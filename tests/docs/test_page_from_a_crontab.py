@@ -61,6 +61,26 @@ def test_the_commands_can_be_typed_in_their_order(tmp_path: Path, monkeypatch: p
     assert host.crontab == old
 
 
+def test_more_lines_are_moved_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(tmp_path, monkeypatch)
+    host.config.unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(swap_cli, "SYSTEM", FakeClock(datetime(2027, 1, 15, 9, 0, 10, tzinfo=UTC)))
+    old = "@daily first\n@hourly later\n"
+    host.has(old)
+    assert host.cli("import").exit_code == 0
+    whole = host.config.read_text()
+    host.config.write_text(whole.partition("\n  later:")[0] + "\n")
+    assert "line 2 stays with cron (no schedule runs it): @hourly later" in host.cli("swap").stderr
+    assert (host.crontab or "").count("# cronjobs swapped ") == 1
+    assert host.cli("restore").exit_code == 0
+    assert host.crontab == old
+    assert "  later:" in host.cli("import", "--out", "-").stdout
+    host.config.write_text(whole)
+    assert host.cli("swap").exit_code == 0
+    assert (host.crontab or "").count("# cronjobs swapped ") == 2
+
+
 def test_the_table_of_keys_is_whole_and_no_block_is_left_out() -> None:
     assert [row["key"] for row in PAGE.table("The keys of a command")] == ["`stdin`", "`folder`", "`leftovers`"]
     assert all(f"`{word}`" in PAGE.text for word in typing.get_args(Leftovers))
