@@ -1739,6 +1739,13 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "swap leaves a wrapped line beside the schedule that runs it",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "        raise crontab.CrontabError(wrapped)\n",
+        "        pass\n",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "a second swap runs again what cron has run",
         "cronjobs/engine/tick/tick.py",
         "                self.try_part(self.firing.take_over)\n",
