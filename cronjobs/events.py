@@ -86,11 +86,12 @@ def job_ended(end: Finished, transition: Transition, policy: RetryPolicy, folder
         case Status.DEAD:
             at = last_own_line(getattr(end.outcome, "traceback", None), folder)
             kind = getattr(end.outcome, "error_type", None)
-            more = {"error_type": kind, "error": error, "at": at, "tries": _tries(job, transition, policy)}
-            return Event("job.dead", facts | more, ERROR)
+            of_death = {"error_type": kind, "error": error, "at": at, "tries": _tries(job, transition, policy)}
+            return Event("job.dead", facts | of_death, ERROR)
         case Status.FAILED:
-            more = {"error": error, "tries": _tries(job, transition, policy), "next_delay_ms": _ms(transition.delay)}
-            return Event("job.retried", facts | more, WARNING)
+            wait = _ms(transition.delay)
+            of_retry = {"error": error, "tries": _tries(job, transition, policy), "next_delay_ms": wait}
+            return Event("job.retried", facts | of_retry, WARNING)
         case _ if transition.delay is not None:
             return Event("job.snoozed", facts | {"next_delay_ms": _ms(transition.delay)})
         case _:
@@ -103,9 +104,10 @@ def _tries(job: Job, transition: Transition, policy: RetryPolicy) -> str:
 
 
 def job_lost(job: Job, transition: Transition, error: str) -> Event:
-    level = ERROR if transition.status is Status.DEAD else WARNING
-    name = "job.dead" if transition.status is Status.DEAD else "job.lost"
-    return Event(name, _of(job, "", error=error, losses=transition.losses, last_runner=job.locked_by), level)
+    facts = _of(job, "", error=error, losses=transition.losses, last_runner=job.locked_by)
+    if transition.status is Status.DEAD:
+        return Event("job.dead", facts, ERROR)
+    return Event("job.lost", facts, WARNING)
 
 
 def type_crashing(job_type: str) -> Event:
@@ -186,10 +188,19 @@ def end_not_recorded(job: Job, worker: str, why: str) -> Event:
     return Event("job.end_not_recorded", _of(job, worker, error=error), ERROR)
 
 
-def occurrence_recorded(schedule: str, outcome: str, count: int, last_for: datetime, **more: Any) -> Event:
-    facts = {"schedule": schedule, "for": last_for.isoformat(), "count": count} | more
-    quiet = outcome == "enqueued" or (outcome == "skipped" and str(more.get("reason", "")).startswith("paused"))
-    return Event(f"schedule.{outcome}", facts, INFO if quiet else WARNING)
+def occurrence_recorded(
+    schedule: str, outcome: str, count: int, last_for: datetime, reason: str | None, job_id: int | None
+) -> Event:
+    facts = {"schedule": schedule, "for": last_for.isoformat(), "count": count, "reason": reason, "job_id": job_id}
+    match outcome:
+        case "enqueued":
+            return Event("schedule.enqueued", facts)
+        case "skipped":
+            return Event("schedule.skipped", facts, INFO if (reason or "").startswith("paused") else WARNING)
+        case "missed":
+            return Event("schedule.missed", facts, WARNING)
+        case _:
+            return Event("schedule.coalesced", facts, WARNING)
 
 
 def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
@@ -199,9 +210,15 @@ def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
 
 
 def schedules_applied(fingerprint: str, changes: dict[str, list[str]]) -> Event:
-    return Event(
-        "schedules.applied", {"fingerprint": fingerprint} | {what: names for what, names in changes.items() if names}
-    )
+    facts = {
+        "fingerprint": fingerprint,
+        "add": changes.get("add"),
+        "change": changes.get("change"),
+        "remove": changes.get("remove"),
+        "rename": changes.get("rename"),
+        "queues": changes.get("queues"),
+    }
+    return Event("schedules.applied", {name: value for name, value in facts.items() if value})
 
 
 def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
@@ -433,7 +450,10 @@ EVENTS: Final = {
     "tick.fault": "An internal error in cronjobs; running jobs finish.",
     "tick.traceback": "The traceback of tick.fault.",
     "tick.left_behind": "Processes started by a handler thread were still running at the end of the tick.",
-    "tick.ended": "The last line of a tick that had work: how it ended, and counts of what it did.",
+    "tick.ended": (
+        "The last line of a tick that had work: how it ended, the facts in its row's did (cronjobs_ticks), and "
+        "occurrences_OUTCOME for each outcome."
+    ),
     "database.trouble": "The database failed; this tick could not do all its work.",
     "database.tried_again": "A statement failed with a transient error and was retried.",
     "prune.put_off": "Old rows could not be deleted; a later tick will delete them.",

@@ -242,12 +242,14 @@ def events_in_code() -> dict[str, EventFacts]:
                 continue
             name, *facts = (list(_with_variables(argument, function)) for argument in call.args)
             names = {node.value for node in name if _is_event_name(node)}
-            prefixes = [node.values[0].value for node in name if _is_prefix(node)]
-            names |= {each for prefix in prefixes for each in EVENTS if each.startswith(prefix)} - found.keys()
             levels = [node.id for part in facts for node in part if isinstance(node, ast.Name) and node.id in LEVELS]
             keys = sorted({key: None for part in facts for node in part for key in _facts(node)}, key=_comes_first)
             shown = tuple(level.lower() for level in LEVELS if level in (levels or ["INFO"]))
-            found |= dict.fromkeys(names, EventFacts(shown, tuple(keys)))
+            for each in names:
+                before = found.get(each, EventFacts((), ()))
+                found[each] = EventFacts(
+                    tuple(dict.fromkeys(before.levels + shown)), tuple(dict.fromkeys(before.facts + tuple(keys)))
+                )
     return found
 
 
@@ -265,11 +267,6 @@ def _with_variables(node: ast.AST, function: ast.FunctionDef) -> Iterator[Any]:
 
 def _is_event_name(node: Any) -> bool:
     return isinstance(node, ast.Constant) and bool(re.fullmatch(r"[a-z_]+\.[a-z_]+", str(node.value)))
-
-
-def _is_prefix(node: Any) -> bool:
-    first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else None
-    return isinstance(first, ast.Constant) and bool(re.fullmatch(r"[a-z_]+\.", str(first.value)))
 
 
 def _comes_first(fact: str) -> int:

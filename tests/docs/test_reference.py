@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,11 @@ import typer
 from support.pages import ROOT
 from typer.main import get_command
 
+from cronjobs import events
 from cronjobs.desk.cli.main import app
-from cronjobs.events import EVENTS
+from cronjobs.engine.rules.ending import decide
+from cronjobs.events import EVENTS, Event
+from cronjobs.model import Failed, Finished, Job, Lost, Outcome, RetryPolicy
 
 sys.path.insert(0, str(ROOT / "docs"))
 
@@ -76,6 +81,52 @@ def test_every_command_is_there_with_the_options_that_it_takes() -> None:
 def test_every_event_is_there() -> None:
     assert generate.events_in_code().keys() == EVENTS.keys()
     assert all(facts.levels for facts in generate.events_in_code().values())
+
+
+NOW = datetime(2026, 11, 20, 2, 15, tzinfo=UTC)
+JOB = Job(id=17, job_type="billing.send_invoice", payload={}, attempt=2)
+
+
+def ended(outcome: Outcome, tries: int) -> Event:
+    policy = RetryPolicy(max_attempts=tries)
+    return events.job_ended(Finished(JOB, outcome), decide(JOB, outcome, policy, NOW, 0), policy, Path("/srv/shop"))
+
+
+def lost(losses: int) -> Event:
+    job = JOB._replace(losses=losses)
+    return events.job_lost(job, decide(job, Lost(), RetryPolicy(), NOW, 0), "its runner died")
+
+
+def of_occurrence(outcome: str, reason: str | None) -> Event:
+    return events.occurrence_recorded("nightly", outcome, 1, NOW, reason, 17)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("job.retried", [ended(Failed("503", "IOError"), 5)]),
+        ("job.dead", [ended(Failed("503", "IOError"), 1), lost(9)]),
+        ("job.lost", [lost(0)]),
+        ("schedule.enqueued", [of_occurrence("enqueued", None)]),
+        ("schedule.skipped", [of_occurrence("skipped", "paused by ann"), of_occurrence("skipped", "overlap")]),
+        ("schedule.missed", [of_occurrence("missed", "too late")]),
+        ("schedule.coalesced", [of_occurrence("coalesced", "of 02:15")]),
+        (
+            "schedules.applied",
+            [
+                events.schedules_applied(
+                    "1a2b", {name: ["x"] for name in ("add", "change", "remove", "rename", "queues")}
+                )
+            ],
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_page_has_the_levels_and_the_facts_of_an_event(name: str, made: list[Event]) -> None:
+    documented = generate.events_in_code()[name]
+    assert {event.name for event in made} == {name}
+    assert set(documented.levels) == {event.level for event in made}
+    assert set(documented.facts) == {fact for event in made for fact in event.facts}
 
 
 @pytest.mark.parametrize("module", generate.MODULES)
