@@ -26,8 +26,8 @@ def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
     size = len(json.dumps(value, ensure_ascii=False).encode())
     if size > MAX_PAYLOAD_BYTES:
         raise FieldError(
-            f"a payload is at most 256 KiB of JSON, and this one is {size // 1024} KiB: store the "
-            "data elsewhere and pass its key"
+            f"a payload is at most {MAX_PAYLOAD_BYTES:,} bytes of JSON, and this one has {size:,}: store the data "
+            "elsewhere and pass its key"
         )
     return value
 

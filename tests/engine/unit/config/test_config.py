@@ -445,8 +445,8 @@ def test_a_payload_is_at_most_256_kib() -> None:
     assert problems(text.format("x" * (256 * 1024 - 9))) == []
     assert problems(text.format("x" * (256 * 1024 - 8))) == [
         (
-            "cronjobs.yaml:2:45: schedules.a.payload: a payload is at most 256 KiB of JSON, and this one is 256 KiB: "
-            "store the data elsewhere and pass its key"
+            "cronjobs.yaml:2:45: schedules.a.payload: a payload is at most 262,144 bytes of JSON, and this one has "
+            "262,145: store the data elsewhere and pass its key"
         )
     ]
 
