@@ -401,7 +401,7 @@ EVENTS: Final = {
     ),
     "job.snoozed": "The handler snoozed its job; this does not count as a failure.",
     "job.lost": "The runner died or lost its lease; the job will run again.",
-    "job.released": "A job was claimed but not started; it was released unchanged.",
+    "job.released": "A job was claimed but not started; it was released, uncharged.",
     "job.not_begun": "The host could not start a job; the job was released, uncharged.",
     "job.not_started": "A job was due, but its timeout did not fit into the time left in the tick.",
     "job.progress": "A job reported its progress; only shown on a terminal.",

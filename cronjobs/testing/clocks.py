@@ -23,11 +23,12 @@ class FakeClock:
         return self._now
 
     def monotonic(self) -> float:
-        """Real seconds plus the seconds advanced, so a wait for a lock still times out under a fake clock."""
+        """Return real seconds plus the seconds advanced, so that a wait for a lock still times out."""
         return SYSTEM.monotonic() + self._advanced_s
 
     @property
     def stands_at(self) -> datetime | None:
+        """The time at which the clock stands. None: it shows the real time."""
         return self._now
 
     def advance(self, by: timedelta | str | float) -> datetime:
@@ -38,6 +39,7 @@ class FakeClock:
         return self.set(self.now() + (by if isinstance(by, timedelta) else duration(by)))
 
     def set(self, instant: datetime) -> datetime:
+        """Set the clock to *instant* (timezone-aware), and return it in UTC. ``monotonic`` never goes back."""
         instant = _utc(instant)
         self._advanced_s += max(0.0, (instant - self.now()).total_seconds())
         self._now = instant

@@ -60,15 +60,16 @@ def drain(
     """Run every job that is due on *connection* in this thread, including uncommitted jobs. Never commits.
 
     *connection* is anything that ``enqueue`` accepts, in the test's transaction. Each job runs in a savepoint, which is
-    kept if the job succeeds. Its outcome and history are written as in a tick. If these jobs enqueue other jobs, those
-    also run if they are due; retries do not. With ``at``, the jobs run as if it were this time (timezone-aware); with
-    ``clock``, by this clock. ``config`` is the cronjobs.yaml whose ``imports`` and ``job_types`` are used. Without it,
-    the handlers come from ``imports``, and from whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and
-    ``limit`` restrict which jobs run. With ``raise_errors``, the exception of the first handler that failed is raised
-    after everything is written. With ``outside``, jobs that were committed before this process began, and so were not
-    created by the tests, also run. Without it, such jobs raise UsageError, and nothing runs. Thread timeouts and
-    ``isolation: process`` have no effect. Raises UsageError if the handlers cannot be imported, if a handler ends the
-    transaction, and after 1,000 jobs without a ``limit``.
+    kept if the job succeeds. Its outcome and history are written as in a tick, but what the handler prints is not kept,
+    and the runner is named ``drain``. If these jobs enqueue other jobs, those also run if they are due; retries do not.
+    With ``at``, the jobs run as if it were this time (timezone-aware); with ``clock``, by this clock. ``config`` is the
+    cronjobs.yaml whose ``imports`` and ``job_types`` are used. Without it, the handlers come from ``imports``, and from
+    whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and ``limit`` restrict which jobs run. With
+    ``raise_errors``, the exception of the first handler that failed is raised after everything is written. With
+    ``outside``, jobs that were committed before this process began, and so were not created by the tests, also run.
+    Without it, such jobs raise UsageError, and nothing runs. Thread timeouts and ``isolation: process`` have no effect.
+    Raises UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000 jobs
+    without a ``limit``.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)

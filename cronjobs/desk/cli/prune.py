@@ -50,8 +50,8 @@ def prune(
     another session has locked are left for the next tick. Ctrl-C stops after a batch (exit code 130); deleted rows stay
     deleted.
 
-    --json prints one object with dry_run, done and rows. "rows" has one object per kind of row: table, what, rows,
-    before, and with --dry-run oldest.
+    --json prints one object with dry_run, done and rows. "done" is false if Ctrl-C stopped the command; with --dry-run
+    it is always true. "rows" has one object per kind of row: table, what, rows, before, and with --dry-run oldest.
     """
     with our_database(source) as (settings, database):
         with database.read() as connection:

@@ -42,8 +42,8 @@ def trigger(
     """Enqueue one job of a schedule now; the next tick runs it.
 
     The schedule's usual times do not change. While a job of the schedule is unfinished, no other job is created, unless
-    the schedule's overlap is allow or --force is given. Afterwards the command imports the handlers here, and warns if
-    none fits the schedule's type or payload.
+    the schedule's overlap is allow or --force is given. Afterwards the command imports the handlers here. It warns if
+    there is no handler for the schedule's type, or if the handler does not take the schedule's payload.
 
     Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
     """
@@ -83,7 +83,8 @@ def backfill(
     first, one at a time unless the schedule allows overlap; ctx.scheduled_for is the instant that each is for.
     Instants without an offset are in the configuration's timezone. Occurrences that ticks have not settled yet are left
     to the ticks, so --to now covers all of the past. At its end, also with --dry-run, the command imports the handlers
-    here, and warns if none fits the schedule's type or payload.
+    here. It warns if there is no handler for the schedule's type, or if the handler does not take the schedule's
+    payload.
     """
     with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
         now = database.clock.now()

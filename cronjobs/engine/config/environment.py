@@ -17,7 +17,7 @@ READ: Final = {
         "Users (deploy,ci) whose files, including cronjobs.yaml, root's tick may run. 1 means all users."
     ),
     "XDG_STATE_HOME": "Parent of the state folder. Default: ~/.local/state.",
-    "NO_COLOR": "Any value: no colours on a terminal.",
+    "NO_COLOR": "Any value but the empty one: no colours on a terminal.",
     "COLUMNS": "Width of tables when stdout is not a terminal. Default: unlimited.",
 }
 GIVEN: Final = {

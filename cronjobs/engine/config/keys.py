@@ -95,7 +95,7 @@ RUN: Final[Keys] = {
     "linger": ConfigKey(
         _linger,
         "true",
-        "Keep each tick running for its minute and poll for work every second, or at the interval given.",
+        "Keep each tick running until its budget is used, and poll for work every second, or at the interval given.",
         "false",
     ),
     "ping": ConfigKey(

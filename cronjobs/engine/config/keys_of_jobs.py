@@ -78,7 +78,8 @@ JOB_TYPE: Final[Keys] = {
     "timeout": ConfigKey(
         _TIMEOUT,
         "20m",
-        "How long an attempt may take. Above run.budget - 5 s, the job is a long job, which outlives its tick.",
+        "How long an attempt may take. Above run.budget - 5 s (two thirds of a budget below 15 s), the job is a long "
+        "job, which outlives its tick.",
         "from @job, else the shorter of 30s and a third of run.budget",
     ),
     "retry": ConfigKey(
@@ -154,7 +155,7 @@ JOB_TYPE: Final[Keys] = {
     "hide": ConfigKey(
         fields.list_of(fields.title),
         "[card_number]",
-        "Payload keys whose values are masked everywhere.",
+        "Payload keys whose values are masked everywhere but in the live output of cronjobs run.",
         "[]",
     ),
     "stdin": ConfigKey(
@@ -173,7 +174,7 @@ JOB_TYPE: Final[Keys] = {
 }
 job_type: Final = Reader(fields.later, "mapping", {}, keys=JOB_TYPE)
 OF_ALL_COMMANDS: Final[Keys] = {  # what defaults.commands may contain
-    name: JOB_TYPE[name]
+    name: JOB_TYPE[name]._replace(unset=JOB_TYPE[name].unset.removeprefix("from @job, else "))
     for name in (
         "timeout",
         "retry",
