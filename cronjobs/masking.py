@@ -3,6 +3,7 @@
 The texts of attempts are masked in ``execution.handler``. What commands print and log is masked in
 ``command.printing``, ``cli.output`` and ``tick.log``.
 Everything *stored as text* (errors, tracebacks, output) and everything *shown* (terminal, mail, log, JSON) is masked.
+The live output of ``cronjobs run`` is not: a person may be in a debugger there.
 Payloads, results and effects are stored unmasked, because handlers need them.
 """
 

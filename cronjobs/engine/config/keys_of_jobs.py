@@ -155,7 +155,7 @@ JOB_TYPE: Final[Keys] = {
     "hide": ConfigKey(
         fields.list_of(fields.title),
         "[card_number]",
-        "Payload keys whose values are masked everywhere but in the live output of cronjobs run.",
+        "Payload keys whose values are masked wherever cronjobs shows them except in the live output of cronjobs run.",
         "[]",
     ),
     "stdin": ConfigKey(
