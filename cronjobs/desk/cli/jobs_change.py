@@ -99,8 +99,8 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
         operation.result.changed += len(changed.done | changed.asked)
         operation.result.asked += len(changed.asked)
         operation.report(changed.done, done)
-        if operation.verb is RETRY and operation.named:
-            _report_unknown_effects(operation, changed.done)
+        if operation.verb in (RETRY, DISMISS) and operation.named:
+            _report_unknown_effects(operation, changed.done, done)
         if changed.asked:
             _report_asked(operation, changed.asked)
         _refuse(operation, [job_id for job_id in ids if job_id not in changed.done | changed.asked])
@@ -108,16 +108,20 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
     return change
 
 
-def _report_unknown_effects(operation: Operation, retried: Collection[int]) -> None:
-    """Report the jobs that may repeat an effect, or die of it again, unless a person settles the effect first."""
+def _report_unknown_effects(operation: Operation, changed: Collection[int], done: str) -> None:
+    """Report the jobs with an effect that only a person can settle.
+
+    A retried job may repeat the effect, or die of it again. *done* is what to report about each job.
+    """
+    before = "Find out before the next tick" if operation.verb is RETRY else "Find out"
     with operation.database.read() as connection:
-        unknown = effects.unknown_of(connection, retried)
+        unknown = effects.unknown_of(connection, changed)
     for job_id, key in unknown.items():
         settle = one_line(f"cronjobs effects settle {shlex.quote(key)}", 300)
         operation.report(
             [job_id],
-            f"is queued again, due now. Nobody knows whether its effect {safe(key)} happened. Find out before the next "
-            f"tick, then run: {settle} done (or not-done)",
+            f"{done}. Nobody knows whether its effect {safe(key)} happened. {before}, then run: "
+            f"{settle} done (or not-done)",
         )
 
 

@@ -204,7 +204,7 @@ def show(
         occurrences = [columns_of(occurrence) for occurrence in listing.occurrences_of(connection, job_id)]
         pauses = schedules.pauses_in_force(connection)
         dead = job["status"] == Status.DEAD
-        unsettled = unsettled_effect(connection, job["error_type"], job["last_error"]) if dead else None
+        unsettled = unsettled_effect(connection, job_id, job["error_type"], job["last_error"]) if dead else None
     paused = next(iter(pausing.of_queue(pauses, job["queue"])), None)
     types = known_types(settings)
     most = most_tries(job["job_type"], job["max_attempts"], settings, types)
@@ -226,7 +226,7 @@ def next_step(
     """Describe in one sentence what happens to *job* next.
 
     *known*: whether the job's type is registered here. *paused*: what is paused and so holds the job back, or None.
-    *unsettled*: the unsettled effect that made the job die, or None.
+    *unsettled*: the unsettled effect that made the dead job die, or that it began, or None.
     """
     match job["status"]:
         case Status.SUCCEEDED:

@@ -14,6 +14,7 @@ from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import reached
 from cronjobs.engine.store import explaining
 from cronjobs.engine.store.concurrency import running_by_key
+from cronjobs.engine.store.effects import unknown_of
 from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.not_started import COUNTED, lanes_due
 from cronjobs.engine.store.sql import database_now
@@ -28,9 +29,10 @@ def with_obstacles(
     connection: Connection, job: JobFacts, settings: Settings, types: Callable[[], JobTypes]
 ) -> JobFacts:
     """Return *job* with the reasons why it does not start."""
-    if job.status == Status.DEAD and job.attempts:
-        last = job.attempts[-1]
-        return replace(job, unsettled=unsettled_effect(connection, last.error_type, last.error))
+    if job.status == Status.DEAD:
+        last = job.attempts[-1] if job.attempts else None
+        error = (last.error_type, last.error) if last else (None, None)
+        return replace(job, unsettled=unsettled_effect(connection, job.id, *error))
     if job.status not in (Status.QUEUED, Status.FAILED) or job.run_at > database_now(connection):
         return job
     runnable = present_types(connection, remembered(settings.run.every))
@@ -70,8 +72,15 @@ def _ahead(
     return JobsAhead(better, earlier, more) if better or earlier else None
 
 
-def unsettled_effect(connection: Connection, error_type: str | None, error: str | None) -> str | None:
-    """Return the key of the effect that this error reports as unknown, or None if none is, or if it is settled now."""
+def unsettled_effect(connection: Connection, job_id: int, error_type: str | None, error: str | None) -> str | None:
+    """Return the key of an unsettled effect: the one that this error reports as unknown, else one that the job began.
+
+    Return None if there is none, or if it is settled now.
+    """
+    return _reported_as_unknown(connection, error_type, error) or unknown_of(connection, [job_id]).get(job_id)
+
+
+def _reported_as_unknown(connection: Connection, error_type: str | None, error: str | None) -> str | None:
     said = error or ""
     if error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and said.endswith(_AFTER)):
         return None

@@ -184,7 +184,7 @@ def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
     jobs = "1 dead job that nobody has" if found.count == 1 else f"{more} dead jobs that nobody has"
     yield Finding(
         "dead",
-        "; ".join([f"{jobs} retried or dismissed", *_what_died(same)]),
+        "; ".join([f"{jobs} retried or dismissed", *_unknown_effects(found.unknown_effects), *_what_died(same)]),
         Severity.CRITICAL,
         since=found.since,
         command="cronjobs jobs list --status dead",
@@ -203,6 +203,13 @@ def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def _unknown_effects(jobs: Sequence[int]) -> Iterator[str]:
+    """Report the dead jobs whose effects a person has to settle before a retry."""
+    if jobs:
+        which = f"job {jobs[0]}" if len(jobs) == 1 else f"{len(jobs):,} of them, such as job {jobs[0]},"
+        yield f'nobody knows whether an effect of {which} happened: "cronjobs explain {jobs[0]}"'
 
 
 def _what_died(same: SameCause) -> Iterator[str]:

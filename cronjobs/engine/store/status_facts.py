@@ -19,6 +19,7 @@ from cronjobs.engine.probe.sql_text import AUDIT, JOBS, NOW, OCCURRENCES, PAUSES
 from cronjobs.engine.rules.occurrence_results import ByHand, JobNow, OccurrenceResult
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.recovery_policy import seconds
+from cronjobs.engine.store.effects import unknown_of
 from cronjobs.engine.store.job_rows import RUNNER_S
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 
@@ -38,13 +39,14 @@ class Deaths:
     """Open dead jobs (not retried, cancelled or dismissed): how many, at most DEATHS_COUNTED, and since when.
 
     ``newest`` are the ids of the jobs that died last, at most DEATHS_NAMED. ``last_of`` is when the last of these jobs
-    died, by job type.
+    died, by job type. ``unknown_effects`` are those of these jobs that began an effect whose outcome is unknown.
     """
 
     count: int
     since: datetime | None
     newest: tuple[int, ...] = ()
     last_of: Mapping[str, datetime] = field(default_factory=dict)
+    unknown_effects: tuple[int, ...] = ()
 
 
 def deaths(connection: Connection) -> Deaths:
@@ -64,7 +66,8 @@ def deaths(connection: Connection) -> Deaths:
         longest=LONGEST_NAME,
     ).all()
     last_of = {each.job_type: each.finished_at for each in reversed(newest)}
-    return Deaths(row.deaths, row.finished_at, tuple(each.id for each in newest), last_of)
+    ids = tuple(each.id for each in newest)
+    return Deaths(row.deaths, row.finished_at, ids, last_of, tuple(unknown_of(connection, ids)))
 
 
 def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[OccurrenceResult]]:

@@ -25,7 +25,7 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.hosts import put
 
-from cronjobs import Snooze, cancel
+from cronjobs import GiveUp, Snooze, cancel
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting
 from cronjobs.engine.database import tables
@@ -979,8 +979,42 @@ def test_an_effect_of_which_nobody_knows(world: World) -> None:
     world.tick(utc("2026-03-02T08:01:10"))
     told = world.ask("1")
     assert "First find out whether effect pay:7 happened" in told
-    assert found(world) == ONE_DEAD
+    assert "nobody knows whether an effect of job 1 happened" in found(world)["dead"]
     assert "1 × EffectUnknown" in status(world)
+
+
+def test_an_effect_of_unknown_outcome_whose_job_died_of_another_error(world: World) -> None:
+    world.file()
+    world.tick()
+
+    def begin() -> None:
+        with world.database.write() as connection:
+            connection.execute(insert(tables.effects).values(key="capture:3", job_id=1, attempt=1, state="begun"))
+        raise ConnectionError("503 from the provider")
+
+    def give_up() -> None:
+        raise GiveUp("the order was cancelled")
+
+    world.plan = [begin, give_up]
+    put(world.database, job_type="t.work")
+    world.tick(utc("2026-03-02T08:01:10"))
+    assert "effect" not in world.ask("1")  # the next attempt deals with it
+    world.tick(utc("2026-03-02T08:05:10"))
+    settle = "cronjobs effects settle capture:3 done"
+    told = world.ask("1")
+    assert "its handler raised GiveUp, which ends all tries. It does not run again by itself." in told
+    assert told.steady[-2:] == [
+        f'First find out whether effect capture:3 happened, and record it: "{settle}" (or not-done).',
+        'Then "cronjobs jobs retry 1" runs it again.',
+    ]
+    assert settle in " ".join(world.cronjobs("jobs", "show", "1").out.split())
+    assert found(world) == {
+        "dead": "1 dead job that nobody has retried or dismissed; nobody knows whether an effect of job 1 happened: "
+        '"cronjobs explain 1"'
+    }
+    assert f"Find out, then run: {settle} (or not-done)" in world.cronjobs("jobs", "dismiss", "1").out
+    assert world.cronjobs("effects", "settle", "capture:3", "not-done").code == 0
+    assert "effect" not in world.ask("1")
 
 
 def put_off(by: timedelta) -> Any:
