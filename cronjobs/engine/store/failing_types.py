@@ -1,4 +1,7 @@
-"""Job types whose last attempts all failed. Jobs of active schedules are left out, because the ledger judges them."""
+"""Job types whose last attempts all failed. Jobs of active schedules are left out, because the ledger judges them.
+
+A lost attempt does not count: the runner died, which proves nothing against the job.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,8 @@ def failing_types(connection: Connection) -> list[FailingType]:
         connection,
         f"""
         SELECT j.job_type AS name, count(*) AS waiting FROM {JOBS} j WHERE {_FAILS_ON}
-        GROUP BY j.job_type HAVING sum(j.failures + j.losses) >= :least
-        ORDER BY sum(j.failures + j.losses) DESC, j.job_type LIMIT :most""",
+        GROUP BY j.job_type HAVING sum(j.failures) >= :least
+        ORDER BY sum(j.failures) DESC, j.job_type LIMIT :most""",
         least=IN_A_ROW,
         most=TYPES,
     ).all()
@@ -73,7 +76,7 @@ def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
               SELECT j.id, j.attempts FROM {JOBS} j WHERE {_FAILS_ON} AND j.job_type = :job_type
               ORDER BY j.last_failed_at DESC, j.id DESC LIMIT :jobs) f
             JOIN {JOB_RUNS} r ON r.job_id = f.id AND r.attempt > f.attempts - :attempts
-            WHERE r.outcome IN ('failed', 'timed_out', 'lost') ORDER BY r.finished_at DESC""",
+            WHERE r.outcome IN ('failed', 'timed_out') ORDER BY r.finished_at DESC""",
             job_type=job_type,
             jobs=JOBS_READ,
             attempts=ATTEMPTS,

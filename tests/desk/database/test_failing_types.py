@@ -60,7 +60,7 @@ def world(database: Database, tmp_path: Path) -> World:
     return World(database, tmp_path)
 
 
-@pytest.mark.parametrize("outcomes", ["fff", "ftl", "fzfzf", "ffffff"])
+@pytest.mark.parametrize("outcomes", ["fff", "ftf", "fzfzf", "fflf", "ffffff"])
 def test_three_failures_in_a_row_are_a_finding(world: World, outcomes: str) -> None:
     world.job(outcomes, 20)
     [said] = world.found().values()
@@ -81,7 +81,7 @@ def test_it_lasts_since_the_first_failure_behind_the_last_success(world: World) 
     assert said.since == world.now - 22 * MINUTE
 
 
-@pytest.mark.parametrize("outcomes", ["f", "ff", "zzz"])
+@pytest.mark.parametrize("outcomes", ["f", "ff", "zzz", "llll", "ffl", "llff"])
 def test_fewer_are_none(world: World, outcomes: str) -> None:
     world.job(outcomes, 20)
     assert world.found() == {}
