@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import Connection
 
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.missing_jobs import Gap, gap_at
-from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.sql import database_now, is_postgresql
 from cronjobs.model import duration_text
 
-_USED_UP = "an enqueue used up the id without making a job: its key was taken, or its transaction was rolled back"
+_USED_UP: Final = (
+    "an enqueue used up the id without making a job: its key was taken, or its transaction was rolled back"
+)
+# PostgreSQL logs a sequence's next 32 values at once, and goes on behind them after a crash.
+_SKIPPED: Final = "; or the database server skipped the id after a crash"
 
 
 def missing_job(connection: Connection, job_id: int, retention: Retention) -> str:
@@ -24,10 +29,12 @@ def missing_job(connection: Connection, job_id: int, retention: Retention) -> st
             f"there is no job {job_id} any more: it was dead, nobody had dealt with it, and retention removed it at "
             f"{removed:%Y-%m-%d %H:%M:%S} UTC"
         )
-    return missing_at(gap_at(connection, job_id), job_id, retention, database_now(connection))
+    never = _USED_UP + _SKIPPED * is_postgresql(connection)
+    return missing_at(gap_at(connection, job_id), job_id, retention, database_now(connection), never)
 
 
-def missing_at(gap: Gap, job_id: int, retention: Retention, now: datetime) -> str:
+def missing_at(gap: Gap, job_id: int, retention: Retention, now: datetime, never: str = _USED_UP) -> str:
+    """Explain the *gap*. *never*: why an id may never have become a job."""
     if gap.in_ledger:
         return f'job {job_id} was pruned: "cronjobs explain {job_id}" shows what the ledger has kept'
     if gap.highest == 0 or (gap.highest is None and gap.highest_here == 0):
@@ -38,8 +45,8 @@ def missing_at(gap: Gap, job_id: int, retention: Retention, now: datetime) -> st
         return f"there is no job {job_id}: the highest id here is {gap.highest_here}"
     kept = min(retention.succeeded, retention.dead)
     if gap.made_after is not None and now - gap.made_after < kept:  # a job with this id would be too young to be pruned
-        return f"there is no job {job_id}: {_USED_UP}"
+        return f"there is no job {job_id}: {never}"
     return (
         f"there is no job {job_id} any more: it ended over {duration_text(kept)} ago and was pruned (retention), or "
-        f"{_USED_UP}"
+        f"{never}"
     )

@@ -61,7 +61,10 @@ def test_among_jobs_that_are_too_new_to_be_pruned_it_was_used_up(database: Datab
     put(database, age=timedelta(days=13))
     gone = put(database, age=timedelta(days=13), keep=False)
     put(database)
-    assert re.search(r"^there is no job \d+: an enqueue used up the id without making a job", said(database, gone))
+    told = said(database, gone)
+    assert re.search(r"^there is no job \d+: an enqueue used up the id without making a job", told)
+    # After a crash PostgreSQL goes on behind the values that it had logged ahead: up to 32 ids are skipped.
+    assert told.endswith("; or the database server skipped the id after a crash") is (not database.is_sqlite)
 
 
 @pytest.mark.parametrize("first", [True, False])
