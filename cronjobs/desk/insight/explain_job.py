@@ -139,7 +139,7 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
     made_at = datetime.min.replace(tzinfo=UTC)
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
-    said = {"coalesced": "It also stands for {} more {} of {}", "skipped": "Because of it, {} {} of {} were skipped"}
+    said = {"coalesced": "It also stands for {} more {} of {}", "skipped": "Because of it, {} {} of {} {} skipped"}
     for outcome, text in said.items():
         rows = [row for row in life.rows if row.ledger.outcome == outcome]
         if rows:
@@ -147,7 +147,8 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
             what = "occurrence" if count == 1 else "occurrences"
             first, last = rows[0].ledger.whole_first, rows[-1].ledger.whole_last
             where = f"at {times.clock(last)}" if count == 1 else f"from {times.clock(first)} to {times.clock(last)}"
-            sentence = f"{text.format(f'{count:,}', what, name(rows[0].schedule))}, {where}."
+            was = "was" if count == 1 else "were"
+            sentence = f"{text.format(f'{count:,}', what, name(rows[0].schedule), was)}, {where}."
             settled = min(row.ledger.decided_at for row in rows)
             sentences.append((made_at if settled == decided else settled, sentence))
     return sentences

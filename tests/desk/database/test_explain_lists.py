@@ -246,7 +246,9 @@ def test_a_job_that_others_gave_way_to(world: World) -> None:
     world.file(**MINUTELY)
     world.tick()
     world.plan = [fail(), fail()]
-    world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:03:10"))
+    world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:02:10"))
+    assert "Because of it, 1 occurrence of s was skipped, at 08:02:00." in world.ask("1")
+    world.tick(utc("2026-03-02T08:03:10"))
     told = world.ask("1")
     assert "Because of it, 2 occurrences of s were skipped, from 08:02:00 to 08:03:00." in told
 
