@@ -65,7 +65,9 @@ def copy(
     old side in the meantime. Nothing is copied twice. As long as the new side has not been used, you can go back with
     "cronjobs db adopt" on the old side.
     """
-    if (to is None) == (old is None):
+    if to is not None and old is not None:
+        raise UsageError("give either --to or --from, not both: the other side is the configured database")
+    if to is None and old is None:
         raise UsageError("give --to postgresql://…, or, once that is the configured database, --from sqlite:///…")
     patience = None if wait is None else span(wait, "--wait")
     settings = load_settings(source)

@@ -426,7 +426,7 @@ def test_a_role_that_may_not_is_told_and_the_old_side_stays_open(move: Move, pos
     [
         (("--from", "sqlite:///gone.db"), "there is no database sqlite:///"),
         ((), "give --to"),
-        (("--from", "sqlite:///a.db", "--to", "postgresql://h/d"), "give --to"),
+        (("--from", "sqlite:///a.db", "--to", "postgresql://h/d"), "give either --to or --from, not both"),
     ],
 )
 def test_a_command_that_cannot_be_meant_makes_no_file(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
