@@ -13,8 +13,10 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from cronjobs.engine.rules.error_groups import class_and_text, normalised
+from cronjobs.errors import EffectUnknown
 
 KEY_DIGITS: Final = 12  # hexadecimal
+_SETTLE, _DONE = str(EffectUnknown("KEY")).split("KEY")
 
 
 class CauseName(NamedTuple):
@@ -34,8 +36,15 @@ class CauseName(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The error's class and message, such as "GiveUp: there is no invoice <n>"."""
-        return class_and_text(self.error_type, self.message) or "(no message)"
+        """The error's class and message, such as "GiveUp: there is no invoice <n>".
+
+        The command in the text of EffectUnknown is left out: nobody can type it without the numbers of its key.
+        """
+        message = self.message
+        if self.error_type == EffectUnknown.__name__ and message.startswith(_SETTLE):
+            key = message.removeprefix(_SETTLE).removesuffix(_DONE)
+            message = f"{_SETTLE.partition(':')[0]}: {key}"
+        return class_and_text(self.error_type, message) or "(no message)"
 
 
 def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseName:

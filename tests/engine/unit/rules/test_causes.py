@@ -15,6 +15,7 @@ from support.cases import judge
 from cronjobs import events, masking
 from cronjobs.engine.rules.causes import KEY_DIGITS, cause_of, causes
 from cronjobs.engine.rules.error_groups import ERROR_READ
+from cronjobs.errors import EffectUnknown
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 TEXTS = ["there is no invoice {}", "503 for invoice {}", "404 for invoice {}", "no user '{}'", "{}", "", None, "a\n{}"]
@@ -36,6 +37,14 @@ def made_of(row: Any) -> Any:
     read = row.text
     # What is nothing but a number is no cause of its own; the second line is not read.
     return row.job_type, row.error_type, {None: "", "a\n{}": "a"}.get(read, read)
+
+
+def test_a_cause_shows_no_command_with_masked_numbers_in_it() -> None:
+    name = cause_of("t.pay", "EffectUnknown", str(EffectUnknown("transfer:17")))
+    assert name.error == "EffectUnknown: this effect was begun, but its result was never recorded: transfer:<n>"
+    assert name == cause_of("t.pay", "EffectUnknown", str(EffectUnknown("transfer:18")))
+    assert name != cause_of("t.pay", "EffectUnknown", str(EffectUnknown("mail:17")))
+    assert cause_of("t.pay", "EffectUnknown", "who knows").error == "EffectUnknown: who knows"
 
 
 def test_each_death_has_one_cause_and_the_counts_add_up() -> None:
