@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -81,11 +82,12 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         yield Finding("crashing", text, Severity.NOTICE, since=each.found_at, command=command, subject=each.job_type)
     for job_type, took in health.slow.items():
         lease = duration_text(settings.run.lease)
+        enough = duration_text(timedelta(seconds=math.ceil(RUNS_IN_A_LEASE * took / timedelta(seconds=1))))
         text = (
-            f"{job_type} typically runs for {rough(took)}, and run.lease is {lease}: set run.lease to "
-            f"{RUNS_IN_A_LEASE} times such a run, or a run can lose its lease after a few late heartbeats"
+            f"{job_type} typically runs for {rough(took)}, and run.lease is {lease}: set run.lease to at least "
+            f"{enough} ({RUNS_IN_A_LEASE} such runs), or a run can lose its lease after a few late heartbeats"
         )
-        yield Finding("lease", text, Severity.NOTICE, command="cronjobs check", subject=job_type)
+        yield Finding("lease", text, Severity.NOTICE, command="cronjobs config show run.lease", subject=job_type)
 
 
 def _late(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding]:
