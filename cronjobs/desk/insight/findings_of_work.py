@@ -168,9 +168,10 @@ def _unknown_type(job_type: str, health: Health) -> Finding:
 def _misfit(found: WaitingMisfits) -> Finding:
     what = found.error.removeprefix(f"payload does not fit {found.job_type}").removeprefix(":").strip()
     jobs = "payload of 1 job does not fit" if found.jobs == 1 else f"payloads of {found.jobs:,} jobs do not fit"
+    reasons = f", for {found.reasons:,} reasons; one of them" if found.reasons > 1 else ""
     return Finding(
         "misfit",
-        f"the {jobs} the handler of {found.job_type}: {what}",
+        f"the {jobs} the handler of {found.job_type}{reasons}: {what}",
         since=found.since,
         command=f"cronjobs explain {found.first}",
         subject=found.job_type,

@@ -24,6 +24,7 @@ from cronjobs.engine.store.sql import AMONG_IDS, LOCK, run
 from cronjobs.model import Job
 from cronjobs.text import ERROR_LIMIT, one_line
 
+REASONS_READ: Final = 1000  # jobs whose errors are compared
 _LEAST_AGO: Final = after_now(str(-LEAST.total_seconds()))
 _MOST_AGO: Final = after_now(str(-MOST.total_seconds()))
 _OUTLIVED: Final = f"{MISFITS_SQL} AND misfit_since <= {_MOST_AGO}"
@@ -147,7 +148,8 @@ def _outlived(said: object) -> str:
 class WaitingMisfits:
     """The jobs of one type that are waiting for code that accepts their payloads.
 
-    ``first`` and ``newest`` are job ids. ``error`` is the error of the job ``first``.
+    ``first`` and ``newest`` are job ids. ``error`` is the error of the job ``first``. ``reasons`` is how many different
+    errors the jobs have, as far as REASONS_READ jobs show.
     """
 
     job_type: str
@@ -156,6 +158,7 @@ class WaitingMisfits:
     first: int
     newest: int
     error: str
+    reasons: int = 1
 
 
 def waiting_misfits(connection: Connection) -> list[WaitingMisfits]:
@@ -172,7 +175,18 @@ def waiting_misfits(connection: Connection) -> list[WaitingMisfits]:
         ids=[row.first for row in rows],
     )
     errors = {row.id: str(row.last_error or "") for row in said}
+    differ = run(
+        connection,
+        f"""SELECT m.job_type, count(DISTINCT m.last_error) AS reasons FROM (
+             SELECT job_type, last_error FROM {JOBS} WHERE {MISFITS_SQL}
+             ORDER BY job_type, misfit_since, id LIMIT :read) m GROUP BY m.job_type""",
+        read=REASONS_READ,
+    )
+    reasons = {row.job_type: row.reasons for row in differ}
     return [
-        WaitingMisfits(row.job_type, row.jobs, row.misfit_since, row.first, row.newest, errors.get(row.first, ""))
+        WaitingMisfits(
+            *(row.job_type, row.jobs, row.misfit_since, row.first, row.newest, errors.get(row.first, "")),
+            reasons=reasons.get(row.job_type, 1),
+        )
         for row in rows
     ]

@@ -296,6 +296,20 @@ def test_status_and_explain_say_what_does_not_fit_and_how_long_it_waits(fleet: F
     assert "if every version of the code that ticks has refused it, and after 2026-11-25 08:00" in said[-1]
 
 
+def test_status_says_that_payloads_do_not_fit_for_several_reasons(fleet: Fleet) -> None:
+    for _ in range(3):
+        fleet.add()
+    fleet.tick("alpha", OLD)
+    with fleet.database.write() as connection:
+        other = "payload does not fit t.pay: payload.amount is not an int"
+        connection.execute(update(jobs).where(jobs.c.id == 2).values(last_error=other))
+    settings = Host(fleet.database, fleet.folder).settings
+    with fleet.database.read() as connection:
+        [found] = work_findings(look(connection, settings, job_types.load(settings)), settings)
+    what = "(amount, currency): missing a required argument: 'currency'"
+    assert found.text == (f"the payloads of 3 jobs do not fit the handler of t.pay, for 2 reasons; one of them: {what}")
+
+
 def test_whatever_versions_tick_in_whatever_order_it_dies_when_all_have_refused_it_and_never_sooner(
     fleet: Fleet,
 ) -> None:
