@@ -35,7 +35,7 @@ from cronjobs.desk.cli.output import (
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
 from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
-from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_from_starting
+from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_before
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     ACTS,
@@ -275,7 +275,7 @@ def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetim
 
 def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
     limit = quiet_after(every)
-    gaps = [_gap(row) for row in listing.tick_gaps(connection, asked.begin, limit)]
+    gaps = [_gap(connection, row, limit) for row in listing.tick_gaps(connection, asked.begin, limit)]
     gaps = [gap for gap in gaps if gap["finished_at"] <= now]  # a later end comes from a tick whose clock was wrong
     last = last_sign([columns_of(row) for row in listing.last_ticks(connection)])
     if last is not None and now - last > limit:
@@ -283,8 +283,8 @@ def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime
     return [gap for gap in gaps if asked.end is None or gap["started_at"] < asked.end]
 
 
-def _gap(row: Any) -> dict[str, Any]:
-    causes = kept_from_starting(row.did)
+def _gap(connection: Connection, row: Any, limit: timedelta) -> dict[str, Any]:
+    causes = kept_before(connection, row.host, row.finished_at, row.did, limit)
     why = did_not_start(f"host {safe(row.host, 80)}", causes) if causes else None
     return {"kind": "gap", "started_at": row.started_at, "finished_at": row.finished_at, "reason": why}
 

@@ -33,6 +33,7 @@ from cronjobs.desk.insight.job_evidence import (
     triggered_since,
     with_triggered,
 )
+from cronjobs.desk.insight.kept_from_starting import kept_before
 from cronjobs.desk.insight.schedule_history import (
     JUST_BEFORE,
     Asked,
@@ -327,6 +328,8 @@ class ScheduleEvidence:
             ids = {id_ for pair in pairs.values() for id_ in pair if id_ is not None}
             ids |= {row.tick for _, row in found if row is not None and row.tick is not None}
             facts_of = {id_: tick_facts(row) for id_, row in explaining.ticks_of(connection, ids).items()}
+            for last, then in pairs.values():
+                facts_of |= self._with_causes(facts_of.get(last or 0), then or 0, facts_of)
             beside = {
                 number: (
                     facts_of.get(before or 0),
@@ -365,6 +368,19 @@ class ScheduleEvidence:
                 facts = replace(facts, pause=self._pause(self.around.now) or self._held_back(facts.last_for, self.now))
             complete.append(facts)
         return complete
+
+    def _with_causes(
+        self, before: TickFacts | None, after_id: int, facts_of: Mapping[int, TickFacts]
+    ) -> dict[int, TickFacts]:
+        """Return, by id, the tick *after_id* with the causes that a later row has, if it ended a time without ticks."""
+        after = facts_of.get(after_id)
+        quiet = self.around.quiet_after
+        if before is None or after is None or after.kept_from_starting:
+            return {}
+        if after.started_at - before.last_sign_at <= quiet:
+            return {}
+        causes = kept_before(self.connection, after.host, after.started_at, None, quiet)
+        return {after_id: replace(after, kept_from_starting=causes)}
 
     def _triggered(self, rows: Sequence[Any]) -> list[Triggered]:
         """Return the runs triggered by hand since the oldest of *rows* was settled."""

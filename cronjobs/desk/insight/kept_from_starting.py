@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection
+
+from cronjobs.engine.store.explaining import records_between
 from cronjobs.engine.tick.mail_throttle import Alarm
 from cronjobs.engine.tick.result import noted_causes
 from cronjobs.text import one_line
@@ -21,6 +26,25 @@ def kept_from_starting(did: Any) -> Causes:
         for each in (found if isinstance(found, list) else ())
         if isinstance(each, Mapping) and isinstance(ticks := each.get("ticks"), int)
     )
+
+
+def kept_before(connection: Connection, host: str, at: datetime, did: Any, within: timedelta) -> Causes:
+    """Return why ticks of *host* did not start before the tick at *at*, whose row says *did*.
+
+    If that row does not say why, a later one may, up to *within* after it: a tick that someone started in a terminal
+    does not record it, nor does a killed one, but cron's next tick does.
+    """
+    if causes := kept_from_starting(did):
+        return causes
+    later = (row.did for row in reversed(records_between(connection, at, at + within)) if row.host == host)
+    return next((causes for did in later if (causes := kept_from_starting(did)) and _began_by(did, at)), ())
+
+
+def _began_by(did: Any, at: datetime) -> bool:
+    """Whether the first of the causes began by *at*. Plain SQL may have written any *did*."""
+    with suppress(KeyError, TypeError, ValueError):
+        return datetime.fromisoformat(did["kept_from_starting"][0]["since"]) <= at
+    return False
 
 
 def kept_from_starting_here(file: Path) -> Causes:

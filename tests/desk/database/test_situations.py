@@ -732,6 +732,23 @@ def test_ticks_that_could_not_start(world: World, tmp_path: Path, monkeypatch: p
     assert gap["reason"] == f"t{reason}"
 
 
+@pytest.mark.parametrize(("since", "said"), [("01:59:00", True), ("02:02:30", False)])
+def test_a_tick_by_hand_ended_the_outage_and_the_next_one_recorded_why(world: World, since: str, said: bool) -> None:
+    """A tick in a terminal leaves that to cron's next tick. What began after the outage is not its cause."""
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
+    world.ticks(utc("2026-03-03T02:02:10"), utc("2026-03-03T02:03:10"))
+    kept = [{"ticks": 4, "since": f"2026-03-03T{since}+00:00", "why": "cronjobs.yaml:6:1: YAML: …"}]
+    with world.database.write() as connection:
+        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
+        row = update(tables.ticks).where(tables.ticks.c.id == newest)
+        connection.execute(row.values(did={"kept_from_starting": kept}))
+    reason = "icks of host alpha did not start: cronjobs.yaml:6:1: YAML: … (4 times)"
+    assert (f"T{reason}." in world.ask("s", "--at", "02:00")) is said
+    shown = world.cronjobs("history", "--since", "2026-03-03T01:50", "--json").json
+    assert [entry["reason"] for entry in shown if entry["kind"] == "gap"] == [f"t{reason}" if said else None]
+
+
 @pytest.mark.parametrize("did", [[], {"kept_from_starting": 3}, {"kept_from_starting": [{"ticks": "x"}, 7, {}]}])
 def test_a_row_that_plain_sql_wrote_says_nothing_of_ticks_before_it(did: object) -> None:
     assert kept_from_starting(did) == ()
