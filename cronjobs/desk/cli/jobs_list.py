@@ -42,6 +42,7 @@ from cronjobs.desk.cli.output import first as limited
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.insight.explain_obstacles import settling, unsettled_effect
 from cronjobs.desk.insight.missing_job import missing_job
+from cronjobs.desk.insight.releasing import Holders
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.settings import Settings
@@ -262,9 +263,12 @@ def next_step(
 
 
 def _running_step(job: Mapping[str, Any], times: Times) -> str:
-    where = f"runs on {host_of(job['locked_by'])}"
+    gone = Holders().is_gone(job["locked_by"])
+    where = f"{'ran' if gone else 'runs'} on {host_of(job['locked_by'])}"
     if job["started_at"]:
         where += f", begun {times.both(job['started_at'])}"
+    if gone:
+        return f"{where}; the process is gone, so the next tick on that host will settle its outcome"
     left = job["locked_until"] - times.now
     if left.total_seconds() < 0:
         return f"{where}; its lease ended {rough(left)} ago: the next tick will settle its outcome"

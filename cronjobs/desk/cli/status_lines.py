@@ -171,6 +171,8 @@ def _dead_text(health: Health) -> str:
 
 
 def _tick_lines(health: Health, times: Times, room: int, budget: timedelta) -> list[str]:
+    holders = Holders()
+    gone = [job["locked_by"] for job in health.running if holders.is_gone(job["locked_by"])]
     rows = [
         [
             safe(tick["host"]),
@@ -178,7 +180,7 @@ def _tick_lines(health: Health, times: Times, room: int, budget: timedelta) -> l
             took(tick["started_at"], tick["finished_at"]),
             safe(tick["version"]),
             safe(tick["fingerprint"])[:8],
-            did_and_ended(tick, times.now, budget),
+            did_and_ended(tick, times.now, budget, gone=any(holder.endswith(f":{tick['tick']}") for holder in gone)),
         ]
         for tick in health.ticks[:5]
     ]

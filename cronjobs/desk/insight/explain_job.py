@@ -353,10 +353,11 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
         where, begun = f"submitted to its cluster by {name(job.host or '?')}, but no worker there has started it", ""
     elif job.cluster_worker is not None:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
+    gone = "the process is gone, so the next tick on that host will settle the outcome"
     if job.attempts and job.attempts[-1].number == job.attempt:  # outcome recorded, but the thread may still be running
-        return f"Job {job.id} is still leased for attempt {job.attempt} {where}{lease}."
+        left = f"; {gone}" if job.runner_gone else lease
+        return f"Job {job.id} is still leased for attempt {job.attempt} {where}{left}."
     if job.runner_gone:
-        gone = "the process is gone, so the next tick on that host will settle the outcome"
         return f"Job {job.id} was running: attempt {job.attempt} {where}{begun}{stop}; {gone}."
     return f"Job {job.id} is running now: attempt {job.attempt} {where}{begun}{stop}{lease}."
 

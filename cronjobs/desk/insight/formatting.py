@@ -53,12 +53,15 @@ def pause_text(pause: Mapping[str, Any], times: LocalTimes) -> str:
     return safe(f"{what(pause['scope'], pause['name'])} {until}{skips}{by}{why}")
 
 
-def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta) -> str:
-    """Say what a tick did and how it ended. An unfinished tick long past *budget* was probably killed."""
+def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, gone: bool = False) -> str:
+    """Say what a tick did and how it ended. An unfinished tick long past *budget* was probably killed.
+
+    *gone*: whether the tick's process is known to have ended.
+    """
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     if tick["finished_at"] is None:  # completing its row is the last thing a tick does
         at_work = now - tick["started_at"] < max(AT_WORK, budget + timedelta(minutes=1))
-        ended = "at work" if at_work else "did not end; was it killed?"
+        ended = "its process is gone" if gone else "at work" if at_work else "did not end; was it killed?"
     else:
         ended = safe(tick["ended"])
     if ended == NOTHING_DUE:  # say only "no job": schedules that the tick could not fire may be due

@@ -284,6 +284,28 @@ def test_a_cancel_that_the_handler_did_not_hear_had_no_effect(world: World, stop
     assert (": no effect, as attempt 1 did not stop." in told) is not stopped
 
 
+def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt timed out in a thread, and its tick has ended: nothing runs, and the lease is still in force."""
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+    world.leave_hanging()
+    row = {"tick": "dead", "host": "beta", "boot_id": "boot", "pid": 1, "version": "1", "started_at": world.clock.now()}
+    with world.database.write() as connection:
+        connection.execute(insert(tables.ticks).values(row))
+        [job] = claims.held_by(connection, "beta:boot:1:1:1:dead")
+        overdue = running_row(job, TimedOut("timed out after 2s"), timedelta(seconds=2), "1")
+        leases.record_overdue(connection, [overdue])
+    assert "at work" in world.cronjobs("status").out
+    monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
+    gone = "the process is gone, so the next tick on that host will settle"
+    assert f"Job {job_id} is still leased for attempt 1 on beta; {gone} the outcome." in world.ask(str(job_id))
+    assert gone in " ".join(world.cronjobs("jobs", "show", str(job_id)).out.split())
+    shown = world.cronjobs("status").out
+    assert "its process is gone" in shown
+    assert "at work" not in shown
+
+
 def test_an_attempt_that_timed_out_while_its_thread_ran_on_is_not_running_now(world: World) -> None:
     world.file()
     world.tick()
