@@ -52,7 +52,7 @@ from cronjobs.desk.insight.shortened_history import (
     totals,
     when,
 )
-from cronjobs.desk.insight.watched import last_sign, quiet_after
+from cronjobs.desk.insight.watched import last_sign, late_after, quiet_after
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules import pausing
 from cronjobs.engine.rules.error_groups import class_and_text
@@ -71,6 +71,7 @@ SECOND: Final = timedelta(seconds=1)
 _WORDS: Final = {"pause": "paused", "deploy": "deployed", "early": "ran early"} | ACTS
 _PLURALS: Final = {
     "no tick": ("time without ticks", "times without ticks"),
+    "no end": ("tick without an end", "ticks without an end"),
     "clock": ("clock set back", "clocks set back"),
     "early": ("ran early", "ran early"),
     "pause": ("pause", "pauses"),
@@ -167,16 +168,16 @@ def history(
     The first line counts everything. Next comes what went wrong, one line each: jobs that died; attempts that failed,
     timed out, were lost, interrupted or cancelled; occurrences that were missed, or that a wrong clock ran early.
     Without --outcome, also who cancelled, retried, dismissed, released or rescheduled jobs, and who triggered or
-    backfilled a schedule. Without --outcome and --type, also times without ticks, clocks that were set back, pauses,
-    and deploys: a file was applied, or a host ran other code. If there are more entries than --limit, those with the
-    same error share a line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or
-    coalesced. Entries that are left out are counted on stderr. "cronjobs jobs show ID" prints whole errors, tracebacks
-    and outputs.
+    backfilled a schedule. Without --outcome and --type, also times without ticks, ticks that never recorded their end,
+    clocks that were set back, pauses, and deploys: a file was applied, or a host ran other code. If there are more
+    entries than --limit, those with the same error share a line. Then come the counts, by schedule and job type, of
+    what succeeded, was snoozed, skipped or coalesced. Entries that are left out are counted on stderr. "cronjobs jobs
+    show ID" prints whole errors, tracebacks and outputs.
 
-    --json prints an object for each entry, with its kind: attempt, death, occurrence, gap, clock, pause, deploy or act.
-    The first three have the columns of their tables; an occurrence's outcome is what became of it at its time. A gap's
-    reason says why ticks did not start, if the next tick recorded why. If there are more than --limit, what went wrong
-    is printed first, then the newest of the others.
+    --json prints an object for each entry, with its kind: attempt, death, occurrence, gap, tick, clock, pause, deploy
+    or act. The first three have the columns of their tables; an occurrence's outcome is what became of it at its time.
+    A gap's reason says why ticks did not start, if a later tick recorded why. If there are more than --limit, what went
+    wrong is printed first, then the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -195,6 +196,7 @@ def history(
         tallies = _tallies(connection, asked, begins)
         if job_type is None and outcome is None:
             entries += _gaps(connection, asked, settings.run.every, times.now)
+            entries += _without_end(connection, asked, settings.run.every, times.now)
             entries += _clocks(connection, asked)
             entries += _acts(connection, asked, times.now)
         if outcome is None:
@@ -287,6 +289,16 @@ def _gap(connection: Connection, row: Any, limit: timedelta) -> dict[str, Any]:
     causes = kept_before(connection, row.host, row.finished_at, row.did, limit)
     why = did_not_start(f"host {safe(row.host, 80)}", causes) if causes else None
     return {"kind": "gap", "started_at": row.started_at, "finished_at": row.finished_at, "reason": why}
+
+
+def _without_end(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
+    """Return the ticks that never recorded their end, although none takes that long."""
+    until = now - late_after(every)
+    until = until if asked.end is None else min(until, asked.end)
+    return [
+        {"kind": "tick", "started_at": row.started_at, "finished_at": None, "host": row.host}
+        for row in listing.ticks_without_end(connection, asked.begin, until, READ_AT_MOST)
+    ]
 
 
 def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
@@ -490,6 +502,10 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             dead, jobs = entry["were_dead"], entry["jobs"]
             were = f", {'' if dead == jobs else f'{dead:,} of them '}dead until then," if dead else ""
             return f"{_jobs_text(entry)}{were} by {by}{until}{why}"
+        case "tick":
+            return (
+                f"a tick of host {safe(entry['host'], 40)} never recorded its end: it was killed or lost the database"
+            )
         case "clock":
             ahead, back = entry["finished_at"], entry["started_at"]
             span = f"{times.clock(back)} and {LocalTimes(back, times.timezone).clock(ahead)}"

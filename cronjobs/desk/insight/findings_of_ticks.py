@@ -108,8 +108,8 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
     """Find ticks that were killed, or that ended with a database error or an internal error."""
     for host, found in sorted(health.watch.killed.items()):
         text = (
-            f"in the last {rough(found.within)}, {found.ticks} ticks of host {host} were killed: they never recorded "
-            "their end"
+            f"in the last {rough(found.within)}, {found.ticks} ticks of host {host} never recorded their end: they "
+            "were killed or lost the database"
         )
         yield Finding("ending", text, since=found.since, command=_HISTORY, subject=host)
     for tick in at_work:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.engine.rules.occurrences import BACKFILLED
 
-# An entry of the history. Its "kind" is attempt, death, occurrence, gap, clock, pause, deploy or act.
+# An entry of the history. Its "kind" is attempt, death, occurrence, gap, tick, clock, pause, deploy or act.
 Entry = Mapping[str, Any]
 Tally = Mapping[str, Any]  # a row of listing.tallies: how often a schedule or job type had an outcome
 
@@ -31,6 +31,7 @@ ONE_ACT: Final = timedelta(minutes=10)  # the longest time between one actor's a
 BROKE: Final = (
     "dead",
     "no tick",
+    "no end",
     "clock",
     "missed",
     "early",
@@ -67,7 +68,7 @@ def when(entry: Entry) -> datetime:
 
 def outcome_of(entry: Entry) -> str:
     """Return text such as "succeeded", "dead", "missed", "no tick", "pause" or "cancel"."""
-    words = {"death": "dead", "gap": "no tick", "act": entry.get("action")}
+    words = {"death": "dead", "gap": "no tick", "tick": "no end", "act": entry.get("action")}
     word: str = words.get(entry["kind"]) or entry.get("outcome") or entry["kind"]
     return word
 
@@ -82,7 +83,7 @@ def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
     """Count entries by outcome. The counts of attempts, deaths and occurrences come from *tallies*."""
     found = Counter[str]()
     for entry in entries:
-        if entry["kind"] in ("gap", "clock", "pause", "deploy", "act"):
+        if entry["kind"] in ("gap", "tick", "clock", "pause", "deploy", "act"):
             found[outcome_of(entry)] += number_of(entry)
     for tally in tallies:
         found[tally["outcome"]] = tally["in_all"]

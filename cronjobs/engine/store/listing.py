@@ -833,6 +833,19 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
     ).all()
 
 
+def ticks_without_end(connection: Connection, since: datetime, until: datetime, limit: int) -> Sequence[Row[Any]]:
+    """Return the newest *limit* ticks that began from *since* to *until* and never recorded their end."""
+    return run(
+        connection,
+        f"""SELECT t.host, t.started_at FROM {TICKS} t
+           WHERE t.started_at >= :since AND t.started_at < :until AND t.finished_at IS NULL
+           ORDER BY t.started_at DESC LIMIT :limit""",
+        since=since,
+        until=until,
+        limit=limit,
+    ).all()
+
+
 def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
     """Whether *host* has ticked at least *times* times, as far as the stored rows show."""
     statement = f"SELECT 1 FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1 OFFSET :before"

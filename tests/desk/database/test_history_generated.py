@@ -48,7 +48,7 @@ def random_entries(dice: random.Random) -> list[dict[str, Any]]:
     found = []
     for number in range(dice.randrange(0, 120)):
         began = NOW - timedelta(hours=30) * dice.random()
-        kind = dice.choice(["attempt"] * 9 + ["death", "occurrence", "gap", "pause", "deploy", "act"])
+        kind = dice.choice(["attempt"] * 9 + ["death", "occurrence", "gap", "tick", "pause", "deploy", "act"])
         entry: dict[str, Any] = {"kind": kind, "job_id": number, "started_at": began, "finished_at": began}
         if kind in ("attempt", "death"):
             entry |= {"schedule": dice.choice([None, "a", "b"]), "job_type": dice.choice(["t", "u"])}

@@ -380,8 +380,14 @@ def test_two_ticks_that_a_timer_killed(world: World) -> None:
     assert world.ask("s", "--at", "08:02").verdict == "enqueued"
     said = found(world)
     assert said.keys() == {"ending:alpha"}
-    assert "2 ticks of host alpha were killed" in said["ending:alpha"]
-    assert said["ending:alpha"].endswith("they never recorded their end")
+    assert said["ending:alpha"].endswith(
+        "2 ticks of host alpha never recorded their end: they were killed or lost the database"
+    )
+    shown = " ".join(world.cronjobs("history", "--since", "1h").out.split())
+    assert "since 07:05:00 UTC: 2 ticks without an end," in shown
+    never = "a tick of host alpha never recorded its end: it was killed or lost the database"
+    assert f"08:01:00 no end {never}" in shown
+    assert f"08:02:00 no end {never}" in shown
     assert alarm(world) == 1
 
 
