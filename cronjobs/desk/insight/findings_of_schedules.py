@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -23,7 +23,10 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
 from cronjobs.engine.rules.pausing import what
 from cronjobs.engine.schedules.applying import silence_after
+from cronjobs.engine.schedules.pauses import owed_by, pauses_of
+from cronjobs.engine.schedules.planning import held_back
 from cronjobs.engine.store.given_up import DROPPED
+from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.model import rough
 
 FORGOTTEN_PAUSE: Final = timedelta(days=1)
@@ -238,10 +241,11 @@ def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetim
     """Find pauses that may have been forgotten: older than a day, or holding back occurrences."""
     for pause in pauses:
         scope, name = pause["scope"], pause["name"]
-        names = [] if scope == "queue" or pause["skip"] else sorted(_behind_pause(found, pause, now))
+        names = [] if scope == "queue" else sorted(_behind_pause(found, pause, now))
         waits = bool(found.waiting) if scope == "all" else scope == "queue" and name in found.waiting
         if names:
-            why = f"the pause holds back {several(names)}"
+            due = ", due before it began" if pause["skip"] else ""
+            why = f"the pause holds back {several(names)}{due}"
         elif waits:
             why = "jobs of schedules wait"
         elif now - pause["paused_at"] > FORGOTTEN_PAUSE:
@@ -269,5 +273,10 @@ def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> It
             continue
         if schedule.status != "active":
             continue
-        if schedule.next_at and schedule.next_at <= now:
+        if schedule.next_at and schedule.next_at <= now and not (pause["skip"] and _only_skips(schedule, now)):
             yield schedule.name
+
+
+def _only_skips(schedule: StoredSchedule, now: datetime) -> bool:
+    """Whether pauses only skip what is due: all of it became due after a ``pause --skip`` began."""
+    return held_back(owed_by(replace(schedule, owed=None)), pauses_of(schedule), now) is None

@@ -122,6 +122,28 @@ def test_a_pause_and_after_it(world: World, monkeypatch: pytest.MonkeyPatch, ski
     assert is_well(world)
 
 
+@pytest.mark.parametrize("scope", ["s", "--all"])
+def test_a_pause_that_becomes_one_that_skips_still_holds_back_what_was_due(
+    world: World, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
+    brake(world, "pause", scope, monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T01:59:10"))
+    brake(world, "pause", scope, "--skip", monkeypatch=monkeypatch)
+    key, paused = ("pause:all", "everything") if scope == "--all" else ("pause:schedule/s", "schedule s")
+    held = {key: f"{paused} is paused by ada: the pause holds back s, due before it began"}
+    assert found(world) == held
+    world.tick(utc("2026-03-03T01:59:50"))
+    assert (found(world), alarm(world)) == (held, 1)
+    world.tick(utc("2026-03-03T02:00:10"))  # this tick records a skipped occurrence, and keeps the one from before
+    assert (found(world), alarm(world)) == (held, 1)
+    brake(world, "resume", scope, monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:00:40"))
+    assert found(world) == {}
+    assert world.ask("s", "--at", "01:59").verdict == "enqueued"
+
+
 def test_a_schedule_paused_with_skip_in_a_paused_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(s='cron: "* * * * *", queue: mail')
     world.tick(utc("2026-03-03T01:58:10"))
