@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -33,6 +33,7 @@ from cronjobs.desk.insight.watched import refusing, ticking
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import listing
 from cronjobs.engine.store.explaining import job_of_key
 from cronjobs.engine.store.sql import database_now
@@ -40,6 +41,7 @@ from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 from cronjobs.reserved import EXEC_PREFIX
 
+_FOR_SCHEDULES: Final = "--at, --from, --to and --since are for schedules"
 _ALIKE: Final = 4  # at least this many similar rows of a list are merged into one
 
 
@@ -123,7 +125,7 @@ def explain(
     code = 0
     timed = at is not None or ranged
     if what is None and timed:
-        raise UsageError("--at, --from, --to and --since are for schedules")
+        raise UsageError(_FOR_SCHEDULES)
     with snapshot(source, only_database=True) as (settings, connection, _):
         types = cache(lambda: known_types(settings))
         try:
@@ -151,6 +153,8 @@ def explain(
             elif explanation is None and not timed:
                 explanation = explain_type_named(connection, what, settings, types())
             if explanation is None and not (runs is not None and ranged):
+                if timed and _is_job_or_type(connection, what, settings, types):
+                    raise UsageError(_FOR_SCHEDULES) from None
                 explanation, code = _unknown(connection, what, [*error.known, *types().types], settings, as_json)
         else:
             if explanation is not None:
@@ -170,6 +174,12 @@ def explain(
         as_text = [line for sentence in explanation.sentences for line in wrapped(sentence, width(), "  ")]
         write([json_text(_object(explanation))] if as_json else as_text)
     leaving.leave(code, stuck=False)  # do not wait for threads that the user's modules started
+
+
+def _is_job_or_type(connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]) -> bool:
+    if name.isdecimal() and explain_id(connection, int(name[:20]), settings, types) is not None:
+        return True
+    return explain_type_named(connection, name, settings, types()) is not None
 
 
 def _unknown(

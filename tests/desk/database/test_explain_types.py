@@ -89,6 +89,18 @@ def test_one_thing_is_explained(world: World, arguments: tuple[str, ...]) -> Non
     assert world.say(*arguments).code == 2
 
 
+@pytest.mark.parametrize("what", ["1", "t.work"])
+@pytest.mark.parametrize("time", [("--at", "02:15"), ("--since", "1h")])
+def test_times_are_for_schedules_not_for_a_job_or_a_type(world: World, what: str, time: tuple[str, str]) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.tick(utc("2026-03-02T08:01:10"))
+    answer = world.say(what, *time)
+    assert (answer.code, "--at, --from, --to and --since are for schedules" in answer.err) == (2, True)
+    answer = world.say("t.wrok", *time)
+    assert (answer.code, 'there is no schedule or job type "t.wrok"' in answer.err) == (1, True)
+
+
 def test_bytes_that_are_no_text_are_a_usage_error(world: World) -> None:
     world.file()
     world.tick()
