@@ -50,7 +50,7 @@ from cronjobs.engine.rules import pausing
 from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, class_and_text, grouped
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of, time_left
-from cronjobs.engine.store import listing, schedules
+from cronjobs.engine.store import listing, operating, schedules
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
 from cronjobs.model import Status, rough, seconds_text
 from cronjobs.reserved import EXEC_PREFIX
@@ -206,11 +206,14 @@ def show(
         pauses = schedules.pauses_in_force(connection)
         dead = job["status"] == Status.DEAD
         unsettled = unsettled_effect(connection, job_id, job["error_type"], job["last_error"]) if dead else None
+        released = job["released_key"] is not None
+        key_owner = operating.states(connection, [job_id])[job_id].key_owner if released else None
     paused = next(iter(pausing.of_queue(pauses, job["queue"])), None)
     types = known_types(settings)
     most = most_tries(job["job_type"], job["max_attempts"], settings, types)
     stopped = None if paused is None else safe(pausing.what(paused.scope, paused.name), 66)
-    sentence = next_step(job, times, known=job["job_type"] in types.types, paused=stopped, unsettled=unsettled)
+    known = job["job_type"] in types.types
+    sentence = next_step(job, times, known=known, paused=stopped, unsettled=unsettled, key_owner=key_owner)
     if as_json:
         more = {"tries": {"failed": job["failures"], "of": most}, "next": sentence}
         write([json_text(job | more | {"occurrences": occurrences, "runs": runs})])
@@ -222,16 +225,25 @@ def show(
 
 
 def next_step(
-    job: Mapping[str, Any], times: Times, *, known: bool, paused: str | None, unsettled: str | None = None
+    job: Mapping[str, Any],
+    times: Times,
+    *,
+    known: bool,
+    paused: str | None,
+    unsettled: str | None = None,
+    key_owner: int | None = None,
 ) -> str:
     """Describe in one sentence what happens to *job* next.
 
     *known*: whether the job's type is registered here. *paused*: what is paused and so holds the job back, or None.
-    *unsettled*: the unsettled effect that made the dead job die, or that it began, or None.
+    *unsettled*: the unsettled effect that made the dead job die, or that it began, or None. *key_owner*: the job that
+    has this job's key now, or None.
     """
     match job["status"]:
         case Status.SUCCEEDED:
             return "is done"
+        case Status.CANCELLED if key_owner is not None:
+            return f"was cancelled, and job {key_owner} has its key now, so it cannot be retried"
         case Status.CANCELLED:
             return f'was cancelled; only "cronjobs jobs retry {job["id"]}" queues it again'
         case Status.DEAD if unsettled is not None:

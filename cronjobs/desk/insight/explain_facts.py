@@ -185,6 +185,7 @@ class JobFacts:
     enqueued_by: str | None = None
     idempotency_key: str | None = None
     released_key: str | None = None  # the key that the cancel freed
+    key_owner: int | None = None  # the job that has the freed key now
     schedule: str | None = None
     scheduled_for: datetime | None = None
     started_at: datetime | None = None

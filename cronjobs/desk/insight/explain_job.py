@@ -285,7 +285,8 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             dismissed = ", and was dismissed" if job.dismissed else ""
             return _over(job, f"Job {job.id} died at {at}{ended}{error}{dismissed}", times)
         case "cancelled":
-            free = "; it never began, so its key can be used again" if job.released_key else ""
+            has = f"job {job.key_owner} has its key now" if job.key_owner else "its key can be used again"
+            free = f"; it never began, so {has}" if job.released_key else ""
             return _over(
                 job, f"Job {job.id} was cancelled at {times.clock(job.finished_at or job.run_at)}{free}", times
             )
@@ -313,6 +314,10 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
         ends = f"{dismiss}, and " if report else ""
         return [f"{said}.", again.said, f'If that was the same work, {ends}"cronjobs jobs retry {job.id}" repeats it.']
     only = f'It runs again only if someone types "cronjobs jobs retry {job.id}".'
+    if job.key_owner is not None:
+        only = (
+            f'It does not run again: "cronjobs jobs retry {job.id}" is refused while job {job.key_owner} has the key.'
+        )
     return [f"{said}. {only}", *([again.said] if again else [])]
 
 

@@ -259,6 +259,7 @@ _SAME: Final = (
     *(
         "idempotency_key",
         "released_key",
+        "key_owner",
         "schedule",
         "scheduled_for",
         "started_at",
