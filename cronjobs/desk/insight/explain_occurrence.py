@@ -601,10 +601,9 @@ def counts_of(explanations: Iterable[Explanation]) -> Counter[str]:
 
 def summary(counts: Counter[str], left_out: bool) -> str:
     """Return text such as "3 occurrences: 2 enqueued, 1 missed"."""
-    total = counts.total()
+    total, older = counts.total(), "; older ones are left out" if left_out else ""
     if not total:
-        return "no occurrence"
+        return f"no occurrence{older}"
     others = [word for word in counts if word not in OCCURRENCE_VERDICTS]  # verdicts of exec runs
     parts = [f"{counts[word]:,} {word.replace('_', ' ')}" for word in (*OCCURRENCE_VERDICTS, *others) if counts[word]]
-    older = "; older ones are left out" if left_out else ""
     return f"{total:,} {'occurrence' if total == 1 else 'occurrences'}: {', '.join(parts)}{older}"

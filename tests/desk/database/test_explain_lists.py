@@ -135,6 +135,20 @@ def test_what_no_tick_has_settled_counts_among_the_newest(world: World) -> None:
         assert found["summary"].endswith("older ones are left out")
 
 
+def test_a_list_with_room_only_for_the_time_without_the_schedule_says_that_older_ones_are_left_out(
+    world: World,
+) -> None:
+    world.file(**MINUTELY)
+    world.tick()
+    world.tick(utc("2026-03-02T08:01:10"))
+    world.file(other='cron: "0 3 * * *"')
+    world.tick(utc("2026-03-02T08:01:30"))
+    world.go(utc("2026-03-02T08:05:10"))
+    found = world.ask("s", "--since", "1h", "--limit", "1").found
+    assert [each["verdict"] for each in found["occurrences"]] == ["retired"]
+    assert found["summary"] == "no occurrence; older ones are left out"
+
+
 @pytest.mark.slow
 def test_the_newest_of_a_long_range(world: World) -> None:
     world.file(**MINUTELY)
