@@ -1,4 +1,7 @@
-"""Find due jobs that the options of all ticks (--queue, --only, --limit) exclude."""
+"""Find due jobs that the options of all ticks (--queue, --only) exclude.
+
+``--limit`` excludes no job: what a tick leaves because of it, a later tick starts, so these jobs are only late.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Connection
 
 from cronjobs.engine.store import explaining
-from cronjobs.engine.tick.not_started import WHY, reason_for
 
 LOOKED_BACK: Final = timedelta(hours=1)
 GROUPS: Final = 50
@@ -49,7 +51,7 @@ def out_of_reach(connection: Connection, late: Sequence[LateJobs], now: datetime
     found = []
     for row in late[:GROUPS]:
         since_due = [tick for tick in records if tick.started_at >= row.run_at]
-        place = {"queue": row.queue, "job_type": row.job_type, "schedule": None, "key": None, "timeout_s": None}
+        place = {"queue": row.queue, "job_type": row.job_type}
         excluded = [(tick, options) for tick in since_due if (options := options_against(tick, place))]
         if excluded and len(excluded) == len(since_due):
             said = tuple(sorted({f"{text} on {tick.host}" for tick, text in excluded}))
@@ -58,15 +60,10 @@ def out_of_reach(connection: Connection, late: Sequence[LateJobs], now: datetime
 
 
 def options_against(tick: Any, place: Mapping[str, Any]) -> str | None:
-    """Return the tick's options that exclude a job, as typed, or None if none do.
-
-    *place*: the job's facts that ``reason_for`` needs.
-    """
+    """Return the tick's options that exclude a job of the queue and type in *place*, as typed, or None if none do."""
     options = tick.did.get("options") if isinstance(tick.did, dict) else None
     if not isinstance(options, dict):
         return None
     wants = {"queue": place["queue"], "only": place["job_type"]}
     against = [name for name, own in wants.items() if options.get(name, own) != own]
-    if "limit" in options and reason_for(tick.not_started, **place) == WHY["--limit"]:
-        against.append("limit")
     return " ".join(f"--{name} {options[name]}" for name in against) or None

@@ -29,7 +29,7 @@ from cronjobs.engine.store.failing_types import IN_A_ROW
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
 from cronjobs.engine.store.status_facts import DEATHS_COUNTED
-from cronjobs.engine.tick.not_started import NO_PLACE, NO_WORKER, OUT_OF_TIME, TOO_SHORT
+from cronjobs.engine.tick.not_started import AT_LIMIT, NO_PLACE, NO_WORKER, OUT_OF_TIME, TOO_SHORT
 from cronjobs.model import duration_text, rough
 
 NEARLY_FULL: Final = 0.8
@@ -43,6 +43,7 @@ _WHY_LATE: Final = {
     TOO_SHORT: "their timeout is longer than a whole tick (run.budget, --budget)",
     OUT_OF_TIME: "their timeout was longer than the time left in recent ticks (run.budget, --budget)",
     NO_WORKER: "the ticks are saturated: all their workers were busy until the end (run.workers)",
+    AT_LIMIT: "recent ticks started as many jobs as they were allowed to (--limit)",
 }
 
 

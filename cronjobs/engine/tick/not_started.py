@@ -27,6 +27,7 @@ OUT_OF_TIME: Final = "budget"
 TOO_SHORT: Final = "short tick"
 NO_PLACE: Final = "long jobs"
 NO_WORKER: Final = "slots"
+AT_LIMIT: Final = "--limit"
 WHY: Final = {
     "paused": "the job's queue, or everything, was paused",
     "--queue": "the tick was only for queue {only}",
@@ -39,7 +40,7 @@ WHY: Final = {
         "the timeout is longer than a tick, and that host was already running as many long jobs as it may "
         "(run.long_jobs)"
     ),
-    "--limit": "the tick had already started as many jobs as it was allowed to (--limit)",
+    AT_LIMIT: "the tick had already started as many jobs as it was allowed to (--limit)",
     "stopped": "the tick was asked to stop",
     OUT_OF_TIME: "the timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
     TOO_SHORT: "the timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
@@ -90,7 +91,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     if limit is not None:
         return {"why": LIMITED, "limit": limit.reached, "prefix": limit.prefix}
     if tick.left <= 0:
-        return {"why": "--limit"}
+        return {"why": AT_LIMIT}
     if tick.stopped:
         return {"why": "stopped"}
     own = row.timeout_s is not None

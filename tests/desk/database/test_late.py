@@ -158,6 +158,7 @@ def test_a_job_of_a_schedule_that_allows_overlap_is_late(database: Database, tmp
         ("long jobs", "all places for long jobs are taken (run.long_jobs)"),
         ("budget", "their timeout was longer than the time left in recent ticks (run.budget, --budget)"),
         ("slots", "the ticks are saturated: all their workers were busy until the end (run.workers)"),
+        ("--limit", "recent ticks started as many jobs as they were allowed to (--limit)"),
         ("late", "the ticks cannot keep up"),
     ],
 )
@@ -269,6 +270,19 @@ def test_a_batch_that_drains_is_named_a_backlog(database: Database, tmp_path: Pa
     assert world.found()["late"].endswith(f"4 jobs have been due for more than 2m and have not started: {backlog}")
     world.put(queue="other")
     assert "a backlog" not in world.found()["late"], "one whose jobs do not succeed has another cause"
+
+
+def test_what_only_limit_leaves_waiting_is_within_reach(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    for _ in range(2):
+        world.put()
+    left = [{"why": "--limit", "job_type": "t.known", "queue": "default", "jobs": 2}]
+    world.tick(did={"options": {"limit": 1}}, not_started=left)
+    why = "recent ticks started as many jobs as they were allowed to (--limit)"
+    assert world.found() == {"late": f"2 jobs have been due for more than 2m and have not started: {why}"}
+    drains(world, 2)
+    assert list(world.found()) == ["late"]
+    assert "a backlog" in world.found()["late"]
 
 
 def test_a_rate_below_one_a_minute_is_by_the_hour(database: Database, tmp_path: Path) -> None:
