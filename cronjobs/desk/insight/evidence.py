@@ -365,7 +365,8 @@ class ScheduleEvidence:
                     pause=self._pause_of(row, facts.last_for),
                 )
             elif facts.due and facts.count and (facts.owed or facts.last_for > self.stored.seen_until):
-                facts = replace(facts, pause=self._pause(self.around.now) or self._held_back(facts.last_for, self.now))
+                due = facts.last_for
+                facts = replace(facts, pause=self._pause(self.now, due) or self._held_back(due, self.now))
             complete.append(facts)
         return complete
 
@@ -395,12 +396,18 @@ class ScheduleEvidence:
         return self._held_back(due, row.decided_at)
 
     def _held_back(self, due: datetime, settled: datetime) -> PauseFacts | None:
-        """Return the pause that held back the occurrence *due* before *settled*; of several, the last to end."""
-        held = [pause for pause in self.pauses if held_back(pause, due, settled)]
-        return max(held, key=lambda pause: ends_at(pause) or settled, default=None)
+        """Return the pause that held back the occurrence *due* before *settled*.
 
-    def _pause(self, moment: datetime) -> PauseFacts | None:
-        """Return the pause that stops this schedule at *moment*; a postponing pause wins over a skipping one."""
+        Of several, return one that was in force when the occurrence was due; of several such, the last to end.
+        """
+        held = [pause for pause in self.pauses if held_back(pause, due, settled)]
+        return max(held, key=lambda pause: (pause.since <= due, ends_at(pause) or settled), default=None)
+
+    def _pause(self, moment: datetime, due: datetime | None = None) -> PauseFacts | None:
+        """Return the pause that stops this schedule at *moment*.
+
+        A postponing pause wins over a skipping one, and then one that was in force at *due* over one that began later.
+        """
         on = [pause for pause in self.pauses if in_force(pause, moment)]
         if not on:
             on = [
@@ -408,7 +415,7 @@ class ScheduleEvidence:
                 for pause in of_schedule(map(pause_from, self.pause_rows), self.stored.name)
                 if in_force(pause, moment)
             ]
-        return min(on, key=lambda pause: (pause.skip, pause.scope), default=None)
+        return min(on, key=lambda pause: (pause.skip, due is not None and pause.since > due, pause.scope), default=None)
 
 
 def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, TickFacts]) -> bool:

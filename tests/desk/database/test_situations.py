@@ -144,6 +144,27 @@ def test_a_pause_that_becomes_one_that_skips_still_holds_back_what_was_due(
     assert world.ask("s", "--at", "01:59").verdict == "enqueued"
 
 
+def test_of_two_pauses_the_one_in_force_when_the_occurrence_was_due_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
+    brake(world, "pause", "s", "--why", "first", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:00:10"))
+    brake(world, "pause", "--all", "--why", "second", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:01:10"))
+    first = "the schedule has been paused by ada since 01:58:00, until someone resumes it (why: first)."
+    assert f"It is held back: {first}" in world.ask("s", "--at", "02:00")
+    brake(world, "resume", "s", monkeypatch=monkeypatch)
+    second = "everything has been paused by ada since 02:00:10, until someone resumes it (why: second)."
+    assert f"It is held back: {second}" in world.ask("s", "--at", "02:00")
+    world.go(utc("2026-03-03T02:01:40"))
+    brake(world, "resume", "--all", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T02:01:50"))
+    first = "the schedule was paused by ada from 01:58:00 to 02:01:10 (why: first)."
+    assert f"It was held back: {first}" in world.ask("s", "--at", "02:00")
+
+
 def test_a_schedule_paused_with_skip_in_a_paused_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(s='cron: "* * * * *", queue: mail')
     world.tick(utc("2026-03-03T01:58:10"))
