@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, given_up_text, several, typed
+from cronjobs.desk.insight.finding import (
+    Covered,
+    Finding,
+    Severity,
+    for_the_file_here,
+    given_up_text,
+    jobs_text,
+    several,
+    typed,
+)
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import (
     FAILED_IN_A_ROW,
@@ -58,10 +67,11 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
     yield from _failing(health, same)
     if missing:
         names = tuple(sorted(missing, key=lambda name: (missing[name].since, name)))
-        outages = [name for name in names if missing[name].outage]
+        outages = [name for name in names if missing[name].outages]
         early = [name for name in names if missing[name].early]
         they_were = "it was" if len(early) == 1 else "they were"
-        parts = [f"{several(outages)} missed runs"] if outages else []
+        missed_runs = sum(row.count for name in outages for row in missing[name].outages)
+        parts = [f"{several(outages)} missed {jobs_text(missed_runs, 'run')}"] if outages else []
         parts += [f"{several(early)} ran before {they_were} due, because a clock was ahead"] if early else []
         text = f"{'; '.join(parts)}, and no later run succeeded"
         command = _make_up(missing[names[0]])
@@ -137,15 +147,15 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _ScheduleMissing:
-    """A schedule that missed runs in an ``outage``, or that a wrong clock ran ``early``."""
+    """A schedule that missed runs in ``outages`` (newest first), or that a wrong clock ran ``early``."""
 
     name: str
-    outage: OccurrenceResult | None
+    outages: Sequence[OccurrenceResult]
     early: OccurrenceResult | None
 
     @property
     def since(self) -> datetime:
-        return min(row.first_for for row in (self.outage, self.early) if row is not None)
+        return min(row.first_for for row in (*self.outages, self.early) if row is not None)
 
 
 def _missing(found: Watched) -> Iterator[_ScheduleMissing]:
@@ -154,18 +164,18 @@ def _missing(found: Watched) -> Iterator[_ScheduleMissing]:
         by_hand = found.covered.get(schedule.name)
         since = filter(without_a_run, since_a_run(found.lately.get(schedule.id, [])))
         rows = [row for row in since if (by_hand is None or by_hand < row.last_for)]
-        outage = next((row for row in rows if not row.ran_early), None)
+        outages = [row for row in rows if not row.ran_early]
         early = next((row for row in reversed(rows) if row.ran_early), None)
         if rows:
-            yield _ScheduleMissing(schedule.name, outage, early)
+            yield _ScheduleMissing(schedule.name, outages, early)
 
 
 def _make_up(missing: _ScheduleMissing) -> str:
-    """Return the command that runs the newest missed occurrence. A trigger would make a job for the present instead."""
-    if missing.outage is None:  # the occurrence ran, though early, so backfill would not run it again
+    """Return the command that runs the missed occurrences. A trigger would make one job for the present instead."""
+    if not missing.outages:  # the occurrence ran, though early, so backfill would not run it again
         return typed("cronjobs trigger", missing.name)
-    at = missing.outage.last_for.isoformat()
-    return f"{typed('cronjobs backfill', missing.name)} --from {at} --to {at}"
+    first, last = missing.outages[-1].first_for.isoformat(), missing.outages[0].last_for.isoformat()
+    return f"{typed('cronjobs backfill', missing.name)} --from {first} --to {last}"
 
 
 def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding]:

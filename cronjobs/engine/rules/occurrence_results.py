@@ -54,7 +54,7 @@ class JobNow:
 
 @dataclass(frozen=True)
 class OccurrenceResult:
-    """A ledger row and its job. ``job`` is None if the row has no job, or the job was pruned."""
+    """A ledger row for ``count`` occurrences, and its job: None if the row has no job, or the job was pruned."""
 
     schedule_id: int
     first_for: datetime
@@ -64,6 +64,7 @@ class OccurrenceResult:
     decided_at: datetime
     job_id: int | None
     job: JobNow | None = None
+    count: int = 1
 
     @property
     def status(self) -> str | None:

@@ -77,7 +77,7 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
         # With CROSS JOIN, SQLite keeps this join order, schedules first. The join starts at the row that is *rows* rows
         # back.
         f"""
-        SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
+        SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id, c.count
         FROM {SCHEDULES} s CROSS JOIN {OCCURRENCES} c
         WHERE s.id {AMONG_IDS} AND c.schedule_id = s.id AND c.last_for <= {NOW} AND c.last_for >= coalesce(
           (SELECT l.last_for FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
@@ -104,7 +104,7 @@ def further_back(
     ledger = run(
         connection,
         f"""
-        SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id
+        SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id, c.count
         FROM {OCCURRENCES} c WHERE c.schedule_id = :schedule_id AND c.last_for < :before
           AND (c.job_id IS NULL OR NOT c.job_id {AMONG_IDS})
           AND NOT (c.outcome = 'skipped' AND c.job_id IS NULL AND substr(coalesce(c.reason, ''), 1, 6) = 'paused')
@@ -164,7 +164,7 @@ _happened: Any = OccurrenceResult
 def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[OccurrenceResult]:
     # This is a separate statement: for a join with so few rows, PostgreSQL would still read all jobs.
     jobs = jobs_now(connection, {row.job_id for row in ledger if row.job_id is not None})
-    return [_happened(*row, job=jobs.get(row.job_id)) for row in ledger]
+    return [_happened(*facts, job=jobs.get(row.job_id), count=count) for row in ledger for *facts, count in [row]]
 
 
 def triggered(connection: Connection, schedule: str) -> list[ByHand]:

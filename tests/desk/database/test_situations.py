@@ -725,8 +725,13 @@ def test_an_outage_of_five_hours_that_nothing_makes_up_for(world: World) -> None
     told = world.ask("s", "--at", "2026-03-02T23:00")
     assert told.verdict == "missed"
     assert "catch_up: none makes up only for occurrences younger than 2m" in told
-    assert found(world) == {"missed": "s missed runs, and no later run succeeded"}
+    assert found(world) == {"missed": "s missed 5 runs, and no later run succeeded"}
     assert alarm(world) == 1
+    [missed] = world.cronjobs("status", "--json").json["findings"]
+    assert missed["since"] == "2026-03-02T22:00:00+00:00"
+    whole = "cronjobs backfill s --from 2026-03-02T22:00:00+00:00 --to 2026-03-03T02:00:00+00:00"
+    assert missed["command"] == whole
+    assert world.cronjobs(*whole.split()[1:]).out.startswith("5 jobs enqueued; 0 of")
 
 
 def test_more_owed_than_catch_up_limit(world: World) -> None:
@@ -1117,7 +1122,7 @@ def test_what_a_backfill_a_trigger_and_a_spread_make_is_well(world: World, monke
     world.file(s='cron: "0 * * * *", catch_up: none', t="every: 10m, spread: 4m")
     world.tick(utc("2026-03-02T20:30:00"))
     world.tick(utc("2026-03-02T22:05:00"))
-    assert found(world)["missed"].startswith("s missed runs")
+    assert found(world)["missed"].startswith("s missed 2 runs,")
     at = "2026-03-02T22:00"
     brake(world, "backfill", "s", "--from", at, "--to", at, monkeypatch=monkeypatch)
     brake(world, "trigger", "t", monkeypatch=monkeypatch)
