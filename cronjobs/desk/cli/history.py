@@ -39,6 +39,7 @@ from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_before
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     ACTS,
+    ASKED,
     BROKE,
     QUIET,
     Entry,
@@ -76,7 +77,7 @@ _PLURALS: Final = {
     "early": ("ran early", "ran early"),
     "pause": ("pause", "pauses"),
     "deploy": ("deploy", "deploys"),
-} | {word: (f"job {done}", f"jobs {done}") for word, done in ACTS.items()}
+} | {word: (f"job {done}", f"jobs {done}") for word, done in (ACTS | {ASKED: "asked to stop"}).items()}
 _OF_ATTEMPTS: Final = frozenset(OUTCOME_WORDS.values())
 
 
@@ -167,12 +168,12 @@ def history(
 
     The first line counts everything. Next comes what went wrong, one line each: jobs that died; attempts that failed,
     timed out, were lost, interrupted or cancelled; occurrences that were missed, or that a wrong clock ran early.
-    Without --outcome, also who cancelled, retried, dismissed, released or rescheduled jobs, and who triggered or
-    backfilled a schedule. Without --outcome and --type, also times without ticks, ticks that never recorded their end,
-    clocks that were set back, pauses, and deploys: a file was applied, or a host ran other code. If there are more
-    entries than --limit, those with the same error share a line. Then come the counts, by schedule and job type, of
-    what succeeded, was snoozed, skipped or coalesced. Entries that are left out are counted on stderr. "cronjobs jobs
-    show ID" prints whole errors, tracebacks and outputs.
+    Without --outcome, also who cancelled jobs or asked them to stop, retried, dismissed, released or rescheduled them,
+    and who triggered or backfilled a schedule. Without --outcome and --type, also times without ticks, ticks that never
+    recorded their end, clocks that were set back, pauses, and deploys: a file was applied, or a host ran other code. If
+    there are more entries than --limit, those with the same error share a line. Then come the counts, by schedule and
+    job type, of what succeeded, was snoozed, skipped or coalesced. Entries that are left out are counted on stderr.
+    "cronjobs jobs show ID" prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, gap, tick, clock, pause, deploy
     or act. The first three have the columns of their tables; an occurrence's outcome is what became of it at its time.
@@ -360,7 +361,8 @@ def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[d
             if asked.job_type in (None, job_type) and (asked.names is None or schedule in asked.names)
         }
         several = [(row, among) for row, ids in several if (among := sorted(wanted.intersection(ids)))]
-    return acts_on_jobs(several, jobs)
+    cancelled = sorted({id_ for row, ids in several if row.action == "cancel" for id_ in ids})
+    return acts_on_jobs(several, jobs, listing.spans_at_work(connection, cancelled[-READ_AT_MOST:], asked.begin))
 
 
 def _job_ids(row: Any) -> list[int]:
@@ -501,7 +503,8 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             until = f", the last at {times.clock(entry['finished_at'])}" if lasted else ""
             dead, jobs = entry["were_dead"], entry["jobs"]
             were = f", {'' if dead == jobs else f'{dead:,} of them '}dead until then," if dead else ""
-            return f"{_jobs_text(entry)}{were} by {by}{until}{why}"
+            stop = " to stop," if entry["asked_to_stop"] else ""
+            return f"{_jobs_text(entry)}{were}{stop} by {by}{until}{why}"
         case "tick":
             return (
                 f"a tick of host {safe(entry['host'], 40)} never recorded its end: it was killed or lost the database"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ ACTS: Final = {
     "trigger": "triggered",
     "backfill": "backfilled",
 }
+ASKED: Final = "asked"  # the word for a cancel of a running job, which may have had no effect
 ONE_ACT: Final = timedelta(minutes=10)  # the longest time between one actor's actions that are merged
 
 # Outcomes, most important first. If there is no room for all, the least important are left out. QUIET outcomes need no
@@ -43,6 +44,7 @@ BROKE: Final = (
     "interrupted",
     "cancelled",
     *ACTS,
+    ASKED,
 )
 QUIET: Final = ("skipped", "coalesced", "snoozed", "succeeded")
 _RANK: Final = {outcome: rank for rank, outcome in enumerate((*BROKE, *QUIET))}
@@ -68,7 +70,8 @@ def when(entry: Entry) -> datetime:
 
 def outcome_of(entry: Entry) -> str:
     """Return text such as "succeeded", "dead", "missed", "no tick", "pause" or "cancel"."""
-    words = {"death": "dead", "gap": "no tick", "tick": "no end", "act": entry.get("action")}
+    act = ASKED if entry.get("asked_to_stop") else entry.get("action")
+    words = {"death": "dead", "gap": "no tick", "tick": "no end", "act": act}
     word: str = words.get(entry["kind"]) or entry.get("outcome") or entry["kind"]
     return word
 
@@ -91,21 +94,24 @@ def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
 
 
 def acts_on_jobs(
-    rows: Iterable[tuple[Any, Collection[int]]], jobs: Mapping[int, tuple[str, str | None]]
+    rows: Iterable[tuple[Any, Collection[int]]],
+    jobs: Mapping[int, tuple[str, str | None]],
+    at_work: Mapping[int, Sequence[tuple[datetime, datetime | None]]],
 ) -> list[dict[str, Any]]:
     """Return actions on jobs as entries, oldest first. An actor's consecutive similar actions are merged.
 
-    *rows*: audit entries, each with its jobs' ids. *jobs*: the known jobs' types and schedules. If the actions of an
+    *rows*: audit entries, each with its jobs' ids. *jobs*: the known jobs' types and schedules. *at_work*: when jobs
+    were running; a cancel only asks a running job to stop (``asked_to_stop``). If the actions of an
     entry concern several jobs, types or schedules, its ``job_id``, ``job_type`` or ``schedule`` is None. ``were_dead``
     counts the jobs that were dead before the action.
     """
     found: list[tuple[dict[str, Any], set[int]]] = []
     last: dict[Hashable, tuple[dict[str, Any], set[int]]] = {}
-    for row, ids in rows:
-        key = (row.action, row.actor, row.host, row.why)
+    for row, asked, ids in _cancels_split(rows, at_work):
+        key = (row.action, asked, row.actor, row.host, row.why)
         if key not in last or row.at - last[key][0]["finished_at"] > ONE_ACT:
             facts = {"action": row.action, "by": row.actor, "host": row.host, "why": row.why, "started_at": row.at}
-            facts["were_dead"] = 0
+            facts |= {"were_dead": 0, "asked_to_stop": asked}
             last[key] = ({"kind": "act"} | facts, set())
             found.append(last[key])
         last[key][0]["finished_at"] = row.at
@@ -118,6 +124,22 @@ def acts_on_jobs(
         entry |= {"job_type": job_types.pop() if len(job_types) == 1 else None}
         entry |= {"schedule": schedules.pop() if len(schedules) == 1 else None}
     return [entry for entry, _ in found]
+
+
+def _cancels_split(
+    rows: Iterable[tuple[Any, Collection[int]]], at_work: Mapping[int, Sequence[tuple[datetime, datetime | None]]]
+) -> Iterator[tuple[Any, bool, Collection[int]]]:
+    """Yield *rows*, with whether their jobs were asked to stop. A cancel of waiting and running jobs gives two."""
+    for row, ids in rows:
+        running = {
+            id_
+            for id_ in ids
+            if row.action == "cancel"
+            and any(begun <= row.at and (end is None or row.at <= end) for begun, end in at_work.get(id_, ()))
+        }
+        for asked, among in ((False, set(ids) - running), (True, running)):
+            if among:
+                yield row, asked, among
 
 
 def _were_dead(detail: Any, ids: Collection[int]) -> int:

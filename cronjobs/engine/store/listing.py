@@ -762,6 +762,23 @@ def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[st
     return found
 
 
+def spans_at_work(
+    connection: Connection, ids: Sequence[int], since: datetime
+) -> dict[int, list[tuple[datetime, datetime | None]]]:
+    """Return from when to when these jobs were running, by id, if they still were at *since*. None: still running."""
+    found: dict[int, list[tuple[datetime, datetime | None]]] = {}
+    statement = f"""
+        SELECT r.job_id, r.started_at, r.finished_at FROM {JOB_RUNS} r
+        WHERE r.job_id {AMONG_IDS} AND r.finished_at >= :since
+        UNION ALL
+        SELECT j.id AS job_id, j.started_at, j.finished_at FROM {JOBS} j
+        WHERE j.id {AMONG_IDS} AND j.status = 'running' AND j.started_at IS NOT NULL"""
+    for first in range(0, len(ids), STREAM_BATCH):
+        for row in run(connection, statement, ids=ids[first : first + STREAM_BATCH], since=since):
+            found.setdefault(row.job_id, []).append((row.started_at, row.finished_at))
+    return found
+
+
 def code_changes(connection: Connection, since: datetime, until: datetime | None, limit: int) -> Sequence[Row[Any]]:
     """Return the newest *limit* ticks whose version or job types differ from those of their host's previous tick.
 

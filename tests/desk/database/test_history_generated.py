@@ -491,12 +491,35 @@ Wednesday 2026-07-01
         "started_at": at.isoformat(),
         "finished_at": (at + MINUTE).isoformat(),
         "were_dead": 0,
+        "asked_to_stop": False,
     }
     assert cronjobs("history", "--outcome", "cancelled", "--json").json == []
     assert (
         cronjobs("history", "--limit", "2").err
         == "left out: 2 jobs retried, 1 job triggered, 1 job backfilled; raise --limit, or choose a shorter period\n"
     )
+
+
+def test_a_cancel_of_a_running_job_is_a_request_and_counts_as_one(cronjobs: Cronjobs, rows: Rows) -> None:
+    night, at = Night(rows, random.Random(1)), ago(hours=6)
+    deaf, waited, runs = rows.job("deaf", "succeeded"), rows.job("mail.send", "cancelled"), rows.job("poll", "running")
+    rows.attempt(deaf, started_at=at - MINUTE, finished_at=at + MINUTE)
+    rows.attempt(waited, "failed", started_at=at - 3 * MINUTE, finished_at=at - 2 * MINUTE)
+    for job_id in (deaf, waited):
+        night.act(at, "cancel", f"job {job_id}", why="wrong")
+    night.act(ago(seconds=5), "cancel", "jobs", detail={"ids": [runs], "filter": {"type": "poll"}})
+    rows.tick()
+    said = cronjobs("history").out
+    assert "1 job cancelled, 2 jobs asked to stop" in " ".join(said.split())
+    assert f"asked        deaf #{deaf} to stop, by ada: wrong\n" in said
+    assert f"cancelled    mail.send #{waited} by ada: wrong\n" in said
+    assert f"asked        poll #{runs} to stop, by ada\n" in said
+    acts = [each for each in cronjobs("history", "--json").json if each["kind"] == "act"]
+    assert [(each["job_id"], each["action"], each["asked_to_stop"]) for each in acts] == [
+        (deaf, "cancel", True),
+        (waited, "cancel", False),
+        (runs, "cancel", True),
+    ]
 
 
 def test_a_death_that_a_retry_has_ended_is_told_by_the_retry(cronjobs: Cronjobs, rows: Rows) -> None:
