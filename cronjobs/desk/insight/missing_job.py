@@ -13,6 +13,7 @@ from cronjobs.engine.store.missing_jobs import Gap, gap_at
 from cronjobs.engine.store.sql import database_now, is_postgresql
 from cronjobs.model import duration_text
 
+_DELETED: Final = "someone deleted its row"
 _USED_UP: Final = (
     "an enqueue used up the id without making a job: its key was taken, or its transaction was rolled back"
 )
@@ -45,8 +46,8 @@ def missing_at(gap: Gap, job_id: int, retention: Retention, now: datetime, never
         return f"there is no job {job_id}: the highest id here is {gap.highest_here}"
     kept = min(retention.succeeded, retention.dead)
     if gap.made_after is not None and now - gap.made_after < kept:  # a job with this id would be too young to be pruned
-        return f"there is no job {job_id}: {never}"
+        return f"there is no job {job_id}: {never}; or {_DELETED}"
     return (
         f"there is no job {job_id} any more: it ended over {duration_text(kept)} ago and was pruned (retention), or "
-        f"{never}"
+        f"{_DELETED}, or {never}"
     )
