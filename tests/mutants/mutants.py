@@ -2109,6 +2109,13 @@ MUTANTS = (
         "by_hand is None",
         (f"{INCIDENTS}[missed again after one by hand]",),
     ),
+    Mutant(
+        "a pause that skips is said to hold nothing back",
+        "cronjobs/desk/insight/findings_of_schedules.py",
+        'pause["skip"] and _only_skips(schedule, now)',
+        'pause["skip"]',
+        ("tests/desk/database/test_situations.py::test_a_pause_that_comes_to_skip_still_holds_back_what_was_due",),
+    ),
     *(
         Mutant(f"one cause: {name}", file, old, new, tests)
         for name, file, old, new, tests in (

@@ -123,7 +123,7 @@ def test_a_pause_and_after_it(world: World, monkeypatch: pytest.MonkeyPatch, ski
 
 
 @pytest.mark.parametrize("scope", ["s", "--all"])
-def test_a_pause_that_becomes_one_that_skips_still_holds_back_what_was_due(
+def test_a_pause_that_comes_to_skip_still_holds_back_what_was_due(
     world: World, monkeypatch: pytest.MonkeyPatch, scope: str
 ) -> None:
     world.file(**MINUTELY)
