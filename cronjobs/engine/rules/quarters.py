@@ -41,7 +41,7 @@ class ResultSpan(NamedTuple):
 
     ``status`` is the job's, or None if there was no job or it no longer exists. ``first_for`` and ``last_for`` are None
     unless there are occurrences between the two. If a wrong clock ran the occurrence before it was due, ``early`` is
-    the ledger's reason, and ``attempts`` is the number of its job's attempts.
+    the ledger's reason, and ``attempts`` is the number of its job's attempts. ``job_id`` is the job it enqueued.
     """
 
     schedule_id: int
@@ -54,6 +54,7 @@ class ResultSpan(NamedTuple):
     last_for: datetime | None = None
     early: str | None = None
     attempts: int | None = None
+    job_id: int | None = None
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:

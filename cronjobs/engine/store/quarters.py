@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from cronjobs.engine.crontime.grammar import parse
 from cronjobs.engine.crontime.timing import CronTiming
@@ -29,6 +29,7 @@ from cronjobs.engine.rules.quarters import (
     number_of,
     painted,
 )
+from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.sql import AMONG_IDS, group, run
 from cronjobs.errors import CronjobsError
 
@@ -63,7 +64,8 @@ _BECAME: Final = f"""c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_O
   {_STATUS_OF_JOB} AS status, CAST(c.count AS integer) AS many, CASE WHEN c.count > 2 THEN c.first_for END AS first_for,
   CASE WHEN c.count > 2 THEN c.last_for END AS last_for,
   CASE WHEN {_EARLY} THEN c.reason END AS early,
-  CASE WHEN {_EARLY} THEN (SELECT r.attempts FROM {JOBS} r WHERE r.id = c.job_id) END AS attempts"""
+  CASE WHEN {_EARLY} THEN (SELECT r.attempts FROM {JOBS} r WHERE r.id = c.job_id) END AS attempts,
+  CASE WHEN c.outcome = 'enqueued' THEN c.job_id END AS job_id"""
 _GAP_ROWS: Final = group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"})
 _HOUR_ROWS: Final = group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"})
 _SPAN_ROWS: Final = group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"})
@@ -128,7 +130,15 @@ def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> list
         FROM {_GAP_ROWS} g CROSS JOIN {_IN_GAP}""",
         rows=list(ranges),
     )
-    return [ResultSpan._make(row) for row in rows]
+    return _spans(connection, rows)
+
+
+def _spans(connection: Connection, rows: Iterable[Row[Any]]) -> list[ResultSpan]:
+    """Return *rows*, selected by _BECAME. A job that retention removed while dead and open still counts as dead."""
+    became = [ResultSpan._make(row) for row in rows]
+    gone = {each.job_id for each in became if each.status is None and each.job_id is not None}
+    died = pruned_dead(connection, gone)
+    return [each._replace(status="dead") if each.job_id in died else each for each in became] if died else became
 
 
 def _due(connection: Connection, became: Iterable[ResultSpan]) -> Callable[[ResultSpan, int, int], Iterable[int]]:
@@ -233,7 +243,7 @@ def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
         **place,
     )
     first = number_of(hour)
-    became = [ResultSpan._make(row) for row in rows]
+    became = _spans(connection, rows)
     due = _due(connection, became)
     ids -= {each.schedule_id for each in became if each.letter not in FINAL_LETTERS}
     found = painted((each for each in became if each.schedule_id in ids), first, IN_AN_HOUR, due)

@@ -18,7 +18,7 @@ from cronjobs.engine.crontime.timing import fire_times
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.quarters import HOUR, NOTHING, QUARTER, WORDS, ResultSpan, gaps, number_of, painted, worse
-from cronjobs.engine.store import operating, quarters
+from cronjobs.engine.store import operating, pruning, quarters
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.schedules import LedgerRow, forget_occurrences, record_occurrences
 from cronjobs.testing import FakeClock
@@ -179,6 +179,22 @@ def test_strips_are_what_the_ledger_says_whatever_was_kept(
         night.act()
         told = strips(database, night.ids, clock.now())
         assert told == {each: by_select(database, each, clock.now()) for each in night.ids}
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["from the ledger", "kept"])
+def test_a_job_pruned_while_dead_and_open_stays_dead(rows: Rows, database: Database, closed: bool) -> None:
+    """It was drawn as succeeded; books, explain and status called it dead."""
+    schedule = rows.schedule("s", seen_until=NOW)
+    due = NOW - timedelta(hours=3)
+    dead, old = (rows.job(status="dead", run_at=due, started_at=due, finished_at=due) for _ in range(2))
+    with database.write() as connection:
+        pruning.delete_jobs(connection, [dead], "dead", NOW)
+        connection.execute(tables.jobs.delete().where(tables.jobs.c.id == old))  # as for a succeeded job: no record
+    rows.occurrence(schedule, due, "enqueued", job_id=dead)
+    rows.occurrence(schedule, due + QUARTER, "enqueued", job_id=old)
+    if closed:
+        close_all(database, NOW)
+    assert strips(database, [schedule], NOW)[schedule].strip(NOTHING) == "ds"
 
 
 def test_an_hour_is_looked_at_once_and_goes_after_a_day(rows: Rows, database: Database, clock: FakeClock) -> None:
