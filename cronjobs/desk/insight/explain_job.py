@@ -28,7 +28,7 @@ from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.error_groups import class_and_text, says_class
 from cronjobs.engine.rules.misfits import LEAST, MOST, OUTLIVED
-from cronjobs.engine.rules.occurrences import RAN_EARLY
+from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
 from cronjobs.engine.rules.progress import in_words, time_left
 from cronjobs.engine.rules.recovery_policy import MAX_LOSSES, ON_LOST
 from cronjobs.errors import GiveUp
@@ -104,6 +104,12 @@ def _origin(life: JobLife, job: JobFacts | None, made: OccurrenceOfJob | None, t
     return f"{who_} was{by}{of} at {times.with_utc(job.created_at)}{queue}{key}."
 
 
+def _late_begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
+    """Return ``_begin`` if the job started late although it had been made, else []."""
+    begin = [] if job.job_type.startswith(EXEC_PREFIX) else _begin(job, times)
+    return begin if begin and begin[0][0] - max(job.run_at, job.created_at) > ON_TIME_WITHIN else []
+
+
 def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     """Describe when the job was due and when it started. Return [] if a retry has overwritten its ``run_at``."""
     if job.job_type.startswith(EXEC_PREFIX):
@@ -160,13 +166,13 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
 def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime | None = None) -> list[str]:
     """Describe the job's attempts (similar ones merged) and operators' actions in order, its state, and what is next.
 
-    If *after* is given, leave out what had ended by then.
+    If *after* is given, leave out what had ended by then. Otherwise a late start is explained.
     """
     if after is not None:
         later = tuple(each for each in job.attempts if each.finished_at > after)
         acts = tuple(pair for pair in job.acts if pair[1].at > after)
         return [*in_order(_happened(replace(job, attempts=later, acts=acts), times)), *_state(job, times, around)]
-    return [*in_order(_happened(job, times)), *_state(job, times, around)]
+    return [*in_order([*_late_begin(job, times), *_happened(job, times)]), *_state(job, times, around)]
 
 
 def in_order(dated: Iterable[tuple[datetime, str]]) -> list[str]:
