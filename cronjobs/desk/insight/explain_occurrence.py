@@ -257,8 +257,9 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     if before is None:
         return [f"No tick reached the database until {times.clock(until)}.", *_kept_from_starting(after)]
     if before.last_sign_at > facts.last_for:
-        return [f"No tick began {between(before.started_at, until, times)}."]
-    return [f"No tick reached the database {between(before.last_sign_at, until, times)}.", *_kept_from_starting(after)]
+        usual = until - before.started_at <= facts.around.quiet_after
+        return [] if usual else [f"No tick began {between(before.started_at, until, times)}."]
+    return _quiet(facts, before.last_sign_at, until, times)
 
 
 def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
@@ -268,8 +269,14 @@ def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         return []
     if before.last_sign_at > facts.last_for:
         return []
-    quiet = between(before.last_sign_at, after.started_at, times)
-    return [f"No tick reached the database {quiet}.", *_kept_from_starting(after)]
+    return _quiet(facts, before.last_sign_at, after.started_at, times)
+
+
+def _quiet(facts: OccurrenceFacts, first: datetime, last: datetime, times: LocalTimes) -> list[str]:
+    """Describe the time without ticks, unless it was as usual between two ticks (``run.every``), as in ``history``."""
+    if last - first <= facts.around.quiet_after:
+        return []
+    return [f"No tick reached the database {between(first, last, times)}.", *_kept_from_starting(facts.tick_after)]
 
 
 def _kept_from_starting(after: TickFacts | None) -> list[str]:

@@ -591,3 +591,13 @@ def test_a_start_that_was_late_after_the_job_was_made_is_explained_as_for_the_jo
     assert "did not start it: no host knew the job type." in of_job[0]
     assert of_job[1] == "It was due at 02:15:00 and started 3m late, at 02:18:00."
     assert world.ask("s", "--at", "02:15").steady[2:4] == of_job
+
+
+def test_the_usual_time_between_two_ticks_is_no_cause(world: World) -> None:
+    """With ``run: {every: 20m}`` each run came with the sentence "No tick reached the database …"."""
+    world.file("run: {every: 20m}\n", s='cron: "5 * * * *"')
+    world.ticks(utc("2026-03-03T01:00:00"), utc("2026-03-03T02:40:00"), every=20 * MINUTE)
+    assert "No tick" not in world.ask("s", "--at", "02:05").text
+    assert "no tick" not in world.cronjobs("history", "--since", "2026-03-03T01:30").out
+    world.tick(utc("2026-03-03T04:20:00"))
+    assert "No tick reached the database between 02:40:00 and 04:20:00." in world.ask("s", "--at", "03:05")
