@@ -111,9 +111,10 @@ def schedule_lines(facts: Sequence[ScheduleFacts], active: int, times: Times) ->
     if not facts:
         return [*labelled("schedules", ["none" if not active else f"{active:,}: --all"]), ""]
     all_columns = not is_cut() or width() >= NARROW
-    names = max(LABEL_WIDTH, width() - (65 if all_columns else 47)) if is_cut() else UNCUT
     count = STRIP if all_columns else STRIP // 2
     rows = [_schedule_row(each, times, count, all_columns=all_columns) for each in facts]
+    coming = max(8, *(len(row[-1]) for row in rows))  # "due 2h45m ago" is longer than "in" a time
+    names = max(LABEL_WIDTH, width() - (57 if all_columns else 39) - coming) if is_cut() else UNCUT
     usual = [">usual"] if all_columns else []
     header = ["schedule", "last", ">ago", ">took", *usual, f"last {count}", "next in"]
     lines = table(rows, header, room=width(), at_most={0: names})
@@ -142,7 +143,7 @@ def _schedule_row(facts: ScheduleFacts, times: Times, count: int, *, all_columns
     elif facts.next_at is None:
         coming = "never" if facts.status == "active" else "unknown"
     else:
-        coming = rough(facts.next_at - times.now) if facts.next_at > times.now else "due now"
+        coming = rough(facts.next_at - times.now) if facts.next_at > times.now else f"due {times.ago(facts.next_at)}"
     return [*row, strip(facts.strip, count), coming]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -532,6 +533,14 @@ def test_a_schedule_of_other_environments_is_no_trouble(world: World) -> None:
         'schedule s is in the file, but only for environments other than this one ("staging").'
     )
     assert is_well(world)
+
+
+def test_a_schedule_that_nothing_fires_says_since_when_it_is_due(world: World) -> None:
+    """``status`` said "due now" for hours, while the page said "due 4h ago"."""
+    world.file(s='cron: "0 * * * *"')
+    world.tick(utc("2026-03-03T01:58:00"))
+    world.go(utc("2026-03-03T06:00:00"))
+    assert "s none yet due 4h ago" in " ".join(re.sub("[^a-z0-9]", " ", status(world)).split())
 
 
 def test_a_schedule_whose_entry_is_broken(world: World) -> None:
