@@ -30,6 +30,7 @@ from cronjobs.desk.insight.same_cause import (
 from cronjobs.desk.insight.watched import Watched, since_a_run, ticking, without_a_run
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
+from cronjobs.engine.rules.occurrences import HELD_BACK
 from cronjobs.engine.rules.pausing import what
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.pauses import owed_by, pauses_of
@@ -67,15 +68,19 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
     yield from _failing(health, same)
     if missing:
         names = tuple(sorted(missing, key=lambda name: (missing[name].since, name)))
-        outages = [name for name in names if missing[name].outages]
+        held = [name for name in names if missing[name].held_back]
+        outages = [name for name in names if missing[name].outages and name not in held]
         early = [name for name in names if missing[name].early]
         they_were = "it was" if len(early) == 1 else "they were"
-        missed_runs = sum(row.count for name in outages for row in missing[name].outages)
-        parts = [f"{several(outages)} missed {jobs_text(missed_runs, 'run')}"] if outages else []
+        parts = [f"{several(outages)} missed {_runs(missing, outages)}"] if outages else []
+        parts += [f"{several(held)} missed {_runs(missing, held)} that a pause had held back"] if held else []
         parts += [f"{several(early)} ran before {they_were} due, because a clock was ahead"] if early else []
         text = f"{'; '.join(parts)}, and no later run succeeded"
-        command = _make_up(missing[names[0]])
-        yield Finding("missed", text, since=missing[names[0]].since, command=command, rows=names)
+        oldest = missing[names[0]]
+        if oldest.awaited is not None:
+            text += f"; job {oldest.awaited.id} of {oldest.name}, triggered since, has not ended"
+        job_id = None if oldest.awaited is None else oldest.awaited.id
+        yield Finding("missed", text, since=oldest.since, command=_make_up(oldest), rows=names, job_id=job_id)
     yield from _not_run(health, settings.run.every, same)
     if (lost := health.watch.given_up.get(DROPPED)) is not None:
         what = given_up_text(lost, "occurrence")
@@ -147,15 +152,23 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _ScheduleMissing:
-    """A schedule that missed runs in ``outages`` (newest first), or that a wrong clock ran ``early``."""
+    """A schedule that missed runs in ``outages`` (newest first), or that a wrong clock ran ``early``.
+
+    ``awaited``: an unfinished job that somebody has triggered since.
+    """
 
     name: str
     outages: Sequence[OccurrenceResult]
     early: OccurrenceResult | None
+    awaited: JobNow | None
 
     @property
     def since(self) -> datetime:
         return min(row.first_for for row in (*self.outages, self.early) if row is not None)
+
+    @property
+    def held_back(self) -> bool:
+        return bool(self.outages) and (self.outages[0].reason or "").startswith(HELD_BACK)
 
 
 def _missing(found: Watched) -> Iterator[_ScheduleMissing]:
@@ -167,11 +180,23 @@ def _missing(found: Watched) -> Iterator[_ScheduleMissing]:
         outages = [row for row in rows if not row.ran_early]
         early = next((row for row in reversed(rows) if row.ran_early), None)
         if rows:
-            yield _ScheduleMissing(schedule.name, outages, early)
+            run = found.awaited.get(schedule.name)
+            awaited = run.job if run is not None and run.at >= rows[0].last_for else None
+            yield _ScheduleMissing(schedule.name, outages, early, awaited)
+
+
+def _runs(missing: Mapping[str, _ScheduleMissing], names: Sequence[str]) -> str:
+    """Return text such as "5 runs" for the runs that these schedules missed."""
+    return jobs_text(sum(row.count for name in names for row in missing[name].outages), "run")
 
 
 def _make_up(missing: _ScheduleMissing) -> str:
-    """Return the command that runs the missed occurrences. A trigger would make one job for the present instead."""
+    """Return the command that runs the missed occurrences. A trigger would make one job for the present instead.
+
+    While a triggered job waits, another one would do its work twice.
+    """
+    if missing.awaited is not None:
+        return f"cronjobs explain {missing.awaited.id}"
     if not missing.outages:  # the occurrence ran, though early, so backfill would not run it again
         return typed("cronjobs trigger", missing.name)
     first, last = missing.outages[-1].first_for.isoformat(), missing.outages[0].last_for.isoformat()

@@ -82,9 +82,9 @@ def not_run(
     return found
 
 
-def covered_by_hand(connection: Connection, stored: StoredSchedule, now: datetime) -> datetime | None:
+def covered_by_hand(stored: StoredSchedule, runs: Sequence[ByHand], now: datetime) -> datetime | None:
     """Return the time up to which a run triggered by hand makes up for occurrences, or None without such a run."""
-    return covered_by(store.triggered(connection, stored.name), now, _of(stored, {})[1])
+    return covered_by(runs, now, _of(stored, {})[1])
 
 
 def as_ledger_row(schedule_id: int, run: ByHand) -> OccurrenceResult | None:

@@ -20,7 +20,7 @@ from cronjobs.desk.insight.run_watch import (
     ran_by_hand,
 )
 from cronjobs.engine.crontime.timing import newest_between, next_after
-from cronjobs.engine.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences, failed_runs
+from cronjobs.engine.rules.occurrence_results import ByHand, JobNow, OccurrenceResult, UnrunOccurrences, failed_runs
 from cronjobs.engine.rules.occurrences import ran_early
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.definition import schedule_from_definition
@@ -125,6 +125,7 @@ class Watched:
         default_factory=dict
     )  # schedule id → runs by hand, as ledger rows
     covered: dict[str, datetime] = field(default_factory=dict)  # schedule → up to when a run by hand covers misses
+    awaited: dict[str, ByHand] = field(default_factory=dict)  # schedule → unfinished run by hand after a miss
     by_hand: dict[str, datetime] = field(default_factory=dict)  # failed schedule → when a successful run was triggered
     fires: bool = True  # whether a recent tick had schedules switched on
     fired_at: datetime | None = None
@@ -172,7 +173,8 @@ def watch(
     lately = newest_rows(connection, unwell)
     no_run = not_run(connection, unwell, lately, now)
     missing = [each for each in unwell if missed(lately.get(each.id, []))]
-    covered = {each.name: at for each in missing if (at := covered_by_hand(connection, each, now)) is not None}
+    runs_of = {each.name: store.triggered(connection, each.name) for each in missing}
+    covered = {each.name: at for each in missing if (at := covered_by_hand(each, runs_of[each.name], now)) is not None}
     triggered = {each.id: store.triggered(connection, each.name) for each in unwell if each.id in retrying}
     by_trigger = {id_: [row for run in runs if (row := as_ledger_row(id_, run))] for id_, runs in triggered.items()}
     failed = [each for each in unwell if failed_runs([*by_trigger.get(each.id, []), *lately.get(each.id, [])], 1)]
@@ -186,6 +188,11 @@ def watch(
         lately=lately,
         by_trigger=by_trigger,
         covered=covered,
+        awaited={
+            name: run
+            for name, runs in runs_of.items()
+            if (run := next((each for each in runs if each.unfinished), None)) is not None
+        },
         by_hand=by_hand,
         fires=fires,
         fired_at=None if fires else store.last_fired_at(connection),

@@ -100,6 +100,10 @@ class ByHand:
     at: datetime
     job: JobNow | None
 
+    @property
+    def unfinished(self) -> bool:
+        return self.job is not None and (self.job.waiting or self.job.status == "running")
+
 
 @dataclass(frozen=True)
 class UnrunOccurrences:

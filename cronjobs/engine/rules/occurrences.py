@@ -25,6 +25,7 @@ RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for a run tha
 UP_TO_ATTEMPT: Final = ", up to attempt"
 # prefix of the reason that ``not_made_up_reason`` gives
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
+HELD_BACK: Final = "held back by a pause"  # prefix of the reason for occurrences that a pause held back until too late
 BACKFILLED: Final = "backfill by"  # prefix of the reason for an occurrence that a person ran afterwards
 # in BACKFILLED's reason, followed by what had become of the occurrence before the backfill
 BEFORE: Final = "; before: "
@@ -68,8 +69,8 @@ def early_by(reason: str | None) -> datetime | None:
 def ledger_reason(policy: str, *, paused: bool = False) -> str:
     """Return why occurrences are missed under the catch-up *policy*. *paused* says that a pause held them back."""
     if policy == "none":
-        return f"{'held back by a pause' if paused else 'no tick fired it in time'} (catch_up: none)"
-    return "held back by a pause, for longer than catch_up_within" if paused else "no tick came within catch_up_within"
+        return f"{HELD_BACK if paused else 'no tick fired it in time'} (catch_up: none)"
+    return f"{HELD_BACK}, for longer than catch_up_within" if paused else "no tick came within catch_up_within"
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
@@ -85,7 +86,7 @@ def not_made_up_reason(into: datetime, settled: str | None) -> str:
 def dropped_reason(*, paused: bool = False) -> str:
     """Return why ``catch_up: all`` does not make up for an occurrence, although it is within ``catch_up_within``."""
     why = "more than catch_up_limit were owed"
-    return f"held back by a pause, and {why}" if paused else why
+    return f"{HELD_BACK}, and {why}" if paused else why
 
 
 @dataclass(frozen=True, slots=True)

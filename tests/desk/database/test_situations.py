@@ -743,6 +743,31 @@ def test_an_outage_of_five_hours_that_nothing_makes_up_for(world: World) -> None
     assert world.cronjobs(*whole.split()[1:]).out.startswith("5 jobs enqueued; 0 of")
 
 
+def test_what_a_pause_held_back_for_good_names_the_pause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file(s='cron: "0 * * * *", catch_up: none', t='cron: "0 * * * *"')
+    world.ticks(utc("2026-03-02T20:30:00"), utc("2026-03-02T20:31:00"))
+    brake(world, "pause", "s", "--why", "deploy", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-02T21:00:10"), utc("2026-03-02T21:05:10"))
+    brake(world, "resume", "s", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-02T21:06:10"))
+    assert found(world) == {"missed": "s missed runs that a pause had held back, and no later run succeeded"}
+
+
+def test_missed_runs_are_not_to_be_made_up_for_while_a_triggered_job_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding advised a backfill, whose job would have done the work twice."""
+    hourly(world, catch_up="none")
+    brake(world, "trigger", "s", monkeypatch=monkeypatch)
+    world.plan = [put_off(10 * MINUTE)]
+    world.tick()
+    [missed] = [each for each in world.cronjobs("status", "--json").json["findings"] if each["key"] == "missed"]
+    assert missed["text"].endswith(f"; job {missed['job_id']} of s, triggered since, has not ended")
+    assert missed["command"] == f"cronjobs explain {missed['job_id']}"
+    world.tick(utc("2026-03-03T02:20:00"))
+    assert found(world) == {}
+
+
 def test_more_owed_than_catch_up_limit(world: World) -> None:
     hourly(world, catch_up="all", catch_up_limit="2")
     told = world.ask("s", "--at", "2026-03-02T23:00")
