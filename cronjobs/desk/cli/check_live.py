@@ -32,9 +32,8 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     found = judge(health, settings)
     ours = {row_of(*fault) for fault in faults_here(health, settings)}
     elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
-    # Skip findings that a fault in the file causes, since check reports the fault itself.
-    known_faults = [*elsewhere, *(each for each in found if each.kind == "config" and not each.alarm)]
-    covering = [covered for fault in known_faults for covered in fault.covers]
+    # Skip findings that a fault in a file or its code causes, since the fault itself is reported.
+    covering = [covered for each in found if each.kind == "config" for covered in each.covers]
     kinds = {"config"} if known else {"config", "unresolved", "late"}  # check itself reports faults in the file here
     troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in covering)]
     times = Times(health.now, settings.timezone)

@@ -65,9 +65,11 @@ def check(
     me = os.geteuid()
     others = trust.look(settings, {**environ, "PATH": CRON_PATH}, me)
     problems: list[Problem] = []
+    names = [] if known is None else list(_names(place, settings, known))
     if known is not None:
         findings += [_fault(place, settings, fault) for fault in known.faults]
-        problems += [*_names(place, settings, known), *(each.problem for each in _timeouts(place, settings, known))]
+        problems += [each.problem for each in names if not each.by_fault]
+        problems += [each.problem for each in _timeouts(place, settings, known)]
     problems += [*_commands(place, settings, environ), *_files(place, settings)]
     refused = [found for found in others if found.refused]
     if me == 0:
@@ -79,6 +81,7 @@ def check(
         (
             *_limits(place, settings.run),
             *_stored_secrets(place, settings),
+            *(each.problem for each in names if each.by_fault),
             *(_written_by_others(place, found) for found in others if not found.refused),
             *(_long_jobs(place, settings, known) if known is not None else ()),
             *(place.problem(text, *paths) for text, paths in check_notes.notes(settings, known)),
@@ -91,7 +94,7 @@ def check(
 
 def wrong_names(settings: Settings, known: JobTypes, file: str) -> list[Problem]:
     """Return a problem for each job name and each payload that no handler accepts."""
-    return list(_names(_Place(settings, file), settings, known))
+    return [each.problem for each in _names(_Place(settings, file), settings, known)]
 
 
 def misfits(settings: Settings, known: JobTypes, file: str) -> list[tuple[str, Problem]]:
@@ -182,7 +185,14 @@ def _last_lines(secrets: frozenset[str], traceback: str | None) -> tuple[str, ..
 _OUR_FRAMES: Final = f'  File "{Path(__file__).parents[2]}{os.sep}'
 
 
-def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+class _WrongName(NamedTuple):
+    """A name or payload that does not fit. ``by_fault``: only because a module cannot be imported, as far as we see."""
+
+    problem: Problem
+    by_fault: bool = False
+
+
+def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[_WrongName]:
     """Check that the job types that schedules name exist, and that their handlers accept the schedules' payloads."""
     unusable = {*settings.disabled_job_types, *(fault.where for fault in known.faults)}
     broken = any(fault.where.startswith(("module ", "setup ")) for fault in known.faults)
@@ -195,14 +205,15 @@ def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Probl
                 meant = nearest(schedule.job, known.types)
                 guess = f', did you mean "{meant}"?' if meant else "."
                 text = f'no handler or command is registered under "{schedule.job}"{guess}{perhaps}'
-                yield place.problem(text, f"{path}.job", path)
+                yield _WrongName(place.problem(text, f"{path}.job", path), broken and not meant)
         elif found.registration is not None:
-            yield from _payload(place, found.registration, schedule.payload, path)
+            yield from map(_WrongName, _payload(place, found.registration, schedule.payload, path))
     for name, entry in settings.job_types.items():
         if name not in known.types and name not in unusable and entry.command is None:
             meant = nearest(name, known.types)
             guess = f', did you mean "{meant}"?' if meant else ": it has no command: either."
-            yield place.problem(f"no handler is registered under this name{guess}{perhaps}", f"job_types.{name}")
+            text = f"no handler is registered under this name{guess}{perhaps}"
+            yield _WrongName(place.problem(text, f"job_types.{name}"), broken and not meant)
 
 
 def _payload(place: _Place, registration: Registration, payload: dict[str, Any], path: str) -> Iterator[Problem]:

@@ -174,7 +174,7 @@ def test_a_module_that_cannot_be_imported_shows_where(project: Project) -> None:
         "      setup()",
         f'    File "{project.folder}/handlers.py", line 3, in setup',
         "      raise RuntimeError('no\\nluck')",
-        f'cronjobs.yaml:4:33: schedules.a.job: no handler or command is registered under "t.x". {PERHAPS}',
+        f'note: cronjobs.yaml:4:33: schedules.a.job: no handler or command is registered under "t.x". {PERHAPS}',
     ]
     assert project.run("check", "--no-import").out == "ok: 0 job types, 1 schedule; handlers were not imported\n"
 
@@ -402,6 +402,21 @@ def test_live_what_is_wrong_is_told_in_sentences(live: Project) -> None:
     ):
         assert said in done.out
     assert len(live.call("check", "--live", "--json").json["live"]) == 3
+
+
+def test_live_one_module_that_cannot_be_imported_is_one_finding(live: Project) -> None:
+    """There were five: the module, and for each of two schedules its job type in the file and its waiting job."""
+    live.write("schedules: {a: {every: 1m, job: t.a}, b: {every: 1m, job: u.b}}", "def broken(:")
+    old = datetime.now(UTC) - timedelta(minutes=3)
+    assert live.run("run-due").code == 3
+    for name in ("t.a", "u.b"):
+        live.execute(insert(jobs).values(job_type=name, run_at=old, created_at=old))
+    done = live.call("check", "--live")
+    assert (done.code, done.err) == (1, "1 finding\n"), done
+    assert done.out.count(PERHAPS) == 2
+    live.write("schedules: {a: {every: 1m, job: t.a}}", "")
+    live.run("run-due")
+    assert 'no host that ticks has a handler or command "t.a"' in live.call("check", "--live").out
 
 
 def test_live_without_a_database_or_tables(project: Project, empty_url: str) -> None:
