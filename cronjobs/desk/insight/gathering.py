@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Connection
@@ -11,6 +12,7 @@ from cronjobs.desk.insight.findings_of_extras import findings_of_extras
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import judged_types, unknown_schedules, unknown_since
 from cronjobs.desk.insight.same_cause import without_room
+from cronjobs.desk.insight.schedule_facts import really_next
 from cronjobs.desk.insight.slow_runs import slow_runs
 from cronjobs.desk.insight.troubled_types import troubled_types
 from cronjobs.desk.insight.waiting import stranded, what_waits
@@ -71,7 +73,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         dead=listing.dead_counts(connection),
         pauses=pauses,
         schedules=surveyed,
-        next=next_to_fire(connection, NEXT_SHOWN),
+        next=_next(connection),
         faults=types.faults,
         schedule_misfits=misfits(settings, types, settings.file.name),
         never_begin=never_begin(settings, types, settings.file.name),
@@ -85,3 +87,9 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     for (queue, _), jobs in without_room(health, every).items():  # the finding ``config`` reports these jobs instead
         health.queues.get(queue, health.others).late -= jobs
     return health
+
+
+def _next(connection: Connection) -> list[tuple[datetime, str]]:
+    # Twice as many are read, because a schedule that a wrong clock ran early moves back.
+    due = {name: at for at, name in next_to_fire(connection, 2 * NEXT_SHOWN)}
+    return sorted((at, name) for name, at in really_next(connection, due).items() if at is not None)[:NEXT_SHOWN]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice, repeat
 from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.engine.crontime.timing import next_after
+from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store.schedule_runs import (
     LedgerRun,
     ScheduleRow,
     longest_running,
     newest_runs,
     newest_triggered,
+    ran_early_ahead,
     schedule_rows,
 )
 
@@ -114,7 +118,7 @@ def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dic
     by_hand, running = newest_triggered(connection, schedule_ids), longest_running(connection, schedule_ids)
     return {
         row.id: _facts(row, runs.get(row.id, []), by_hand.get(row.id), running.get(row.id))
-        for row in schedule_rows(connection, schedule_ids)
+        for row in rows_with_next(connection, schedule_ids)
     }
 
 
@@ -128,6 +132,30 @@ def last_runs(connection: Connection, schedule_ids: Collection[int]) -> dict[int
     results = {each: newest_result(found.get(each, []), by_hand.get(each)) for each in found.keys() | by_hand}
     shown = {each: result for each, result in results.items() if result is not None}
     return shown | {each: run_facts(row) for each, row in longest_running(connection, schedule_ids).items()}
+
+
+def rows_with_next(connection: Connection, schedule_ids: Collection[int]) -> list[ScheduleRow]:
+    """Return the schedules, each with the next occurrence that will really run."""
+    rows = schedule_rows(connection, schedule_ids)
+    due = really_next(connection, {row.name: row.next_at for row in rows})
+    return [replace(row, next_at=due[row.name]) for row in rows]
+
+
+def really_next(connection: Connection, due: Mapping[str, datetime | None]) -> dict[str, datetime | None]:
+    """Return *due* (schedule → next occurrence) without the occurrences that a wrong clock has already run."""
+    early: dict[str, set[datetime]] = {}
+    definitions = {}
+    for row in ran_early_ahead(connection):
+        early.setdefault(row.name, set()).add(row.last_for)
+        definitions[row.name] = row.definition
+    found = dict(due)
+    for name in early.keys() & due.keys():
+        with suppress(ValueError):
+            when, at = read(name, definitions[name]).when, found[name]
+            while at in early[name]:
+                at = next_after(when, at)
+            found[name] = at
+    return found
 
 
 def _facts(

@@ -14,13 +14,14 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.sql_text import AUDIT, JOB_RUNS, JOBS, NOW, OCCURRENCES, SCHEDULES, either
-from cronjobs.engine.rules.occurrences import early_by, ran_early
+from cronjobs.engine.rules.occurrences import RAN_EARLY, early_by, ran_early
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.listing import RUN_SECONDS
 from cronjobs.engine.store.schedules import PAUSED_BY
 from cronjobs.engine.store.sql import AMONG_IDS, run
 from cronjobs.engine.store.status_facts import SOME_AGO
 
+EARLY_READ: Final = 1000  # occurrences
 # SQLite needs a join with a bound. For that join, PostgreSQL would read the whole ledger by time.
 _NEWEST_OF_EACH: Final = either(
     postgresql=f"""{SCHEDULES} s CROSS JOIN LATERAL (
@@ -73,6 +74,18 @@ def schedule_rows(connection: Connection, schedule_ids: Collection[int]) -> list
         f"SELECT j.id, j.name, j.status, j.next_at, {PAUSED_BY} AS paused FROM {SCHEDULES} j WHERE j.id {AMONG_IDS}"
     )
     return [ScheduleRow(**row._mapping) for row in run(connection, statement, ids=sorted(schedule_ids))]
+
+
+def ran_early_ahead(connection: Connection) -> list[Row[Any]]:
+    """Return the occurrences still to come that a wrong clock has run: ``name``, ``definition``, ``last_for``."""
+    rows = run(
+        connection,
+        f"SELECT s.name, s.definition, c.last_for FROM {OCCURRENCES} c JOIN {SCHEDULES} s ON s.id = c.schedule_id "
+        f"WHERE c.last_for > {NOW} AND c.outcome = 'enqueued' AND c.reason LIKE '{RAN_EARLY}%' "
+        "ORDER BY c.last_for LIMIT :most",
+        most=EARLY_READ,
+    )
+    return list(rows)
 
 
 def next_due(connection: Connection, limit: int | None) -> list[int]:

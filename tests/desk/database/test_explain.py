@@ -559,6 +559,18 @@ def test_status_names_what_a_wrong_clock_ran_early_once_it_is_due_until_a_later_
     assert world.cronjobs("check", "--live").code == 0
 
 
+def test_status_names_the_next_occurrence_that_will_really_run(world: World) -> None:
+    """It said "next in 18h" of an occurrence that a wrong clock had run, and that would not run again."""
+    world.file(nightly='cron: "0 2 * * *"', other='cron: "0 3 * * 1"')
+    world.tick(utc("2026-03-02T08:00:00"))
+    world.tick(utc("2026-03-03T02:03:00"))
+    world.tick(utc("2026-03-02T08:06:00"))
+    found = world.cronjobs("status", "--json").json
+    of_each = {each["name"]: each["next_at"] for each in found["schedules"]}
+    assert of_each == {"nightly": "2026-03-04T02:00:00+00:00", "other": "2026-03-09T03:00:00+00:00"}
+    assert " 1d18h" in world.cronjobs("status").out
+
+
 def test_what_catch_up_leaves_to_a_run_that_a_wrong_clock_made_early_says_so(world: World) -> None:
     world.file(h='cron: "0 * * * *"')
     world.tick(utc("2026-03-02T08:00:10"))

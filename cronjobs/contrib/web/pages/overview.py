@@ -18,12 +18,12 @@ from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.schedule_facts import NO_RESULT, PRUNED, ScheduleFacts, last_runs
+from cronjobs.desk.insight.schedule_facts import NO_RESULT, PRUNED, ScheduleFacts, last_runs, rows_with_next
 from cronjobs.desk.insight.worst_first import run_by_cron, worst_first
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import exec_runs, quarters
 from cronjobs.engine.store.counts import by_hour
-from cronjobs.engine.store.schedule_runs import active_names, schedule_rows
+from cronjobs.engine.store.schedule_runs import active_names
 
 SCHEDULES: Final = 20  # how many schedules a page shows; a report shows more
 IN_REPORT: Final = 50
@@ -62,7 +62,7 @@ def first_sections(
     sought = view.query.get("find", "")[:LONGEST_SEARCH]
     ids, total = _chosen(connection, health, view, sought, number * most)
     ids = ids[begin:]
-    by_id = {row.id: row for row in schedule_rows(connection, ids)}
+    by_id = {row.id: row for row in rows_with_next(connection, ids)}
     now, last, first = view.times.now, last_runs(connection, ids), first_quarter(view.times.now)
     letters = quarters.strips(connection, ids, first, QUARTERS)
     return {

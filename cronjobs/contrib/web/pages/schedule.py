@@ -17,6 +17,7 @@ from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
 from cronjobs.desk.insight.formatting import safe, status_word
+from cronjobs.desk.insight.schedule_facts import really_next
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.occurrences import only_ran_early
 from cronjobs.engine.store.quarters import strips
@@ -49,7 +50,7 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
         strip=strip(stored.name, letters, stored.next_at, now),
         legend=LEGEND,
         hours=hours_below(first_quarter(now), view.times),
-        definition=_definition(stored, view),
+        definition=_definition(stored, really_next(connection, {stored.name: stored.next_at})[stored.name], view),
         begin=begin,
         end=end,
         summary=summary(counts_of(explanations), left_out),
@@ -93,13 +94,13 @@ def _instant(text: str | None) -> datetime | None:
         raise BadRequest("from and to must be instants such as 2026-11-20T02:15:00Z") from None
 
 
-def _definition(stored: Any, view: View) -> dict[str, str]:
+def _definition(stored: Any, next_at: datetime | None, view: View) -> dict[str, str]:
     definition = view.settings.shown_definition(stored.definition)
     pairs = {}
     for key, value in definition.items() if isinstance(definition, dict) else ():
         name, words = _in_words(key, value)
         pairs[safe(name.replace("_", " "), 60)] = words
-    pairs["next"] = view.times.both(stored.next_at) if stored.next_at else "never"
+    pairs["next"] = view.times.both(next_at) if next_at else "never"
     pairs["settled until"] = view.times.both(stored.seen_until)
     return pairs
 
