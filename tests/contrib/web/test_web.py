@@ -832,6 +832,16 @@ def test_a_run_at_work_is_dated_by_its_start_and_what_did_not_run_by_when_it_was
     assert "left-out missed 6h ago" in words
 
 
+def test_missed_runs_offer_no_trigger_while_a_triggered_job_waits(rows: Rows, browser: Browser) -> None:
+    rows.occurrence(rows.schedule("left-out"), ago(hours=6), "missed")
+    assert 'action="/trigger"' in browser.get("/").body
+    job = rows.job(schedule="left-out", run_at=ago(hours=-1))
+    rows.put(tables.audit, action="trigger", subject="left-out", actor="ada", at=ago(hours=1), detail={"job_id": job})
+    page = browser.get("/")
+    assert f"cronjobs explain {job}" in page.words
+    assert 'action="/trigger"' not in page.body
+
+
 def test_filters_choose_as_the_command_does_and_survive_odd_names(some: Rows, browser: Browser) -> None:
     some.job(job_type="reports.nightly", queue="a&b=c#d", schedule="x/y?z", idempotency_key="key:1 %")
     rest = {"status": "queued", "queue": "a&b=c#d", "schedule": "x/y?z", "type": "reports.nightly", "key": "key:1 %"}
