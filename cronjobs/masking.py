@@ -42,12 +42,12 @@ _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that
 _BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://([^:/@?#\s"']*):""")
 _PATH_OF_URL: Final = re.compile(r"""@[^/?#]*/([^/?#]*)""")
 _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
-# A password ends before a path, which may contain an @. "user:password@host" is the example in our own messages.
+# A password contains no /, so an @ in the path does not end it. Our own messages have the example "user:password@host".
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
 # In the URL of a web server, a user without a password is a token. In "ssh://git@host", and in the URL of a database,
 # such a user is not a token.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
-# The marks that our own functions leave where they cut text: text.one_line, text.CappedText and exec's output. If a
+# The marks that are left where text was cut, by text.one_line, by text.CappedText or in exec's output. If a
 # secret was cut, its remains are masked here, because someone would forget to mask before cutting.
 _CUT: Final = re.compile(r"\n?…")
 _LEFT_OUT_BEFORE: Final = re.compile(r" (?:left out|not kept) …\n")

@@ -34,8 +34,9 @@ _OLDER: Final = f"""
   SELECT j.id, j.job_type FROM {JOBS} j WHERE j.{WAITING} AND j.run_at <= {NOW} AND j.created_at < {_PROCESS_BEGAN}
   AND (j.job_type {AMONG_KNOWN}) AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))"""
 
-# Rows of our own transaction and its savepoints are "in progress". NULL means that the transaction is too old for the
-# server to remember. xmin has only 32 bits, and in a row that was frozen long ago it may seem to be in the future.
+# Rows of our own transaction and its savepoints are "in progress". pg_xact_status() is NULL if the transaction is too
+# old for the server to remember. xmin has only 32 bits, and in a row that was frozen long ago it may seem to be in the
+# future.
 _COMMITTED: Final = """
   AND (SELECT CASE WHEN x.whole < 3 OR x.whole > x.now + 1000000000 THEN true
               ELSE coalesce(pg_xact_status(CAST(CAST(x.whole AS text) AS xid8)), '') <> 'in progress' END

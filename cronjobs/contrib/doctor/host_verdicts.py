@@ -99,7 +99,7 @@ class CronLine:
     daemon: bool | None
     others: Sequence[str] = ()  # blocks that name the same file by other paths
     twice: str = ""  # names the crontab's lines that both cron and a schedule run
-    hand_over: str = "cronjobs crontab swap"  # what to type so that only ticks run them
+    hand_over: str = '"cronjobs crontab swap"'  # what to type so that only ticks run them
 
 
 def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
@@ -111,11 +111,11 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
     if found.twice and (ticks or found.state != "missing"):
         return problem(
             f"{found.twice}, and ticks run the same commands",
-            f"{found.hand_over} hands those lines over to ticks",
+            f"to hand those lines over to ticks: {found.hand_over}",
         )
     if found.state == "missing":
         if found.twice:
-            return not_applicable(f"{found.twice}; {found.hand_over} would hand those lines over to ticks")
+            return not_applicable(f"{found.twice}; to hand those lines over to ticks: {found.hand_over}")
         if ticks:
             return not_applicable("your crontab has no line for this file; something else starts ticks on this host")
         if ticks is None:
@@ -249,8 +249,8 @@ class StateFolder:
 
 def state_folder(found: StateFolder) -> Diagnosis:
     loses = (
-        "idle ticks send more queries than they need to, cron's mails are not throttled, and a SQLite file that has "
-        "disappeared is created again, empty"
+        "cron's mails are not throttled, idle ticks send more queries than they need to, and a tick that finds no "
+        "SQLite file creates an empty one, because it does not know that there was one"
     )
     if found.fault:
         return problem(
@@ -259,8 +259,8 @@ def state_folder(found: StateFolder) -> Diagnosis:
         )
     if not found.lasting:
         return warning(
-            f"there is no writable home folder, so ticks keep their state in {found.path}, which a reboot empties: "
-            f"after a reboot, {loses}",
+            f"there is no writable home folder, so ticks keep their state in {found.path}, which a reboot empties. "
+            f"After a reboot, {loses}",
             "set XDG_STATE_HOME in the crontab to a folder of this user",
         )
     if found.filesystem in IN_MEMORY:

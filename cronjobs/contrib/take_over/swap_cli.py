@@ -68,8 +68,8 @@ def swap(
         print_tick(tick)
         if not tick.works:
             complain(
-                "if a swap before this one was restored, the first tick that works may run again what cron ran in the "
-                "last minutes"
+                "if you have swapped this crontab before and restored it, the first tick that works may repeat "
+                "commands that cron ran in the last few minutes"
             )
         print_mail_target(environment, new, wanted)
         if _minute(SYSTEM.now()) != minute:

@@ -108,11 +108,11 @@ def install(
     twice = double_runs.doubled(old, wanted.settings)
     if twice.lines:
         say = (
-            f"{twice.sentence}, and ticks would run the same commands again: {twice.hand_over} hands these lines over "
-            "to cronjobs"
+            f"{twice.sentence}, and ticks would run the same commands again: to hand these lines over to cronjobs, "
+            f"run {twice.hand_over}"
         )
         if not force and crontab.find(old, wanted.file) is None:
-            raise crontab.CrontabError(f"{say} (use --force to install anyway)")
+            raise crontab.CrontabError(f"{say}; to install anyway, add --force")
         complain(say)
     new = crontab.install(old, wanted.block, wanted.file)
     if dry_run:
@@ -201,7 +201,7 @@ class CrontabState:
             return cls("unknown", str(error))
         twice = double_runs.doubled(text, wanted.settings)
         if found is None and twice.lines:
-            sentence = f"{twice.sentence}: {twice.hand_over} hands these lines over to cronjobs and installs this block"
+            sentence = f"{twice.sentence}: to hand these lines over and install this block, run {twice.hand_over}"
             return cls("missing", sentence, None, text)
         if found is None:
             return cls(

@@ -76,9 +76,9 @@ def enqueue(
         str,
         typer.Option(metavar="DURATION", help="How long to wait for room if the queue is full and has on_full: wait."),
     ] = "30s",
-    force: Annotated[bool, typer.Option("--force", help="Accept a TYPE that no handler has.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Accept a TYPE for which no handler is registered.")] = False,
     no_import: Annotated[
-        bool, typer.Option("--no-import", help="Do not import handlers, or check that TYPE has one.")
+        bool, typer.Option("--no-import", help="Do not import handlers, or check that TYPE has a handler.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -30,7 +30,7 @@ class DoubleRuns:
     @property
     def hand_over(self) -> str:
         """What to type so that only ticks run the commands."""
-        return ("cronjobs crontab unwrap, then " if self.wrapped else "") + "cronjobs crontab swap"
+        return ('"cronjobs crontab unwrap", then ' if self.wrapped else "") + '"cronjobs crontab swap"'
 
     @property
     def sentence_wrapped(self) -> str:

@@ -14,7 +14,7 @@ from cronjobs.engine.store.misfits import waiting_misfits
 
 RUNS_ASKED: Final = 1000  # how many of the last runs to read
 RUNS_TO_TELL: Final = 5  # fewer runs do not show a typical duration
-RUNS_IN_A_LEASE: Final = 5  # a lease should outlast this many typical runs; a long job has a process that renews for it
+RUNS_IN_A_LEASE: Final = 5  # a lease should outlast this many typical runs
 
 
 def troubled_types(connection: Connection, run: RunSettings) -> dict[str, Any]:
@@ -30,5 +30,6 @@ def too_long(run: RunSettings, typical: dict[str, timedelta]) -> dict[str, timed
     return {
         job_type: took
         for job_type, took in typical.items()
+        # Long jobs are left out: each has a process of its own, which renews its lease.
         if run.lease < RUNS_IN_A_LEASE * took <= RUNS_IN_A_LEASE * run.budget
     }

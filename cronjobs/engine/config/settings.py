@@ -285,7 +285,7 @@ class Settings:
         return self.secrets | masking.values_under(job.payload, keys) if keys else self.secrets
 
     def shown_payload(self, job_type: str, payload: Any, secret_keys: Collection[str] = ()) -> Any:
-        """Return the *payload* of a job of type *job_type* without the values that *secret_keys* and ``hide:`` name.
+        """Return a job's *payload* without the values under the keys that are listed in *secret_keys* or in ``hide:``.
 
         If the type's entry in the file cannot be read, the whole payload is hidden.
         """

@@ -329,18 +329,18 @@ def job(
     You can still call the function directly. To enqueue it, call its ``.enqueue`` or ``.enqueue_async``, with
     ``.options`` before it if needed (see JobFunction).
 
-    ``timeout``: "20s", seconds or a timedelta; the default is min(30s, budget / 3). A job with a timeout above
-    ``run.budget`` less 5 s (two thirds of a budget below 15 s) is a long job, which gets a process of its own. Without
-    ``retry`` the configuration's defaults apply. ``isolation``: "thread" (the default) or "process". A process can
-    always be stopped, and it can have a limit, ``max_memory`` ("512MiB", or bytes). ``on_shutdown`` decides what
-    happens to a job that a stopping tick has claimed but not started: "release" (the default) leaves the job for the
-    next tick, "drop" cancels it. ``on_lost`` decides what happens to a job whose runner died: "retry" (the default), or
-    "dead" for work that must not be repeated automatically. ``durable`` decides when an outcome is committed: "group"
-    (the default) commits it together with other outcomes, "each" commits it before the worker starts another job.
-    ``executor`` names the entry of the file's ``executors:`` whose cluster runs the handler; without it, the tick's
-    host runs the handler. The file's ``job_types:`` override all of these. With ``check_types=False`` the handler gets
-    the payload's values as JSON, whatever its annotations say. Raises UsageError if another function already has the
-    name, or an option is invalid.
+    ``timeout``: "20s", seconds or a timedelta; the default is min(30s, budget / 3). A job whose timeout is longer than
+    ``run.budget`` minus 5 s is a long job, which gets a process of its own. (If the budget is below 15 s, the threshold
+    is two thirds of it.) Without ``retry`` the configuration's defaults apply. ``isolation``: "thread" (the default) or
+    "process". A process can always be stopped, and it can have a limit, ``max_memory`` ("512MiB", or bytes).
+    ``on_shutdown`` decides what happens to a job that a stopping tick has claimed but not started: "release" (the
+    default) leaves the job for the next tick, "drop" cancels it. ``on_lost`` decides what happens to a job whose runner
+    died: "retry" (the default), or "dead" for work that must not be repeated automatically. ``durable`` decides when an
+    outcome is committed: "group" (the default) commits it together with other outcomes, "each" commits it before the
+    worker starts another job. ``executor`` names the entry of the file's ``executors:`` whose cluster runs the handler;
+    without it, the tick's host runs the handler. The file's ``job_types:`` override all of these. With
+    ``check_types=False`` the handler gets the payload's values as JSON, whatever its annotations say. Raises UsageError
+    if another function already has the name, or an option is invalid.
     """
     given_name: Any = name
     if callable(given_name):

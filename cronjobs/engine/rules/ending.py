@@ -202,7 +202,7 @@ def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every
     by_exec = job.job_type.startswith(EXEC_PREFIX)  # cron runs the next one, whatever became of this run
     why = None if by_exec else policy.why_not_again
     end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every, why_not_again=why)
-    # The history row has the attempt's start. Without a row, the best guess is the instant of the claim.
+    # Without a duration, the start is taken from the history row or, if there is none, from the claim.
     finish = end.finish._replace(outcome=None if expired.outcome else end.finish.outcome, duration=None)
     return end._replace(finish=finish)
 

@@ -138,7 +138,7 @@ class CronMail:
         self.said = False  # whether there was anything to report, even if it was not repeated
 
     def reporter(self, log: Path | None, talk: bool) -> Reporter:
-        """Return the tick's reporter. *log* is stored, for a tick that cannot read the configuration."""
+        """Return the tick's reporter. Store the path *log*, so that a tick that cannot read the file finds its log."""
         remember_log(self.config, log)
         return Reporter(Log(log), talk)
 

@@ -91,7 +91,9 @@ class Renewal:
 def renew(
     connection: Connection, leases: Sequence[Lease], lease: timedelta, reports: Mapping[int, Report] = NO_REPORTS
 ) -> Renewal:
-    """Extend leases to *lease* from the database's current time. Return which were renewed, asked to cancel, or lost.
+    """Let *leases* end after the duration *lease*, counted from the database's current time.
+
+    Return which of them were renewed, asked to cancel, or lost.
 
     *reports*, by job id, are written in the same statement. Jobs without a report keep their progress and output.
     """

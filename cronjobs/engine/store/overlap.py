@@ -118,7 +118,8 @@ def running_beside(connection: Connection, job_id: int) -> int | None:
 def take_turns(connection: Connection, claimed: Sequence[int], runnable: Collection[str] | None) -> None:
     """Raise TurnTaken if a schedule whose job was just *claimed* is running another job.
 
-    This is a separate statement after the one that takes the lock, so it sees what another claim committed meanwhile.
+    The claim itself took the lock (HOLDS_TURN). This check is a second statement, with a newer snapshot, so it also
+    sees jobs that another claim committed before we had the lock.
     """
     if not claimed or not is_postgresql(connection):
         return

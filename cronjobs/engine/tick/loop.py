@@ -258,12 +258,12 @@ class Loop:
                     self.writer.cut_leases(connection, stuck)
                 last_write(connection)
 
-            # this turn finds the jobs of that claim; the next turn releases them
+            # An earlier claim got no answer. This turn finds the jobs that it took; the next turn releases them.
             unsettled = self.writer.claim_unsettled
             went_well = self._turn(last=write)
             done = went_well and not unsettled
-            # A second signal ends the loop at once, unless this turn found jobs of an unanswered claim. The database
-            # works, so the next turn can release them.
+            # A second signal ends the loop at once, unless this turn found such jobs. The database works, so the next
+            # turn can release them.
             hurried = self.hurry and not (went_well and unsettled)
             until = min(self.deadline, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up

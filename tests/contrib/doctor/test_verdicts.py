@@ -88,7 +88,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     (
         "not applicable",
         host.crontab(replace(LINE, state="missing", twice=BOTH, hand_over="cronjobs crontab unwrap, …"), ticks=False),
-        "; cronjobs crontab unwrap, … would hand those lines over",
+        "; to hand those lines over to ticks: cronjobs crontab unwrap, …",
     ),
     ("not applicable", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=None), BOTH),
     ("problem", host.crontab(replace(LINE, state="broken"), ticks=True), ""),
