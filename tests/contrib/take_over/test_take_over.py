@@ -620,7 +620,7 @@ def test_the_trial_tick_of_a_swap_takes_over_the_schedules_of_the_lines_that_cro
 def test_a_forced_swap_without_a_tick_says_what_may_run_twice(cron_host: Host) -> None:
     imported(cron_host, "@daily a\n")
     cron_host.ticks("echo 'disk full' >&2; exit 4")
-    assert "may run again what cron ran in the last minutes" in swapped(cron_host, "--force").stderr
+    assert "may repeat commands that cron ran in the last few minutes" in swapped(cron_host, "--force").stderr
 
 
 def test_swap_begins_early_in_a_minute_and_says_when_another_one_has_begun(
