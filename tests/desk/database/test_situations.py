@@ -750,7 +750,7 @@ def test_what_a_pause_held_back_for_good_names_the_pause(world: World, monkeypat
     world.ticks(utc("2026-03-02T21:00:10"), utc("2026-03-02T21:05:10"))
     brake(world, "resume", "s", monkeypatch=monkeypatch)
     world.tick(utc("2026-03-02T21:06:10"))
-    assert found(world) == {"missed": "s missed runs that a pause had held back, and no later run succeeded"}
+    assert found(world) == {"missed": "s missed 1 run that a pause had held back, and no later run succeeded"}
 
 
 def test_missed_runs_are_not_to_be_made_up_for_while_a_triggered_job_waits(

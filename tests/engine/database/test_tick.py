@@ -184,7 +184,7 @@ def test_nothing_fires_while_a_schedule_that_is_taken_over_cannot_begin(
     monkeypatch.setattr(of_tick, lambda *_, **__: False)  # another session holds the schedule
     held = host.tick(budget_s=1, taken_over=["s"])
     assert (held.exit_code(), done) == (4, [])
-    assert "was locked by another process" in str(held.trouble)
+    assert "was locked by another connection" in str(held.trouble)
     monkeypatch.setattr(of_tick, lambda *_, **__: 1 / 0)
     assert (host.tick(taken_over=["s"]).exit_code(), done) == (70, [])
 
