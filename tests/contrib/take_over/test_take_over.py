@@ -552,7 +552,7 @@ def test_a_wrapped_line_that_a_schedule_also_runs_is_named_and_unwrapped_first(c
     assert cron_host.cli("wrap").exit_code == 0
     text = cron_host.crontab
     twice = "cron itself runs line 1 (backup), line 2 (tidy) and line 3 (joe) of your crontab"
-    way = 'to hand these lines over to cronjobs, run "cronjobs crontab unwrap", then "cronjobs crontab swap"'
+    way = 'run "cronjobs crontab unwrap", then "cronjobs crontab swap"'
     for result in (cron_host.cli("show"), cron_host.cli("install"), cron_host.cli("install", "--force")):
         said = f"{result.output}{result.exception or ''}"
         assert twice in said
