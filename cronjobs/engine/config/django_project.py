@@ -90,7 +90,9 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
         if not need:
             return replace(settings, database="")
         line, column = settings.positions.get("database", (0, 0))
-        raise ConfigError([Problem(file, line, column, "database" if line else "", str(error))]) from None
+        # If the file is not YAML, its env: is unknown, too: what is wrong with the file comes first.
+        problem = Problem(file, line, column, "database" if line else "", str(error))
+        raise ConfigError([*settings.problems, problem]) from None
     return replace(settings, database=url, by_django=True, secrets=settings.secrets | named_secrets({"": url}))
 
 

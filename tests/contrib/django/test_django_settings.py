@@ -328,6 +328,9 @@ def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -
     assert "cronjobs.yaml:1:11: database: it is not known which Django settings to use:" in python(
         elsewhere, *words, code=3
     )
+    (site / "cronjobs.yaml").write_text("imports: [orders\nenv: {DJANGO_SETTINGS_MODULE: x}\ndatabase: django\n")
+    told = python(elsewhere, "-m", "cronjobs", "status", "--config", config, code=3)
+    assert told.index("cronjobs.yaml:2:4: YAML: ") < told.index("it is not known which Django settings to use:")
     (site / "cronjobs.yaml").write_text("env: {DJANGO_SETTINGS_MODULE: nosuch}\ndatabase: django\n")
     assert "No module named 'nosuch'" in python(elsewhere, *words, code=3)
 
