@@ -147,7 +147,7 @@ def job_handed_over(job: Job, timeout: timedelta) -> Event:
 
 
 def not_handed_over(job: Job, why: str) -> Event:
-    error = f"the job needs its own process, which could not be started, so the job was released: {why}"
+    error = f"the job needs its own process, which could not be started, so the job is released: {why}"
     return Event("job.not_handed_over", _of(job, "", error=error), ERROR)
 
 
@@ -184,7 +184,10 @@ def lease_lost(job: Job, worker: str) -> Event:
 
 
 def end_not_recorded(job: Job, worker: str, why: str) -> Event:
-    error = f"the attempt ended, but {why}: a later tick will record it as lost and run the job again"
+    error = (
+        f"the attempt ended, but {why}: a later tick will record it as lost, and on_lost: decides whether the job runs "
+        "again"
+    )
     return Event("job.end_not_recorded", _of(job, worker, error=error), ERROR)
 
 

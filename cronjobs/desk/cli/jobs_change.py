@@ -136,7 +136,9 @@ def _report_asked(operation: Operation, ids: Collection[int]) -> None:
         "has an expired lease: the next tick will cancel the job, unless its runner does so first",
     )
     gone = [job_id for job_id in left if operation.named and operation.holders.is_gone(held[job_id].locked_by)]
-    operation.report(gone, "has lost its runner: the next tick on this host will cancel the job")
+    operation.report(
+        gone, "has lost its runner: the next tick on this host will cancel the job, unless its last try has failed"
+    )
 
 
 def _release(operation: Operation, ids: Sequence[int]) -> None:

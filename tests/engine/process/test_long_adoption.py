@@ -85,7 +85,7 @@ def test_a_tick_that_hears_nothing_gives_the_job_back_and_the_late_process_runs_
     assert longs.did()["released"] == 1
     [told] = events(longs.project.log(), "job.not_handed_over")
     assert (
-        "the job needs its own process, which could not be started, so the job was released: no answer in time" in told
+        "the job needs its own process, which could not be started, so the job is released: no answer in time" in told
     )
     assert "no answer in time" in tick.stderr
     longs.thaw(pid)
