@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -14,6 +14,8 @@ from cronjobs.engine.store.explaining import records_between
 from cronjobs.engine.tick.mail_throttle import Alarm
 from cronjobs.engine.tick.result import noted_causes
 from cronjobs.text import one_line
+
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 Causes = tuple[tuple[str, int], ...]  # each cause, and how many ticks it kept from starting
 
@@ -36,7 +38,8 @@ def kept_before(connection: Connection, host: str, at: datetime, did: Any, withi
     """
     if causes := kept_from_starting(did):
         return causes
-    later = (row.did for row in reversed(records_between(connection, at, at + within)) if row.host == host)
+    until = min(at, _LATEST - within) + within  # plain SQL may have written any date
+    later = (row.did for row in reversed(records_between(connection, at, until)) if row.host == host)
     return next((causes for did in later if (causes := kept_from_starting(did)) and _began_by(did, at)), ())
 
 
