@@ -645,6 +645,13 @@ MUTANTS = (
         ("tests/engine/database/test_unread_rows.py",),
     ),
     Mutant(
+        "a handler of a half-imported module runs",
+        "cronjobs/engine/jobs/job_types.py",
+        "job_type.registration is not None and name in unfinished",
+        "job_type.registration is not None and name == unfinished",
+        ("tests/engine/unit/jobs/test_jobtypes.py",),
+    ),
+    Mutant(
         "after two dead ticks rows are claimed together again",
         "cronjobs/engine/tick/loop.py",
         "WARY_ROWS if self.signs.deaths == 1 else math.inf",
