@@ -87,7 +87,7 @@ def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
 
 
 def ends_needed(suspected: bool) -> int:
-    """Return how many jobs of a type must end without a crash, one after another, before the type runs in threads.
+    """Return how many jobs of a type must end without a crash, one after another, until the type is cleared.
 
     One is enough for a type that is only suspected. A clean end between two deaths shows that the type does not crash
     every runner, and killing ticks must not move healthy types into processes.

@@ -258,7 +258,7 @@ class Loop:
                     self.writer.cut_leases(connection, stuck)
                 last_write(connection)
 
-            # An earlier claim got no answer. This turn finds the jobs that it took; the next turn releases them.
+            # If an earlier claim got no answer, this turn finds the jobs that it took, and the next turn releases them.
             unsettled = self.writer.claim_unsettled
             went_well = self._turn(last=write)
             done = went_well and not unsettled
