@@ -15,7 +15,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.checking import key_text
 from cronjobs.engine.jobs.enqueue import Target
 from cronjobs.engine.jobs.registry import registered
-from cronjobs.engine.store.listing import Filter, list_jobs
+from cronjobs.engine.store.shown_columns import newest_jobs
 from cronjobs.errors import UsageError
 from cronjobs.model import Status, duration, rough
 from cronjobs.testing.configured import settings_of
@@ -148,7 +148,7 @@ def _jobs(connection: Target, schema: str | None) -> list[Found]:
     """Return the jobs that exist, oldest first."""
     with LentDatabase(connection, "assert_enqueued()", schema=schema).read() as lent:
         require_tables(lent, "assert_enqueued()")
-        rows = list_jobs(lent, Filter(), LOOKED_AT)
+        rows = newest_jobs(lent, LOOKED_AT)
     return [
         Found(**{name: getattr(row, name) for name in Found.__dataclass_fields__} | {"status": Status(row.status)})
         for row in reversed(rows)

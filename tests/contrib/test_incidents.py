@@ -28,6 +28,7 @@ from cronjobs.contrib.web.security import AppAccess
 from cronjobs.desk.insight.acking import acknowledge
 from cronjobs.desk.insight.findings import Finding, troubles
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.rules.finding_kinds import FINDING_KINDS
 from cronjobs.engine.config.settings import (
     AlertChannel,
     AlertFilter,
@@ -44,7 +45,6 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import job_types, registry
 from cronjobs.engine.rules.capacity import Cap
 from cronjobs.engine.rules.concurrency import Limit
-from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
 from cronjobs.engine.run_due import cron_mail as report
 from cronjobs.engine.run_due.cron_mail import CronMail, Reporter
 from cronjobs.engine.schedules.backfill import backfill, trigger

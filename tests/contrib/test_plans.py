@@ -34,6 +34,9 @@ from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.desk.insight.schedule_facts import schedule_facts
 from cronjobs.desk.insight.worst_first import run_by_cron, schedules_shown, worst_first
+from cronjobs.desk.store import causes, exec_runs, explaining, listing, tailing, trends
+from cronjobs.desk.store.listing import Filter
+from cronjobs.desk.store.schedule_runs import active_names, newest_runs
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.connection import Database
@@ -41,24 +44,11 @@ from cronjobs.engine.database.tables import SCHEMA_REVISION
 from cronjobs.engine.probe.idle_conditions import LOOK, MANY_QUEUES, VERDICT
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.schedules.materialise import materialise
-from cronjobs.engine.store import (
-    causes,
-    claims,
-    exec_runs,
-    expiry,
-    explaining,
-    listing,
-    not_started,
-    quarters,
-    tailing,
-    trends,
-)
+from cronjobs.engine.store import claims, expiry, not_started, quarters
 from cronjobs.engine.store.claims import ClaimFilter
 from cronjobs.engine.store.counts import by_hour, fold
-from cronjobs.engine.store.listing import Filter
 from cronjobs.engine.store.misfits import give_up_outlived, outlived, waiting_misfits
 from cronjobs.engine.store.quarters import close_hour
-from cronjobs.engine.store.schedule_runs import active_names, newest_runs
 from cronjobs.engine.store.sql import database_now, run
 from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.model import Status

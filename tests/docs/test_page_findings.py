@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from support.pages import ROOT, Page
 
 from cronjobs.desk.insight.finding import Severity
-from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
+from cronjobs.desk.rules.finding_kinds import FINDING_KINDS
 
 PAGE = Page("docs/reference/findings.md")
 RULES = (

@@ -15,7 +15,7 @@ from cronjobs.contrib.exec.arguments import read_arguments
 from cronjobs.contrib.exec.copying import KEPT
 from cronjobs.desk.cli import crontab as commands
 from cronjobs.desk.crontab import lines, program
-from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
+from cronjobs.desk.rules.finding_kinds import FINDING_KINDS
 
 PAGE = Page("docs/tutorials/from-a-crontab.md")
 

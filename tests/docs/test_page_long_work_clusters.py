@@ -10,10 +10,10 @@ from support.pages import Page
 
 from cronjobs import events
 from cronjobs.contrib.dask.cluster_workers import IDLE_S
+from cronjobs.contrib.dask.rules import DIFFERS_AGAIN, DIFFERS_FOR
 from cronjobs.contrib.dask.worker_home import TOKEN_URL
 from cronjobs.engine.config.load import load
 from cronjobs.engine.jobs.job_types import PROCESS_GRACE
-from cronjobs.engine.rules.clusters import DIFFERS_AGAIN, DIFFERS_FOR
 from cronjobs.engine.tick.executors import PROGRAM
 
 PAGE = Page("docs/how-to/long-work.md")

@@ -19,9 +19,9 @@ from cronjobs.contrib.doctor import release
 from cronjobs.contrib.metrics import families
 from cronjobs.desk.crontab import program
 from cronjobs.desk.insight import leftovers as outside
+from cronjobs.desk.rules.finding_kinds import FINDING_KINDS
 from cronjobs.engine.config.settings import RunSettings
 from cronjobs.engine.database import tables
-from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
 
 pytestmark = pytest.mark.either
 

@@ -75,7 +75,7 @@ COUNTS = "tests/engine/database/test_counts.py"
 TOKENS = "cronjobs/engine/store/tokens.py"
 TOKENS_TESTS = "tests/contrib/dask/test_tokens.py"
 SAME_CAUSE, SAME_CAUSES = "cronjobs/desk/insight/same_cause.py", "tests/desk/unit/insight/test_same_cause.py"
-STANDING = "cronjobs/engine/rules/occurrence_results.py"
+STANDING = "cronjobs/desk/rules/occurrence_results.py"
 WRONG_CLOCKS = (
     "tests/desk/database/test_all_well_generated.py"
     "::test_what_a_clock_that_was_ahead_ran_early_is_a_finding_when_it_is_due"
@@ -1247,28 +1247,28 @@ MUTANTS = (
     ),
     Mutant(
         "an alert that is being sent by one host is sent by another",
-        "cronjobs/engine/store/alerts.py",
-        "AND (a.locked_until IS NULL OR a.locked_until < {NOW}) {_SKIP_LOCKED}",
-        "{_SKIP_LOCKED}",
+        "cronjobs/contrib/alerts/statements.py",
+        "AND (a.locked_until IS NULL OR a.locked_until < {NOW}) {SKIP_LOCKED}",
+        "{SKIP_LOCKED}",
         (f"{ALERTS}::test_what_one_host_is_sending_nobody_else_sends",),
     ),
     Mutant(
         "who lost the lease of an alert marks it",
-        "cronjobs/engine/store/alerts.py",
+        "cronjobs/contrib/alerts/statements.py",
         "AND channel = :channel AND locked_by = :locked_by RETURNING finding_id",
         "AND channel = :channel AND :locked_by = :locked_by RETURNING finding_id",
         (f"{ALERTS}::test_who_lost_the_lease_marks_nothing",),
     ),
     Mutant(
         "an end that comes while the message is on its way is never told",
-        "cronjobs/engine/store/alerts.py",
+        "cronjobs/contrib/alerts/statements.py",
         "due_at = CASE WHEN over = :over THEN CAST(:next_at AS {INSTANT_TYPE}) ELSE :now END",
         "due_at = CASE WHEN over = :over THEN CAST(:next_at AS {INSTANT_TYPE}) ELSE CAST(NULL AS {INSTANT_TYPE}) END",
         (f"{ALERTS}::test_an_end_that_comes_while_the_message_is_on_its_way_is_told_if_that_arrived",),
     ),
     Mutant(
         "a look writes what it saw before facts changed",
-        "cronjobs/engine/store/alerts.py",
+        "cronjobs/contrib/alerts/statements.py",
         "WHERE id = 1 AND look_at = :token RETURNING id",
         "WHERE id = 1 AND :token = :token RETURNING id",
         (f"{ALERTS}::test_a_look_that_facts_overtook_is_done_again",),
@@ -1290,7 +1290,7 @@ MUTANTS = (
     Mutant(
         "a channel for which no time was left waits for a later look",
         "cronjobs/contrib/alerts/alert_rounds.py",
-        "                store.look_soon(connection)\n            return",
+        "                look_soon(connection)\n            return",
         "                pass\n            return",
         (f"{ALERT}::test_a_channel_for_which_no_time_was_left_is_tried_by_the_next_tick",),
     ),
@@ -1397,7 +1397,7 @@ MUTANTS = (
     ),
     Mutant(
         "a page may write",
-        "cronjobs/engine/store/reading.py",
+        "cronjobs/desk/store/reading.py",
         'run(connection, "PRAGMA query_only = ON")',
         "pass",
         (PAGES,),
@@ -1432,7 +1432,7 @@ MUTANTS = (
     ),
     Mutant(
         "a missed run is judged by rows that never began",
-        "cronjobs/engine/store/exec_runs.py",
+        "cronjobs/desk/store/exec_runs.py",
         "({IS_EXEC} AND j.started_at IS NOT NULL)",
         "({IS_EXEC})",
         (f"{EXEC_NAMES}::test_rows_that_never_began_hide_no_missed_run",),
@@ -1491,14 +1491,14 @@ MUTANTS = (
     ),
     Mutant(
         "a change of many takes what came later",
-        "cronjobs/engine/store/bounded_search.py",
+        "cronjobs/contrib/web/bounded_search.py",
         "jobs.c.id + 0 <= below,",
         "jobs.c.id + 0 <= below + (1 << 40),",
         (f"{WEB_BULK}::test_a_retry_of_5000_goes_on_after_a_kill_and_beside_a_second_operator",),
     ),
     Mutant(
         "a change of many takes again what died since",
-        "cronjobs/engine/store/bounded_search.py",
+        "cronjobs/contrib/web/bounded_search.py",
         "return [c.finished_at <= bulk.as_of, *dealt]",
         "return [*dealt]",
         (f"{WEB_BULK}::test_what_was_retried_and_has_failed_since_is_not_retried_again",),
@@ -1547,14 +1547,14 @@ MUTANTS = (
     ),
     Mutant(
         "a search finds a secret by its letters",
-        "cronjobs/engine/store/bounded_search.py",
+        "cronjobs/contrib/web/bounded_search.py",
         "return part in masking.hide(whole).casefold()",
         "return True",
         (f"{WEB_SEARCH}::test_a_secret_is_not_found_by_its_letters",),
     ),
     Mutant(
         "a search walks through all jobs",
-        "cronjobs/engine/store/bounded_search.py",
+        "cronjobs/contrib/web/bounded_search.py",
         "if read == READ or len(found) == limit:",
         "if len(found) == limit:",
         (f"{WEB_SEARCH}::test_no_more_jobs_than_so_many_are_looked_at_and_the_page_says_how_far",),
@@ -1575,7 +1575,7 @@ MUTANTS = (
     ),
     Mutant(
         "status reads every unknown type",
-        "cronjobs/engine/store/listing.py",
+        "cronjobs/desk/store/workload.py",
         "known DESC, run_at, queue, job_type LIMIT :limit",
         "known DESC, run_at, queue, job_type LIMIT 1000 * :limit",
         ("tests/desk/database/test_many_names.py",),
@@ -2073,7 +2073,7 @@ MUTANTS = (
     ),
     Mutant(
         "status does not look at a schedule whose newest run was early by a wrong clock",
-        "cronjobs/engine/store/schedule_health.py",
+        "cronjobs/desk/store/schedule_health.py",
         "         AND coalesce(c.reason, '') NOT LIKE '{RAN_EARLY}%'\n",
         "",
         (WRONG_CLOCKS,),
@@ -2259,7 +2259,7 @@ MUTANTS = (
     ),
     Mutant(
         "a type fails although runs of it succeed",
-        "cronjobs/engine/store/failing_types.py",
+        "cronjobs/desk/store/failing_types.py",
         "if row.name not in well or at > well[row.name]]",
         "if row.name]",
         ("tests/desk/database/test_failing_types.py",),

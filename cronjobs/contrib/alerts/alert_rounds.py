@@ -12,7 +12,9 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.contrib.alerts import decide, texts
+from cronjobs.contrib.alerts import statements as store
 from cronjobs.contrib.alerts.deliver import CHANNEL_S, LEAST_S, deliver
+from cronjobs.contrib.alerts.statements import DueAlert, Episode, FailedJob
 from cronjobs.desk.insight.causes import find_causes
 from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.gathering import look
@@ -22,8 +24,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.causes import Cause
 from cronjobs.engine.rules.repeating import HOURLY
-from cronjobs.engine.store import alerts as store
-from cronjobs.engine.store.alerts import DueAlert, Episode, FailedJob
+from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.job_types import remembered, runnable_types
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseError
@@ -145,7 +146,7 @@ class Alerting:
             return
         if (spare_s := left_s() - LEAST_S) < 0:
             with self.database.write(patience=PATIENCE_S) as connection:
-                store.look_soon(connection)
+                look_soon(connection)
             return
         leased = self._lease(names, min(PATIENCE_S, spare_s))
         answers: list[tuple[Sequence[DueAlert], str | None]] = []

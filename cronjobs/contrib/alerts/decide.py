@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from cronjobs.contrib.alerts.statements import AlertState, DueAlert, Episode
 from cronjobs.desk.insight.finding import Covered, together
 from cronjobs.desk.insight.findings import Finding, Severity
 from cronjobs.desk.insight.health import Health
@@ -17,7 +18,6 @@ from cronjobs.engine.crontime.timing import next_after
 from cronjobs.engine.rules.repeating import HOURLY, silence
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.schedules.planning import read
-from cronjobs.engine.store.alerts import AlertState, DueAlert, Episode
 from cronjobs.engine.store.schedules import StoredSchedule
 
 UNDELIVERED: Final = "alert"  # the kind of finding for a channel that does not deliver

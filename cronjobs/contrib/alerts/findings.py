@@ -8,10 +8,10 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.contrib.alerts.statements import UndeliveredChannel, died_or_failed, open_episodes, undelivered
 from cronjobs.desk.insight.finding import Finding, Severity, typed
 from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.engine.config.settings import AlertThreshold, Settings
-from cronjobs.engine.store.alerts import UndeliveredChannel, died_or_failed, open_episodes, undelivered
 from cronjobs.model import duration_text
 
 COUNTED_BEYOND: Final = 1000  # count no further than this above a threshold

@@ -10,12 +10,12 @@ from typing import Final
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM
+from cronjobs.contrib.alerts import statements as store
 from cronjobs.contrib.alerts import texts
 from cronjobs.contrib.alerts.deliver import CHANNEL_S, LEAST_S, deliver
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import alerts as store
 from cronjobs.engine.store.job_types import remembered, runnable_types
 from cronjobs.engine.tick.extras import Hook, RunSummary
 from cronjobs.engine.tick.mail_throttle import Alarm, away_name

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
+from cronjobs.desk.rules.finding_kinds import FINDING_KINDS
 from cronjobs.engine.config import fields, schema_parts
 from cronjobs.engine.config.fields import NAME, NAME_RULE
 from cronjobs.engine.config.reader import (
@@ -31,7 +32,6 @@ from cronjobs.engine.config.settings import (
     WebhookChannel,
 )
 from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
-from cronjobs.engine.rules.finding_kinds import FINDING_KINDS
 
 _ADDRESS: Final = re.compile(r"[^\s<>@,;\"\x00-\x1f\x7f]{1,64}@[^\s<>@,;\"\x00-\x1f\x7f]{1,255}")
 _WELL_FORMED: Final = fields.matching(

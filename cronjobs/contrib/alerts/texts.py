@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
+from cronjobs.contrib.alerts.statements import DueAlert, FailedJob
 from cronjobs.desk.insight.causes import cause_object, cause_text
 from cronjobs.desk.insight.formatting import LocalTimes, in_full
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.causes import Cause
 from cronjobs.engine.rules.failed_job import LINE, absolute, described, error_line, last_own_line
-from cronjobs.engine.store.alerts import DueAlert, FailedJob
 from cronjobs.errors import MESSAGE_LIMIT
 from cronjobs.masking import mask
 from cronjobs.model import rough

@@ -16,12 +16,13 @@ from cronjobs.contrib.books import statements as store
 from cronjobs.contrib.books.judging import Account, Book, Doubt, Period, keep
 from cronjobs.contrib.books.statements import UnnamedJob
 from cronjobs.desk.insight.schedule_history import DefinitionPeriod, Name, eras, names_of
+from cronjobs.desk.store import explaining, status_facts
 from cronjobs.engine.config.settings import Retention, Settings
 from cronjobs.engine.database.column_types import from_microseconds
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.planning import pieces_from, read
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
-from cronjobs.engine.store import explaining, schedules, status_facts
+from cronjobs.engine.store import schedules
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.store.sql import database_now
 

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from cronjobs.contrib.dask.messages import versions
+from cronjobs.contrib.dask.rules import Versions, difference
 from cronjobs.engine.config.settings import ExecutorSettings
-from cronjobs.engine.rules.clusters import Versions, difference
 from cronjobs.engine.tick.executors import NOT_INSTALLED
 from cronjobs.text import one_line
 

@@ -17,13 +17,13 @@ from typing import Final, NamedTuple, Protocol
 
 from cronjobs import events
 from cronjobs.clock import Clock, sleep
+from cronjobs.contrib.dask import rules
 from cronjobs.contrib.dask.messages import Begun, GuardReport, Progressed, Spec
 from cronjobs.engine.config.settings import ExecutorSettings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import Attempt, Ended, WorkerContext
 from cronjobs.engine.execution.handler import as_stored, masked
 from cronjobs.engine.execution.worker_threads import Workers, unbegun
-from cronjobs.engine.rules import clusters
 from cronjobs.engine.rules.lease import heartbeat_s
 from cronjobs.engine.rules.progress import HowFar
 from cronjobs.engine.store import tokens
@@ -266,10 +266,10 @@ class ClusterWorkers(Workers):
                     self._submit_one(far)
                 else:
                     why = "an earlier attempt may still be running on the cluster, until its permit expires"
-                    self._end(far, clusters.not_begun(why))
+                    self._end(far, rules.not_begun(why))
         elif not self.cluster.up:
             for far in fresh:
-                away = clusters.not_begun(f"the scheduler of executor {self.executor.name} cannot be reached")
+                away = rules.not_begun(f"the scheduler of executor {self.executor.name} cannot be reached")
                 self._end(far, far.if_unbegun if far.asked else away)
         for far in fresh:
             if far.asked is not None and not far.written and far.key.job_id in self._far:
@@ -281,7 +281,7 @@ class ClusterWorkers(Workers):
             self.cluster.submit(far.name, spec.encode(), priority=-far.attempt.job.priority)
         except Exception as error:
             far.adrift = True
-            far.if_unbegun = clusters.not_begun(f"the job could not be submitted to {self.executor.name}: {error}")
+            far.if_unbegun = rules.not_begun(f"the job could not be submitted to {self.executor.name}: {error}")
 
     # --- from the cluster ---------------------------------------------------------------------------------------------
 
@@ -300,16 +300,16 @@ class ClusterWorkers(Workers):
         if end.differs or (report is not None and report.said == "differs"):
             far.if_unbegun = self._of_difference(far, report.why if report is not None else end.why)
         elif report is not None and report.said == "cannot":
-            far.if_unbegun = clusters.not_begun(report.why)
+            far.if_unbegun = rules.not_begun(report.why)
         elif report is None:
             far.why = end.why
-            far.if_unbegun = clusters.not_begun(f"executor {self.executor.name}: {end.why}")
+            far.if_unbegun = rules.not_begun(f"executor {self.executor.name}: {end.why}")
 
     def _of_difference(self, far: FarAttempt, why: str) -> Outcome:
         job_type, now = far.attempt.job.job_type, self.clock.monotonic()
-        since = clusters.differing_since(now, self._differs.get(job_type))
+        since = rules.differing_since(now, self._differs.get(job_type))
         self._differs[job_type] = (since, now)
-        return clusters.of_difference(why, now - since)
+        return rules.of_difference(why, now - since)
 
     # --- by tokens --------------------------------------------------------------------------------------------------
 
@@ -388,7 +388,7 @@ class ClusterWorkers(Workers):
         for far in written:
             if not far.begun and far.asked is None and now >= far.since + self.executor.queue_wait.total_seconds():
                 far.asked = WAITING
-                far.if_unbegun = clusters.of_waiting(self.executor.name, self.executor.queue_wait)
+                far.if_unbegun = rules.of_waiting(self.executor.name, self.executor.queue_wait)
                 self._looked_at = -1e9
 
     def _let_go(self) -> None:

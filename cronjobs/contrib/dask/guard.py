@@ -19,6 +19,7 @@ from cronjobs import masking
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.dask.messages import GuardReport, Spec, versions
 from cronjobs.contrib.dask.permit import HeldPermit
+from cronjobs.contrib.dask.rules import difference
 from cronjobs.contrib.dask.worker_home import (
     NO_DATABASE,
     TOKEN_URL,
@@ -33,7 +34,6 @@ from cronjobs.engine.execution.handler import as_stored, masked
 from cronjobs.engine.execution.process import run_handler
 from cronjobs.engine.jobs.context import StopSignal
 from cronjobs.engine.jobs.job_types import PROCESS_GRACE
-from cronjobs.engine.rules.clusters import difference
 from cronjobs.engine.rules.progress import HowFar
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.text import CappedText

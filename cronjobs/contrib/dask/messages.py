@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
 
+from cronjobs.contrib.dask.rules import Versions
 from cronjobs.engine.config.settings import RunSettings, Settings
 from cronjobs.engine.execution.attempt import Attempt
 from cronjobs.engine.execution.child_protocol import Request, outcome_from, outcome_text
-from cronjobs.engine.rules.clusters import Versions
 from cronjobs.engine.store.tokens import TokenKey
 from cronjobs.model import Failed, Outcome
 from cronjobs.text import cap, clean

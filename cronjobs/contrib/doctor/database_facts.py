@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from cronjobs.contrib.doctor import database_verdicts as judge
+from cronjobs.contrib.doctor import statements
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, problem
 from cronjobs.contrib.doctor.host_verdicts import TickTimes
 from cronjobs.contrib.doctor.mounts import filesystem_of
@@ -20,7 +21,7 @@ from cronjobs.engine.database.tables import SCHEMA_REVISION, VERSION_TABLE, meta
 from cronjobs.engine.schema import grants
 from cronjobs.engine.schema.drift import VIEWS
 from cronjobs.engine.schema.grants import DEFAULT_NAMES, Role
-from cronjobs.engine.store import doctor_facts, listing
+from cronjobs.engine.store import ticks
 from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded
@@ -79,17 +80,17 @@ def sqlite_file(path: Path, root: Path) -> judge.FileFacts:
     )
 
 
-def statistics(connection: Connection) -> list[doctor_facts.TableStatistics]:
-    return doctor_facts.table_statistics(connection, sorted(metadata.tables))
+def statistics(connection: Connection) -> list[statements.TableStatistics]:
+    return statements.table_statistics(connection, sorted(metadata.tables))
 
 
 def roles(connection: Connection) -> list[judge.RoleRights]:
     """Return the rights of the session's role, of the existing roles of ``db grants``, and of PUBLIC."""
-    server = doctor_facts.server(connection)
+    server = statements.server(connection)
     named = {name: role for role, name in DEFAULT_NAMES.items()}
-    there = doctor_facts.existing_roles(connection, named)
+    there = statements.existing_roles(connection, named)
     mine = [named[name] for name, member in there.items() if member and not server.superuser]
-    held = [] if server.superuser else doctor_facts.rights_of(connection, server.user, RELATIONS)
+    held = [] if server.superuser else statements.rights_of(connection, server.user, RELATIONS)
     ranked = (Role.RUN, Role.ENQUEUE, Role.READ, Role.MIGRATE)
     kind = next((role for role in ranked if role in mine), _kind_by(held))
     wanted = {
@@ -109,14 +110,12 @@ def roles(connection: Connection) -> list[judge.RoleRights]:
     for name in sorted(there):
         role = named[name]
         if name != server.user and role in wanted:
-            found.append(
-                judge.RoleRights(name, role, wanted[role], doctor_facts.rights_of(connection, name, RELATIONS))
-            )
-    found.append(judge.RoleRights("PUBLIC", "everybody", None, doctor_facts.rights_of(connection, "public", RELATIONS)))
+            found.append(judge.RoleRights(name, role, wanted[role], statements.rights_of(connection, name, RELATIONS)))
+    found.append(judge.RoleRights("PUBLIC", "everybody", None, statements.rights_of(connection, "public", RELATIONS)))
     return found
 
 
-def _kind_by(held: Sequence[doctor_facts.HeldRights]) -> Role:
+def _kind_by(held: Sequence[statements.HeldRights]) -> Role:
     """Guess from a role's rights what the role is for, since its name is a custom one."""
     changes = {each.relation for each in held if (each.rights | each.partly) & {"INSERT", "UPDATE", "DELETE"}}
     if held and not changes:
@@ -125,7 +124,7 @@ def _kind_by(held: Sequence[doctor_facts.HeldRights]) -> Role:
 
 
 def fired(connection: Connection, every: timedelta, host: str) -> TickTimes:
-    last = {row.host: row.finished_at or row.started_at for row in listing.last_ticks(connection)}
+    last = {row.host: row.finished_at or row.started_at for row in ticks.last_ticks(connection)}
     others = [at for name, at in last.items() if name != host]
     return TickTimes(
         host,

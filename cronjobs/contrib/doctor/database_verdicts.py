@@ -10,8 +10,8 @@ from typing import Final
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
 from cronjobs.contrib.doctor.host_verdicts import MIB, ON_A_NETWORK
+from cronjobs.contrib.doctor.statements import HeldRights, ServerFacts, SqliteFile, TableStatistics
 from cronjobs.engine.database.connection import OLDEST_SERVER, OLDEST_SQLITE
-from cronjobs.engine.store.doctor_facts import HeldRights, ServerFacts, SqliteFile, TableStatistics
 from cronjobs.model import rough
 
 SKEWED: Final = timedelta(seconds=5)

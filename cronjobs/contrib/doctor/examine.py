@@ -11,19 +11,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
-from cronjobs.contrib.doctor import database_facts, database_verdicts, host_facts, host_verdicts
+from cronjobs.contrib.doctor import database_facts, database_verdicts, host_facts, host_verdicts, statements
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, not_applicable, warning
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.judged_types import waiting_without_handler
 from cronjobs.desk.insight.waiting import MOST_TYPES
 from cronjobs.desk.insight.watched import STEADY_TICKS, quiet_after
+from cronjobs.desk.store.upgrade_warnings import migrated_by_an_app
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schema import migrations
-from cronjobs.engine.store import doctor_facts
 from cronjobs.masking import hide
 from cronjobs.text import one_line
 
@@ -187,18 +187,18 @@ def _sqlite_modes(patient: ExaminedSite) -> Diagnosis:
 
 def _sqlite_journal(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        return database_verdicts.sqlite_journal(doctor_facts.sqlite_file(connection))
+        return database_verdicts.sqlite_journal(statements.sqlite_file(connection))
 
 
 def _sqlite_size(patient: ExaminedSite) -> Diagnosis:
     wal = database_facts.sqlite_file(patient.sqlite_path, patient.root).wal_size
     with patient.db.read() as connection:
-        return database_verdicts.sqlite_size(doctor_facts.sqlite_file(connection), wal)
+        return database_verdicts.sqlite_size(statements.sqlite_file(connection), wal)
 
 
 def _bloat(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        on = doctor_facts.server(connection).autovacuum
+        on = statements.server(connection).autovacuum
         return database_verdicts.bloat(database_facts.statistics(connection), autovacuum=on)
 
 
@@ -220,12 +220,12 @@ def _versions(patient: ExaminedSite) -> Diagnosis:
     if patient.db.is_sqlite:
         return database_verdicts.version(None, sqlite3.sqlite_version_info, sys.version_info[:3])
     with patient.db.read() as connection:
-        return database_verdicts.version(doctor_facts.server(connection), (), sys.version_info[:3])
+        return database_verdicts.version(statements.server(connection), (), sys.version_info[:3])
 
 
 def _pooler(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        return database_verdicts.pooler(doctor_facts.server(connection))
+        return database_verdicts.pooler(statements.server(connection))
 
 
 # --- cron and the host ------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def _crontab(patient: ExaminedSite) -> Diagnosis:
     if patient.database is not None and patient.settings is not None and patient.tables:
         with patient.database.read() as connection:
             found = database_facts.fired(connection, patient.settings.run.every, patient.host)
-            often = len(doctor_facts.ticks_of_host(connection, patient.host)) >= STEADY_TICKS
+            often = len(statements.ticks_of_host(connection, patient.host)) >= STEADY_TICKS
         quiet = quiet_after(patient.settings.run.every)
         ticks = often and found.last_at is not None and found.now - found.last_at <= quiet
     return host_verdicts.crontab(_cron_line(patient), ticks=ticks)
@@ -259,7 +259,7 @@ def _mail(patient: ExaminedSite) -> Diagnosis:
 
 def _overlapping(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        rows = doctor_facts.ticks_of_host(connection, patient.host)
+        rows = statements.ticks_of_host(connection, patient.host)
     spans = [host_verdicts.TickSpan(row.started_at, row.finished_at) for row in rows]
     return host_verdicts.overlapping(spans, patient.config.run.every)
 
@@ -269,7 +269,7 @@ def _alembic(patient: ExaminedSite) -> Diagnosis:
     same = None
     if found and patient.database is not None:
         with patient.database.read() as connection:
-            same = doctor_facts.migrated_by_an_app(connection)
+            same = migrated_by_an_app(connection)
     return host_verdicts.alembic(host_verdicts.AlembicSetUp(found, same))
 
 

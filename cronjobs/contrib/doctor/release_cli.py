@@ -12,6 +12,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor.examine import CHECKS, ExaminedSite, examine
 from cronjobs.contrib.doctor.patient import patient_of
 from cronjobs.contrib.doctor.release import ReleaseFacts, ReleaseItem, checklist
+from cronjobs.contrib.doctor.statements import delivered
 from cronjobs.desk.cli.known_types import known_types, users_code
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
@@ -22,7 +23,6 @@ from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.leftovers import rotations_of
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
-from cronjobs.engine.store.alerts import delivered
 
 COLOURS: Final = {"ok": "green", "to do": "red", "ask": "yellow"}
 TEXT: Final = 600

@@ -8,9 +8,10 @@ from cronjobs.clock import sleep
 from cronjobs.contrib.exec import spool
 from cronjobs.contrib.exec.due_by import due_by
 from cronjobs.contrib.exec.run import ExecRun
+from cronjobs.desk.store import exec_runs
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.probe.state_files import spooled
-from cronjobs.engine.store import alerts, exec_runs
+from cronjobs.engine.store import alerts
 from cronjobs.errors import BadValue, DatabaseBusy
 from cronjobs.model import Status
 

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from cronjobs.contrib.exec.watching import ExecWatch, watch_exec
 from cronjobs.desk.insight.finding import Finding, typed
 from cronjobs.desk.insight.findings_of_extras import Findings
+from cronjobs.desk.store import exec_runs
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.store import exec_runs
 
 
 def found(connection: Connection, _settings: Settings, now: datetime) -> Findings:

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from cronjobs import masking
 from cronjobs.clock import SYSTEM
+from cronjobs.desk.store.exec_runs import ExecRow
 from cronjobs.engine.execution.process_outcome import last_line_of, outcome_of_exit, sentence
 from cronjobs.engine.host.caller import caller, os_user
 from cronjobs.engine.rules.ending import decide_end
 from cronjobs.engine.rules.lease import Finish
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
-from cronjobs.engine.store.exec_runs import ExecRow
 from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, RetryPolicy, Succeeded
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import OUTPUT_LIMIT, clean

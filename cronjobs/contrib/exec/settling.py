@@ -11,12 +11,13 @@ from cronjobs.contrib.exec.due_by import names_in_crontab
 from cronjobs.contrib.exec.run import lost
 from cronjobs.contrib.exec.target import open_target
 from cronjobs.contrib.exec.user_database import has_runs, no_project
+from cronjobs.desk.store import exec_runs
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.caller import os_user
 from cronjobs.engine.host.identity import Identity, is_gone
 from cronjobs.engine.probe.state_files import spool_address
-from cronjobs.engine.store import counts, exec_runs, leases
+from cronjobs.engine.store import counts, leases
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseBusy
 from cronjobs.model import Status

@@ -9,8 +9,8 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.explain_exec import LATE, next_due
-from cronjobs.engine.store import exec_runs
-from cronjobs.engine.store.exec_runs import LatestRun
+from cronjobs.desk.store import exec_runs
+from cronjobs.desk.store.exec_runs import LatestRun
 
 
 @dataclass(frozen=True)

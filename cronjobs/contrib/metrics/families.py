@@ -18,9 +18,10 @@ from cronjobs.contrib.metrics.statements import (
     ticks_lately,
     upcoming_schedules,
 )
+from cronjobs.desk.store import workload
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.histogram import BOUNDS_S, NO_BUCKET
-from cronjobs.engine.store import counts, listing
+from cronjobs.engine.store import counts
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.counts import MOST_NAMES, OTHER, Sum, Sums
 from cronjobs.engine.store.queues import held_so_far
@@ -227,7 +228,7 @@ class _Queue:
 
 def _queues(connection: Connection) -> list[Metric]:
     found: dict[str, _Queue] = {}
-    waiting = listing.waiting_by_queue(connection)
+    waiting = workload.waiting_by_queue(connection)
     for group in waiting.queues:
         one = _Queue(waiting=group.waiting, due=group.due, oldest=group.run_at)
         found.setdefault(group.queue, _Queue()).absorb(one)

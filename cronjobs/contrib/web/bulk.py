@@ -16,13 +16,14 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest
 
 from cronjobs import masking
+from cronjobs.contrib.web import bounded_search
+from cronjobs.contrib.web.bounded_search import Bulk
 from cronjobs.contrib.web.project import Doors
 from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.searching import search
+from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.store import bounded_search, operating
-from cronjobs.engine.store.bounded_search import Bulk
-from cronjobs.engine.store.listing import Filter
+from cronjobs.engine.store import operating
 from cronjobs.engine.store.meta import is_ours, require_schema
 from cronjobs.engine.store.operating import BATCH, TAKES, Changed, OperatorAction
 from cronjobs.engine.store.sql import database_now

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.store.reading import only_reading
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes, assembled
-from cronjobs.engine.store.reading import only_reading
 from cronjobs.errors import CronjobsError
 
 

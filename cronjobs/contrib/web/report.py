@@ -14,10 +14,10 @@ from cronjobs.contrib.web.pages.queues import queues_sections
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.store import listing
+from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import listing
-from cronjobs.engine.store.listing import Filter
 from cronjobs.model import Status
 
 DEAD: Final = 100

@@ -12,11 +12,11 @@ from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import Times, columns_of, safe, since_instant, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.insight.formatting import LocalTimes
+from cronjobs.desk.store import trail
+from cronjobs.desk.store.trail import TrailFilter
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules.payload import BadJson
-from cronjobs.engine.store import trail
 from cronjobs.engine.store.given_up import KINDS
-from cronjobs.engine.store.trail import TrailFilter
 from cronjobs.masking import hidden_json
 
 INDENT: Final = 22  # columns before the text: time of day and action

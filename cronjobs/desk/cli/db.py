@@ -16,6 +16,8 @@ from cronjobs.desk.cli.output import write
 from cronjobs.desk.cli.project_database import operator
 from cronjobs.desk.init.app_alembic import unfiltered
 from cronjobs.desk.insight.watched import quiet_after
+from cronjobs.desk.store.adopting import require_no_ticks
+from cronjobs.desk.store.upgrade_warnings import migrated_by_an_app, roles_left_behind
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.database.address import Address, parse_url
@@ -23,8 +25,6 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.known_databases import forget, remember
 from cronjobs.engine.schema import migrations
 from cronjobs.engine.schema.grants import DEFAULT_NAMES, RELATIONS, Role, statements
-from cronjobs.engine.store.adopting import require_no_ticks
-from cronjobs.engine.store.doctor_facts import migrated_by_an_app, roles_left_behind
 from cronjobs.engine.store.meta import refuse_unsupported, reopen, require_schema
 from cronjobs.errors import UsageError
 from cronjobs.text import one_line

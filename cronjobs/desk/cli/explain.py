@@ -30,13 +30,13 @@ from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.schedule_history import Asked, asked_on_the_clock
 from cronjobs.desk.insight.watched import refusing, ticking
+from cronjobs.desk.store.explaining import job_of_key
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import listing
-from cronjobs.engine.store.explaining import job_of_key
 from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 from cronjobs.reserved import EXEC_PREFIX
@@ -189,7 +189,7 @@ def _unknown(
     if name in settings.schedules:
         text = f"schedule {safe(name, 80)} is in the file, but no tick has applied it yet: "
         now = database_now(connection)
-        ticks = [dict(row._mapping) for row in listing.last_ticks(connection)]
+        ticks = [dict(row._mapping) for row in last_ticks(connection)]
         if refused := refusing(connection, ticking(ticks, now, settings.run.every)):
             host, (why, since) = min(refused.items())
             when = "" if since is None else f" since {since:%Y-%m-%d %H:%M:%S} UTC"

@@ -11,7 +11,7 @@ import typer
 from cronjobs.desk.cli.options import schedule_names, type_names
 from cronjobs.desk.cli.output import Times, since_instant, status_word
 from cronjobs.desk.insight.searching import STATUS_WORDS, read_cause, read_status
-from cronjobs.engine.store.listing import Filter
+from cronjobs.desk.store.listing import Filter
 from cronjobs.errors import UsageError
 from cronjobs.model import Status
 

@@ -54,12 +54,14 @@ from cronjobs.desk.insight.shortened_history import (
     when,
 )
 from cronjobs.desk.insight.watched import last_sign, late_after, quiet_after
+from cronjobs.desk.rules import pausing
+from cronjobs.desk.store import explaining
+from cronjobs.desk.store import history as store
 from cronjobs.engine.command.printing import coloured, complain, json_text
-from cronjobs.engine.rules import pausing
 from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY, early_words
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
-from cronjobs.engine.store import explaining, listing, schedules
+from cronjobs.engine.store import schedules, ticks
 from cronjobs.errors import UsageError
 from cronjobs.model import OUTCOME_WORDS, rough
 
@@ -189,7 +191,7 @@ def history(
                 complain(unknown_schedule(schedule, known))
         asked = _Asked(*_span(since, until, times), names, job_type, outcome)
         begins = {"death": asked.begin} | {
-            kind: listing.newest_begin(connection, kind, COUNTED_AT_MOST, asked.begin, asked.end)
+            kind: store.newest_begin(connection, kind, COUNTED_AT_MOST, asked.begin, asked.end)
             for kind in ("attempt", "occurrence")
         }
         alone = everything or as_json
@@ -243,10 +245,10 @@ def _entries(
     for outcomes, limit in ((BROKE, READ_AT_MOST), (QUIET, quiet)):
         wanted = [outcome for outcome in outcomes if asked.outcome in (None, outcome)] if limit else []
         if "dead" in wanted:
-            rows = listing.deaths_since(connection, begins["death"], limit, until=asked.end, **asked.of_job)
+            rows = store.deaths_since(connection, begins["death"], limit, until=asked.end, **asked.of_job)
             found += [("death", row) for row in rows]
-        if not_run := [outcome for outcome in wanted if outcome in listing.DID_NOT_RUN]:
-            rows = listing.not_run_since(
+        if not_run := [outcome for outcome in wanted if outcome in store.DID_NOT_RUN]:
+            rows = store.not_run_since(
                 connection,
                 begins["occurrence"],
                 limit,
@@ -256,7 +258,7 @@ def _entries(
             )
             found += [("occurrence", row) for row in rows]
         if ended := [outcome for outcome in wanted if outcome in _OF_ATTEMPTS]:
-            rows = listing.attempts_since(
+            rows = store.attempts_since(
                 connection, begins["attempt"], limit, outcomes=ended, until=asked.end, **asked.of_job
             )
             found += [("attempt", row) for row in rows]
@@ -264,7 +266,7 @@ def _entries(
 
 
 def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetime]) -> list[dict[str, Any]]:
-    rows = listing.tallies(
+    rows = store.tallies(
         connection,
         begins,
         TALLIES_AT_MOST,
@@ -278,9 +280,9 @@ def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetim
 
 def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
     limit = quiet_after(every)
-    gaps = [_gap(connection, row, limit) for row in listing.tick_gaps(connection, asked.begin, limit)]
+    gaps = [_gap(connection, row, limit) for row in store.tick_gaps(connection, asked.begin, limit)]
     gaps = [gap for gap in gaps if gap["finished_at"] <= now]  # a later end comes from a tick whose clock was wrong
-    last = last_sign([columns_of(row) for row in listing.last_ticks(connection)])
+    last = last_sign([columns_of(row) for row in ticks.last_ticks(connection)])
     if last is not None and now - last > limit:
         gaps.append({"kind": "gap", "started_at": last, "finished_at": None, "reason": None})
     return [gap for gap in gaps if asked.end is None or gap["started_at"] < asked.end]
@@ -298,7 +300,7 @@ def _without_end(connection: Connection, asked: _Asked, every: timedelta, now: d
     until = until if asked.end is None else min(until, asked.end)
     return [
         {"kind": "tick", "started_at": row.started_at, "finished_at": None, "host": row.host}
-        for row in listing.ticks_without_end(connection, asked.begin, until, READ_AT_MOST)
+        for row in store.ticks_without_end(connection, asked.begin, until, READ_AT_MOST)
     ]
 
 
@@ -306,7 +308,7 @@ def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
     """Return when the ticks' clock was set back: it showed the time from ``started_at`` to ``finished_at`` twice."""
     return [
         {"kind": "clock", "started_at": row.started_at, "finished_at": row.finished_at}
-        for row in listing.clocks_set_back(connection, asked.begin, FUTURE_WATERMARK)
+        for row in store.clocks_set_back(connection, asked.begin, FUTURE_WATERMARK)
         if asked.end is None or row.started_at < asked.end
     ]
 
@@ -315,7 +317,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
     """Return pauses that overlap the range, and deploys: applied files and changed code."""
     found: list[dict[str, Any]] = []
     file = None
-    for row in listing.acts(connection, ["sync"], asked.begin, READ_AT_MOST, asked.end):
+    for row in store.acts(connection, ["sync"], asked.begin, READ_AT_MOST, asked.end):
         detail = row.detail if isinstance(row.detail, dict) else None
         if row.subject != file or detail is None or any(detail.values()):  # reapplying a file is not a deploy
             found.append(
@@ -323,7 +325,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
                 | {"changes": detail}
             )
         file = row.subject
-    for row in listing.code_changes(connection, asked.begin, asked.end, READ_AT_MOST):
+    for row in store.code_changes(connection, asked.begin, asked.end, READ_AT_MOST):
         names, old = (set(map(str, each)) if isinstance(each, list) else set() for each in (row.names, row.old_names))
         version = [] if row.version == row.old_version else [f"{row.old_version} → {row.version}"]
         changes = {"version": version, "new job types": sorted(names - old), "gone job types": sorted(old - names)}
@@ -332,7 +334,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
             | {"changes": {verb: each for verb, each in changes.items() if each}}
         )
     # Read all pauses, since a pause that overlaps the range may have begun before it and ended after it.
-    trail = listing.acts(connection, ["pause", "resume"], None, READ_AT_MOST)
+    trail = store.acts(connection, ["pause", "resume"], None, READ_AT_MOST)
     for pause in pauses_over_time(trail, renames=schedules.renames(connection)):
         ended = ends_at(pause)
         is_about = asked.names is None or pause.scope != "schedule" or pause.name in asked.names
@@ -346,14 +348,14 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
 
 
 def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[dict[str, Any]]:
-    rows = listing.acts(connection, list(ACTS), asked.begin, READ_AT_MOST + 1, asked.end)
+    rows = store.acts(connection, list(ACTS), asked.begin, READ_AT_MOST + 1, asked.end)
     if len(rows) > READ_AT_MOST:
         rows = rows[1:]
         complain(f"only the newest {READ_AT_MOST:,} actions on jobs are counted, back to {times.clock(rows[0].at)}")
     several = [(row, ids) for row in rows if (ids := _job_ids(row))]
     chosen = asked.names is not None or asked.job_type is not None
     ids = sorted({id_ for _, ids in several for id_ in ids})
-    jobs = listing.named_jobs(connection, ids if chosen else ids[-READ_AT_MOST:])
+    jobs = store.named_jobs(connection, ids if chosen else ids[-READ_AT_MOST:])
     if chosen:
         wanted = {
             id_
@@ -362,7 +364,7 @@ def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[d
         }
         several = [(row, among) for row, ids in several if (among := sorted(wanted.intersection(ids)))]
     cancelled = sorted({id_ for row, ids in several if row.action == "cancel" for id_ in ids})
-    return acts_on_jobs(several, jobs, listing.spans_at_work(connection, cancelled[-READ_AT_MOST:], asked.begin))
+    return acts_on_jobs(several, jobs, store.spans_at_work(connection, cancelled[-READ_AT_MOST:], asked.begin))
 
 
 def _job_ids(row: Any) -> list[int]:

@@ -18,11 +18,12 @@ from cronjobs.desk.cli.output import Times, counted, safe, status_word, table, w
 from cronjobs.desk.cli.progress import Progress, interruptible, is_interactive
 from cronjobs.desk.cli.project_database import operator, our_database
 from cronjobs.desk.insight.releasing import Holders
+from cronjobs.desk.store import listing
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.store import effects, listing, operating
+from cronjobs.engine.store import effects, operating
 from cronjobs.engine.store.operating import BATCH, Changed, OperatorAction
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, UsageError

@@ -43,14 +43,15 @@ from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.insight.explain_obstacles import settling, unsettled_effect
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.releasing import Holders
+from cronjobs.desk.rules import pausing
+from cronjobs.desk.store import listing
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.rules import pausing
 from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, class_and_text, grouped
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of, time_left
-from cronjobs.engine.store import listing, operating, schedules
+from cronjobs.engine.store import operating, schedules, shown_columns
 from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
 from cronjobs.model import Status, rough, seconds_text
 from cronjobs.reserved import EXEC_PREFIX
@@ -196,7 +197,7 @@ def show(
     "occurrences", and what happens next under "next".
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
-        row = listing.one_job(connection, job_id)
+        row = shown_columns.one_job(connection, job_id)
         if row is None:
             raise CronjobsError(missing_job(connection, job_id, settings.retention))
         job = _shown(columns_of(row), settings)

@@ -17,11 +17,11 @@ from cronjobs.desk.cli.progress import Progress, interruptible
 from cronjobs.desk.cli.project_database import jobs_database
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.tailing import Tail, TailPart
+from cronjobs.desk.store import tailing
 from cronjobs.engine.command.printing import coloured, complain
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.progress import reported_of, time_left
-from cronjobs.engine.store import tailing
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import FINAL, Status, rough
 from cronjobs.text import visible

@@ -12,10 +12,11 @@ import typer
 from cronjobs.clock import sleep
 from cronjobs.desk.cli.output import Times, counted, host_of, safe, table, width
 from cronjobs.desk.cli.progress import Progress, interruptible
+from cronjobs.desk.store import workload
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity, is_gone
-from cronjobs.engine.store import listing, operating
+from cronjobs.engine.store import operating
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseError
 from cronjobs.model import duration_text, rough
@@ -95,7 +96,7 @@ def _look(database: Database, timezone: str, queue: str | None, before: frozense
         flying = operating.claims_in_flight(connection)
     with database.read() as connection:
         times = Times(database_now(connection), timezone)
-        rows = listing.running_jobs(connection, SHOWN + 1, queue, with_exec=False)  # pauses do not stop cron lines
+        rows = workload.running_jobs(connection, SHOWN + 1, queue, with_exec=False)  # pauses do not stop cron lines
     # Claims that began after the first check have seen the pause, so they do not count.
     return StillRunning(rows[:SHOWN], len(rows) > SHOWN, flying if before is None else flying & before, times)
 

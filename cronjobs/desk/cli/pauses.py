@@ -12,10 +12,10 @@ from sqlalchemy import Connection
 from cronjobs.desk.cli.options import schedule_names
 from cronjobs.desk.cli.project_database import by_hand
 from cronjobs.desk.insight.formatting import in_full
+from cronjobs.desk.rules import pausing
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.checking import name_fault
-from cronjobs.engine.rules import pausing
 from cronjobs.engine.store.schedules import pauses_in_force
 from cronjobs.engine.store.ticks import record
 from cronjobs.errors import UsageError

@@ -13,10 +13,10 @@ from cronjobs.desk import doors
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.project_database import jobs_database
+from cronjobs.desk.store.reading import only_reading
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.host.files import require_replaceable
-from cronjobs.engine.store.reading import only_reading
 from cronjobs.errors import CronjobsError
 from cronjobs.installed import needed
 

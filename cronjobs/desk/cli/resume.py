@@ -17,10 +17,10 @@ from cronjobs.desk.cli.pauses import (
 )
 from cronjobs.desk.cli.project_database import our_database
 from cronjobs.desk.insight.formatting import in_full
+from cronjobs.desk.rules import pausing
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.rules import pausing
 from cronjobs.engine.rules.occurrences import Range
 from cronjobs.engine.schedules.materialise import materialise
 from cronjobs.engine.schedules.pauses import held_back_now

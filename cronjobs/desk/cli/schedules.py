@@ -27,13 +27,14 @@ from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.status_json import run_object
 from cronjobs.desk.insight.formatting import on_the_clock
 from cronjobs.desk.insight.schedule_facts import PRUNED, RunFacts, last_runs
+from cronjobs.desk.store import listing
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.schedules.definition import definition as definition_of
 from cronjobs.engine.schedules.planning import read
-from cronjobs.engine.store import listing, schedules
+from cronjobs.engine.store import schedules
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
 from cronjobs.masking import hidden_json

@@ -14,8 +14,8 @@ from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, queue_trends
 from cronjobs.desk.insight.schedule_facts import RunFacts, ScheduleFacts
+from cronjobs.desk.store.schedule_health import active_schedules
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.store.schedule_health import active_schedules
 
 
 def all_of_it(

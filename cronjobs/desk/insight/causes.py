@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.insight.formatting import LocalTimes, safe
 from cronjobs.desk.insight.health import Health
+from cronjobs.desk.store import causes as store
 from cronjobs.engine.rules.causes import Cause, cause_of, causes
-from cronjobs.engine.store import causes as store
 
 READ: Final = 2000  # how many of the newest dead jobs to read; each costs 50 µs, even if all errors differ
 READ_BEFORE: Final = 1000  # how many dead jobs to read of those that died before the file changed

@@ -50,14 +50,15 @@ from cronjobs.desk.insight.schedule_history import (
     pauses_over_time,
     runs_after_a_gap,
 )
+from cronjobs.desk.rules.pausing import of_schedule
+from cronjobs.desk.store import explaining
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.timing import Timing, clock_changes, newest_between, next_after, remarks
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.occurrences import BACKFILLED, Range
-from cronjobs.engine.rules.pausing import of_schedule
 from cronjobs.engine.schedules.planning import Piece, occurrences, pieces_from
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
-from cronjobs.engine.store import explaining, schedules
+from cronjobs.engine.store import schedules
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError

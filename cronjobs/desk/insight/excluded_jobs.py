@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.store import explaining
+from cronjobs.desk.store import explaining
 
 LOOKED_BACK: Final = timedelta(hours=1)
 GROUPS: Final = 50

@@ -15,12 +15,12 @@ from cronjobs.desk.insight.explain_phrases import name
 from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.desk.insight.schedule_history import is_due
+from cronjobs.desk.store import exec_runs
+from cronjobs.desk.store.exec_runs import LatestRun
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.timing import Timing, next_after, timing
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schedules.planning import occurrences
-from cronjobs.engine.store import exec_runs
-from cronjobs.engine.store.exec_runs import LatestRun
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError
 from cronjobs.reserved import EXEC_PREFIX

@@ -12,9 +12,9 @@ from cronjobs.desk.insight.explain_job import explain_job
 from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_type import explain_type, type_life
 from cronjobs.desk.insight.job_evidence import job_life
+from cronjobs.desk.store.explaining import job_of_key
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store.explaining import job_of_key
 
 
 def explain_id(

@@ -9,10 +9,10 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.explain_facts import AwaitedJob, JobFacts, JobsAhead
+from cronjobs.desk.store import explaining
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import reached
-from cronjobs.engine.store import explaining
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.effects import unknown_of
 from cronjobs.engine.store.job_types import present_types, remembered

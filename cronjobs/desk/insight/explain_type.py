@@ -14,10 +14,10 @@ from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_phrases import name
 from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.job_evidence import job_facts, surroundings, type_facts
+from cronjobs.desk.store import explaining
+from cronjobs.desk.store.status_facts import deaths
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import explaining
-from cronjobs.engine.store.status_facts import deaths
 from cronjobs.text import one_line
 
 SCHEDULES_NAMED = 5

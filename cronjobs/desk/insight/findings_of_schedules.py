@@ -28,10 +28,10 @@ from cronjobs.desk.insight.same_cause import (
     failing_runs,
 )
 from cronjobs.desk.insight.watched import Watched, since_a_run, ticking, without_a_run
+from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
+from cronjobs.desk.rules.pausing import what
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
 from cronjobs.engine.rules.occurrences import HELD_BACK
-from cronjobs.engine.rules.pausing import what
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.pauses import owed_by, pauses_of
 from cronjobs.engine.schedules.planning import held_back

@@ -23,12 +23,12 @@ from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_typ
 from cronjobs.desk.insight.troubled_types import RUNS_IN_A_LEASE
 from cronjobs.desk.insight.waiting import LateGroup, entries_of
 from cronjobs.desk.insight.watched import late_after, ticking
+from cronjobs.desk.store.failing_types import IN_A_ROW
+from cronjobs.desk.store.status_facts import DEATHS_COUNTED
 from cronjobs.engine.config.settings import RunSettings, Settings
 from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
-from cronjobs.engine.store.failing_types import IN_A_ROW
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
-from cronjobs.engine.store.status_facts import DEATHS_COUNTED
 from cronjobs.engine.tick.not_started import AT_LIMIT, NO_PLACE, NO_WORKER, OUT_OF_TIME, TOO_SHORT
 from cronjobs.model import duration_text, rough
 

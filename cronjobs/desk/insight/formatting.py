@@ -13,7 +13,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronjobs import masking
-from cronjobs.engine.rules.pausing import what
+from cronjobs.desk.rules.pausing import what
 from cronjobs.engine.tick.result import NOTHING_DUE, did_in_words
 from cronjobs.model import Status, in_zone, rough
 from cronjobs.text import one_line

@@ -17,12 +17,13 @@ from cronjobs.desk.insight.slow_runs import slow_runs
 from cronjobs.desk.insight.troubled_types import troubled_types
 from cronjobs.desk.insight.waiting import stranded, what_waits
 from cronjobs.desk.insight.watched import last_ticking, silent_hosts, ticking, watch
+from cronjobs.desk.store import workload
+from cronjobs.desk.store.failing_types import failing_types
+from cronjobs.desk.store.schedule_health import next_to_fire, survey
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import listing, meta, schedules
+from cronjobs.engine.store import meta, schedules, ticks
 from cronjobs.engine.store.acks import acks_in_force
-from cronjobs.engine.store.failing_types import failing_types
-from cronjobs.engine.store.schedule_health import next_to_fire, survey
 from cronjobs.engine.store.sql import database_now
 
 RUNNING_SHOWN: Final = 50
@@ -36,11 +37,11 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     in_force = schedules.pauses_in_force(connection)
     pauses = [dict(row._mapping) for row in in_force]
     judged = judged_types(connection, every, types)
-    last_ticks = [dict(row._mapping) for row in listing.last_ticks(connection)]
+    last_ticks = [dict(row._mapping) for row in ticks.last_ticks(connection)]
     at_work = ticking(last_ticks, now, every)
     waiting = what_waits(connection, settings, judged, in_force, at_work, now)
     surveyed = survey(connection, judged.ticks or ())
-    running_total, overdue = listing.running_count(connection)
+    running_total, overdue = workload.running_count(connection)
     without_type = unknown_schedules(connection, judged) if surveyed.of_unknown_types else {}
     unknown = unknown_since(connection, [*waiting.unresolved, *without_type], waiting.came, without_type)
     health = Health(
@@ -49,7 +50,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         environment=whose.environment,
         schema_revision=whose.schema_revision,
         ticks=last_ticks,
-        running=[dict(row._mapping) for row in listing.running_jobs(connection, RUNNING_SHOWN)],
+        running=[dict(row._mapping) for row in workload.running_jobs(connection, RUNNING_SHOWN)],
         running_total=running_total,
         overdue=overdue,
         queues=waiting.queues,
@@ -70,7 +71,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         unknown_since=unknown.since,
         gone=unknown.gone,
         failing_types=failing_types(connection) if any(queue.failed for queue in waiting.queues.values()) else [],
-        dead=listing.dead_counts(connection),
+        dead=workload.dead_counts(connection),
         pauses=pauses,
         schedules=surveyed,
         next=_next(connection),

@@ -12,13 +12,13 @@ from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.desk.insight.slow_runs import SlowRun
 from cronjobs.desk.insight.waiting import LateGroup, Queue, StrandedJobs
 from cronjobs.desk.insight.watched import Watched
+from cronjobs.desk.store.failing_types import FailingType
+from cronjobs.desk.store.schedule_health import ScheduleSurvey
 from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.crashing_types import Crashing
 from cronjobs.engine.store.acks import StoredAck
-from cronjobs.engine.store.failing_types import FailingType
 from cronjobs.engine.store.misfits import WaitingMisfits
-from cronjobs.engine.store.schedule_health import ScheduleSurvey
 from cronjobs.errors import Problem
 
 

@@ -35,13 +35,14 @@ from cronjobs.desk.insight.schedule_history import (
     pauses_over_time,
 )
 from cronjobs.desk.insight.watched import quiet_after
+from cronjobs.desk.rules.pausing import of_queue
+from cronjobs.desk.store import explaining
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import reached
-from cronjobs.engine.rules.pausing import of_queue
 from cronjobs.engine.rules.progress import reported_of
-from cronjobs.engine.store import explaining, schedules
+from cronjobs.engine.store import schedules
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.job_types import present_types, remembered

@@ -9,12 +9,13 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.store.explaining import first_tick_without, last_tick_that_knew
+from cronjobs.desk.store.status_facts import defined_at
+from cronjobs.desk.store.workload import waiting_by_other_types
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.jobs.source import source_hash
-from cronjobs.engine.store.explaining import first_tick_without, last_tick_that_knew
 from cronjobs.engine.store.job_types import Loaded, present_types, remembered, types_recorded_at, unknown_to_schedules
-from cronjobs.engine.store.listing import defined_at, waiting_by_other_types
 
 TYPES_DATED: Final = 20  # unknown types to date (since when work waits); each costs a query on ticks
 

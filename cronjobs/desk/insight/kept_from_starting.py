@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.store.explaining import records_between
+from cronjobs.desk.store.explaining import records_between
 from cronjobs.engine.tick.mail_throttle import Alarm
 from cronjobs.engine.tick.result import noted_causes
 from cronjobs.text import one_line

@@ -7,9 +7,9 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.store.missing_jobs import Gap, gap_at
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.store.given_up import pruned_dead
-from cronjobs.engine.store.missing_jobs import Gap, gap_at
 from cronjobs.engine.store.sql import database_now, is_postgresql
 from cronjobs.model import duration_text
 

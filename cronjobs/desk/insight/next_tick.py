@@ -10,10 +10,10 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.preview import preview
+from cronjobs.desk.rules import pausing
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules import pausing
 from cronjobs.engine.rules.concurrency import Candidate, Limit, choose, reached
 from cronjobs.engine.schedules.changes import SyncPlan
 from cronjobs.engine.schedules.decide import Due, Settled

@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from cronjobs.desk.store.payloads import Chunk, StoredPayload, chunk_after, last_id
+from cronjobs.desk.store.reading import only_reading
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.payload import payload_fault
 from cronjobs.engine.store.meta import MOVED, Meta, read_meta, require_revision
-from cronjobs.engine.store.payloads import Chunk, StoredPayload, chunk_after, last_id
-from cronjobs.engine.store.reading import only_reading
 from cronjobs.errors import MovedDatabase, OtherProject, SchemaTooOld
 
 MOST_GROUPS: Final = 500  # kinds of misfits counted separately

@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.health import Health
-from cronjobs.engine.store import trends
+from cronjobs.desk.store import trends
 from cronjobs.model import rough
 
 QUEUES: Final = 50

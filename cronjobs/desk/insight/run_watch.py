@@ -8,8 +8,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.config.settings import ScheduleSettings
-from cronjobs.engine.rules.occurrence_results import (
+from cronjobs.desk.rules.occurrence_results import (
     DEFAULT_GRACE,
     SAID_ELSEWHERE,
     ByHand,
@@ -21,9 +20,10 @@ from cronjobs.engine.rules.occurrence_results import (
     waited_for,
     why_not_run,
 )
+from cronjobs.desk.store import status_facts as store
+from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.schedules.decide import spread_offset
 from cronjobs.engine.schedules.definition import schedule_from_definition
-from cronjobs.engine.store import status_facts as store
 from cronjobs.engine.store.schedules import StoredSchedule
 
 RUNS_LOOKED_AT: Final = 10  # rows read of a schedule whose newest run did not succeed

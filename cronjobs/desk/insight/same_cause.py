@@ -18,8 +18,8 @@ from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import Watched, last_ticking, quiet_after, ticking
+from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, failed_runs
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.rules.occurrence_results import JobNow, OccurrenceResult, failed_runs
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted

@@ -11,9 +11,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.crontime.timing import next_after
-from cronjobs.engine.schedules.planning import read
-from cronjobs.engine.store.schedule_runs import (
+from cronjobs.desk.store.schedule_runs import (
     LedgerRun,
     ScheduleRow,
     longest_running,
@@ -22,6 +20,8 @@ from cronjobs.engine.store.schedule_runs import (
     ran_early_ahead,
     schedule_rows,
 )
+from cronjobs.engine.crontime.timing import next_after
+from cronjobs.engine.schedules.planning import read
 
 LOOKED_AT: Final = 100  # ledger rows read per schedule
 STRIP: Final = 20  # runs shown

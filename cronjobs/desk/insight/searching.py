@@ -14,8 +14,8 @@ from typing import Final
 
 from cronjobs.desk.insight.formatting import Times, status_word
 from cronjobs.desk.insight.instants import since_instant
+from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.rules.causes import KEY_DIGITS
-from cronjobs.engine.store.listing import Filter
 from cronjobs.errors import UsageError
 from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX

@@ -12,7 +12,7 @@ from cronjobs.engine.rules.occurrences import BACKFILLED
 
 # An entry of the history. Its "kind" is attempt, death, occurrence, gap, tick, clock, pause, deploy or act.
 Entry = Mapping[str, Any]
-Tally = Mapping[str, Any]  # a row of listing.tallies: how often a schedule or job type had an outcome
+Tally = Mapping[str, Any]  # a row of history.tallies: how often a schedule or job type had an outcome
 
 # Actions on jobs: the audit trail's word → its past tense.
 ACTS: Final = {

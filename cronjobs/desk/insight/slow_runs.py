@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
-from cronjobs.engine.store.schedule_runs import with_long_runs
+from cronjobs.desk.store.schedule_runs import with_long_runs
 
 SHORT: Final = timedelta(seconds=5)  # a shorter run never counts as slow
 TIMES_USUAL: Final = 3  # a slow run takes longer than this many median runs

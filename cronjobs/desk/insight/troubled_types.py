@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.store.workload import typical_runs
 from cronjobs.engine.config.settings import RunSettings
 from cronjobs.engine.store.crashing_types import crashing
-from cronjobs.engine.store.listing import typical_runs
 from cronjobs.engine.store.misfits import waiting_misfits
 
 RUNS_ASKED: Final = 1000  # how many of the last runs to read

@@ -13,13 +13,14 @@ from sqlalchemy import Connection, Row
 from cronjobs.desk.insight.excluded_jobs import BeyondOptions, out_of_reach
 from cronjobs.desk.insight.judged_types import JudgedTypes
 from cronjobs.desk.insight.watched import late_after
+from cronjobs.desk.rules.pausing import of_queue
+from cronjobs.desk.store import trends, workload
+from cronjobs.desk.store.explaining import last_tick_that_knew
+from cronjobs.desk.store.status_facts import resumed_lately
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.concurrency import Limit, held_back
-from cronjobs.engine.rules.pausing import of_queue
-from cronjobs.engine.store import concurrency, listing, trends
-from cronjobs.engine.store.explaining import last_tick_that_knew
+from cronjobs.engine.store import concurrency
 from cronjobs.engine.store.queues import pressures
-from cronjobs.engine.store.status_facts import resumed_lately
 from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED
 
 STRANDED_NAMED: Final = 3  # look for a host that could run the type, for at most this many types
@@ -168,7 +169,7 @@ def what_waits(
     """Read the waiting jobs by queue. *at_work*: the last ticks of the hosts that are ticking now."""
     found = QueueFacts()
     limit = late_after(settings.run.every)
-    waiting = listing.waiting_by_queue(connection)
+    waiting = workload.waiting_by_queue(connection)
     for row in waiting.queues:
         queue = found.queues.setdefault(row.queue, Queue(paused=bool(of_queue(pauses, row.queue))))
         queue.due += row.due
@@ -181,9 +182,9 @@ def what_waits(
     found.oldest_due_at = waiting.oldest_due_at
     late: list[LateGroup] = []
     # Do this only if something is due, since it scans the waiting indexes once more.
-    due = listing.DueGroups(())
+    due = workload.DueGroups(())
     if found.oldest_due_at:
-        due = listing.due_groups(connection, limit, {*judged.here, *(judged.ticks or ())})
+        due = workload.due_groups(connection, limit, {*judged.here, *(judged.ticks or ())})
     for group in sorted(due.groups, key=lambda each: (each.queue, each.job_type)):
         unknown = not judged.knows(group.job_type, since=group.run_at)
         if unknown:
@@ -214,7 +215,7 @@ def what_waits(
         del found.came[job_type]
     if late:
         first = min(late, key=lambda each: each.run_at)
-        found.late_since = (listing.late_from(connection, first.queue, first.job_type, limit) or first.run_at) + limit
+        found.late_since = (workload.late_from(connection, first.queue, first.job_type, limit) or first.run_at) + limit
     found.out_of_reach = out_of_reach(connection, late, now)
     beyond = {(each.queue, each.job_type) for each in found.out_of_reach}
     found.late = [each for each in late if (each.queue, each.job_type) not in beyond]

@@ -19,18 +19,18 @@ from cronjobs.desk.insight.run_watch import (
     not_run,
     ran_by_hand,
 )
+from cronjobs.desk.rules.occurrence_results import ByHand, JobNow, OccurrenceResult, UnrunOccurrences, failed_runs
+from cronjobs.desk.store import status_facts
+from cronjobs.desk.store import status_facts as store
+from cronjobs.desk.store.schedule_health import ScheduleSurvey, schedules_by_id
+from cronjobs.desk.store.status_facts import Deaths, Killed
 from cronjobs.engine.crontime.timing import newest_between, next_after
-from cronjobs.engine.rules.occurrence_results import ByHand, JobNow, OccurrenceResult, UnrunOccurrences, failed_runs
 from cronjobs.engine.rules.occurrences import ran_early
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.schedules.planning import read
-from cronjobs.engine.store import listing
-from cronjobs.engine.store import status_facts as store
 from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
-from cronjobs.engine.store.schedule_health import ScheduleSurvey, schedules_by_id
 from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
-from cronjobs.engine.store.status_facts import Deaths, Killed
 from cronjobs.model import Status
 
 DIFFERENT_FILES: Final = timedelta(minutes=15)
@@ -94,7 +94,7 @@ def silent_hosts(
     return {
         host: last
         for host, last in signs.items()
-        if quiet_after(every) < now - last < FORGOTTEN and listing.ticked_at_least(connection, host, STEADY_TICKS)
+        if quiet_after(every) < now - last < FORGOTTEN and status_facts.ticked_at_least(connection, host, STEADY_TICKS)
     }
 
 
@@ -275,7 +275,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     except ValueError as error:
         return ScheduleWithoutRun(f"the schedule's definition cannot be read: {error}")
     grace = grace_of(schedule)
-    began = listing.defined_at(connection, stored.name) or now
+    began = status_facts.defined_at(connection, stored.name) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)
     if not last:
         return None

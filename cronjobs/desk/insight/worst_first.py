@@ -12,8 +12,8 @@ from cronjobs.desk import doors
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
 from cronjobs.desk.insight.watched import Watched, quiet_after, without_a_run
-from cronjobs.engine.rules.occurrence_results import OccurrenceResult
-from cronjobs.engine.store.schedule_runs import next_due
+from cronjobs.desk.rules.occurrence_results import OccurrenceResult
+from cronjobs.desk.store.schedule_runs import next_due
 from cronjobs.installed import if_installed
 
 NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # worst first

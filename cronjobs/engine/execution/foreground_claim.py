@@ -17,8 +17,8 @@ from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.rules.recovery_policy import ClaimPolicies
 from cronjobs.engine.store import claims, leases
 from cronjobs.engine.store.enqueue import NewJob, insert_jobs
-from cronjobs.engine.store.listing import one_job
 from cronjobs.engine.store.overlap import hold_turn, running_beside, unfinished_jobs
+from cronjobs.engine.store.shown_columns import one_job
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record
 from cronjobs.errors import CronjobsError

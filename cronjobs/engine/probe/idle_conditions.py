@@ -23,7 +23,7 @@ MISFITS_SQL = f"{WAITING} AND misfit_since IS NOT NULL"
 IS_EXEC = "(substr(j.job_type, 1, 5) = 'exec:')"
 
 # SQL aliases: "p" is a pause, "b" a branch (it has a queue), and "j" in STOPS_SCHEDULE a schedule. The same rules in
-# Python are in engine/rules/pausing.py.
+# Python are in desk/rules/pausing.py.
 IN_FORCE = f"(p.until IS NULL OR p.until > {NOW})"
 STOPS_QUEUE = f"(p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue)) AND {IN_FORCE}"
 STOPS_SCHEDULE = f"(p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND {IN_FORCE}"

@@ -18,9 +18,9 @@ from cronjobs.engine.database.tables import SCHEMA_REVISION
 from cronjobs.engine.schema import migrations
 from cronjobs.engine.store import dropping as store
 from cronjobs.engine.store.dropping import Kind, LastTick, Relation
-from cronjobs.engine.store.listing import last_ticks
 from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.errors import CronjobsError, SchemaTooNew
 from cronjobs.model import duration_text, rough
 from cronjobs.text import one_line

@@ -1,1 +1,4 @@
-"""All SQL about jobs, one function per statement. Each function takes a connection that is already in a transaction."""
+"""The SQL of jobs, schedules and ticks, one function per statement.
+
+Each function takes a connection that is already in a transaction.
+"""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cast, func, literal_column
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cast, func, literal_column, select
 from sqlalchemy.exc import DBAPIError
 
 from cronjobs.engine.database.column_types import Json
+from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.probe.sql_text import statement_text
 from cronjobs.engine.rules.payload import TOO_LARGE
 from cronjobs.engine.rules.progress import LIVE_LIMIT
@@ -69,3 +70,19 @@ def _one(postgresql: bool, column: Column[Any], with_json: bool) -> ColumnElemen
         sql = statement_text(fetched, postgresql=postgresql)
         return literal_column(sql, Json()).label(column.name)
     return beginning(column) if isinstance(column.type, Text) else column
+
+
+def one_job(connection: Connection, job_id: int) -> Row[Any] | None:
+    def query(with_json: bool) -> Select[Any]:
+        return select(*shown(connection, jobs.c, with_json=with_json)).where(jobs.c.id == job_id)
+
+    return next(iter(fetched(connection, query)), None)
+
+
+def newest_jobs(connection: Connection, limit: int) -> Sequence[Row[Any]]:
+    """Return up to *limit* jobs, newest first."""
+
+    def query(with_json: bool) -> Select[Any]:
+        return select(*shown(connection, jobs.c, with_json=with_json)).order_by(jobs.c.id.desc()).limit(limit)
+
+    return fetched(connection, query)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, Row, insert
 
 from cronjobs.engine.database.tables import audit, ticks
 from cronjobs.engine.probe.idle_conditions import (
@@ -277,3 +277,33 @@ def carried_since(connection: Connection, fingerprint: str, since: datetime) -> 
     """Return whether a tick that began after *since* had the file with this *fingerprint*."""
     statement = f"SELECT 1 FROM {TICKS} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
     return run(connection, statement, since=since, fingerprint=fingerprint).first() is not None
+
+
+HOSTS_AT_MOST: Final = 200  # hosts to read; in containers every tick may have a host name of its own
+
+
+# Do not write "l.host = h.name" here: for a host that stopped ticking PostgreSQL would read back through all later
+# ticks.
+_LAST_OF_HOST: Final = f"(SELECT l.id FROM {TICKS} l WHERE l.host <= h.name ORDER BY l.host DESC, l.id DESC LIMIT 1)"
+
+
+def last_ticks(connection: Connection) -> list[Row[Any]]:
+    """Return the last tick of each host, newest first.
+
+    This takes one index step per host, however many ticks there are. If there are more than HOSTS_AT_MOST hosts, only
+    the first ones by name are read. The newest tick is always included.
+    """
+    found = run(
+        connection,
+        f"""
+        WITH RECURSIVE host(name, number) AS (
+          SELECT min(t.host), 1 FROM {TICKS} t
+          UNION ALL
+          SELECT (SELECT min(t.host) FROM {TICKS} t WHERE t.host > h.name), h.number + 1 FROM host h
+          WHERE h.name IS NOT NULL AND h.number < :hosts)
+        SELECT t.* FROM host h JOIN {TICKS} t ON t.id = {_LAST_OF_HOST}""",
+        hosts=HOSTS_AT_MOST,
+    ).all()
+    newest = run(connection, f"SELECT t.* FROM {TICKS} t WHERE t.id = (SELECT max(id) FROM {TICKS})").all()
+    ticks = {row.id: row for row in (*newest, *found)}
+    return sorted(ticks.values(), key=lambda row: (row.started_at, row.id), reverse=True)

@@ -11,11 +11,11 @@ from support.inboxes import Web
 from support.inboxes import web as web
 
 from cronjobs.contrib.alerts import alert_rounds
+from cronjobs.contrib.alerts import statements as store
 from cronjobs.contrib.alerts.alert_rounds import Alerting
 from cronjobs.desk.insight import findings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store import alerts as store
 from cronjobs.engine.store.sql import database_now
 
 

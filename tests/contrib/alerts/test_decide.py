@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cronjobs.contrib.alerts import decide
+from cronjobs.contrib.alerts.statements import AlertState, DueAlert, Episode
 from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.findings import Ack, Finding, Severity
 from cronjobs.engine.config.settings import AlertChannel, AlertFilter, CommandChannel
 from cronjobs.engine.rules.repeating import HOURLY
 from cronjobs.engine.schedules.decide import spread_offset
 from cronjobs.engine.schedules.definition import schedule_from_definition
-from cronjobs.engine.store.alerts import AlertState, DueAlert, Episode
 from cronjobs.engine.store.schedules import StoredSchedule
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from cronjobs.contrib.dask.messages import GuardReport, news
-from cronjobs.engine.rules.clusters import Versions, difference, of_difference, of_waiting
+from cronjobs.contrib.dask.rules import Versions, difference, of_difference, of_waiting
 from cronjobs.model import Failed, Released, Succeeded, TimedOut
 
 HERE = Versions("1.2.0", "3.12")

@@ -14,12 +14,12 @@ from cronjobs.contrib.dask.check_cluster import faults
 from cronjobs.contrib.dask.code_on_disk import CodeOnDisk
 from cronjobs.contrib.dask.messages import GuardReport, Spec, versions
 from cronjobs.contrib.dask.permit import HeldPermit
+from cronjobs.contrib.dask.rules import Versions
 from cronjobs.contrib.dask.worker_home import NO_DATABASE
 from cronjobs.engine.config.settings import ExecutorSettings, Settings
 from cronjobs.engine.execution.attempt import Attempt
 from cronjobs.engine.jobs.job_types import JobType
 from cronjobs.engine.jobs.registry import Registration
-from cronjobs.engine.rules.clusters import Versions
 from cronjobs.engine.store.tokens import Permit, TokenKey
 from cronjobs.model import Job, RetryPolicy
 

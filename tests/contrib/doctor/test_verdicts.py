@@ -13,8 +13,8 @@ from cronjobs.contrib.doctor import database_verdicts as db
 from cronjobs.contrib.doctor import host_verdicts as host
 from cronjobs.contrib.doctor.diagnosis import Diagnosis
 from cronjobs.contrib.doctor.mounts import filesystem_of
+from cronjobs.contrib.doctor.statements import HeldRights, ServerFacts, SqliteFile, TableStatistics
 from cronjobs.engine.schema import grants
-from cronjobs.engine.store.doctor_facts import HeldRights, ServerFacts, SqliteFile, TableStatistics
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)

@@ -17,15 +17,18 @@ from cronjobs.desk.crontab import program
 from cronjobs.desk.insight.explain_exec import exec_evidence
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.store import exec_runs
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.probe import state_files
-from cronjobs.engine.store import exec_runs, operating
+from cronjobs.engine.rules.lease import Finish, Lease
+from cronjobs.engine.rules.recovery_policy import AttemptPolicy
+from cronjobs.engine.store import counts, leases, operating
 from cronjobs.engine.store.sql import run
 from cronjobs.errors import BadValue
-from cronjobs.model import Status
+from cronjobs.model import RetryPolicy, Status
 from cronjobs.testing import FakeClock
 
 CRONTAB = "0 * * * * cronjobs exec hourly -c 'true'\n0 3 * * * cronjobs exec nightly -c true\n"
@@ -169,3 +172,22 @@ def test_the_users_own_database_forgets_what_is_old(database: Database) -> None:
     with database.write() as connection:
         assert exec_runs.prune(connection, {Status.SUCCEEDED: timedelta(days=90)}) == 1
     assert statuses(database) == {"exec:new": "succeeded"}
+
+
+def test_a_run_of_exec_that_was_taken_for_lost_counts_as_what_it_was_then_and_is_now(database: Database) -> None:
+    policy = AttemptPolicy(RetryPolicy(max_attempts=1))
+    row = exec_runs.ExecRow("k", "exec:backup", "me", timedelta(0), timedelta(days=1), policy, {}, "cron")
+    with database.write() as connection:
+        job_id = exec_runs.begin(connection, row)
+        assert job_id is not None
+        lost = Finish(Lease(job_id, 1, "me"), Status.DEAD, 0, 1, 0, "lost", error="gone", error_type="Lost")
+        leases.finish(connection, [lost])
+    succeeded = Finish(Lease(job_id, 1, "me"), Status.SUCCEEDED, 0, 0, 0, "succeeded", duration=timedelta(0))
+    for _ in range(2):  # once it is written, no second time
+        with database.write() as connection:
+            exec_runs.end(connection, exec_runs.find(connection, "k"), row, succeeded)
+    with database.read() as connection:
+        ended = {(key.kind, key.outcome): each.number for key, each in counts.all_that_ended(connection).items()}
+    assert ended == dict.fromkeys(
+        (("jobs", "dead"), ("jobs", "succeeded"), ("attempts", "lost"), ("attempts", "succeeded")), 1
+    )

@@ -13,9 +13,9 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 
 from cronjobs.contrib.exec.findings import found
+from cronjobs.desk.store import exec_runs
 from cronjobs.engine.database import tables
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
-from cronjobs.engine.store import exec_runs
 from cronjobs.engine.store.sql import database_now
 from cronjobs.model import RetryPolicy
 

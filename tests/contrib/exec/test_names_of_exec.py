@@ -19,11 +19,12 @@ from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.exec.user_database import no_project
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.store import exec_runs
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import exec_runs, operating
+from cronjobs.engine.store import operating
 from cronjobs.engine.store.sql import run
 from cronjobs.errors import DatabaseError, UsageError
 

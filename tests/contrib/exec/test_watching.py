@@ -8,7 +8,7 @@ import pytest
 
 from cronjobs.contrib.exec.watching import judge_runs
 from cronjobs.desk.insight.explain_exec import LATE
-from cronjobs.engine.store.exec_runs import LatestRun
+from cronjobs.desk.store.exec_runs import LatestRun
 
 AT = datetime(2026, 3, 29, 0, 30, 1, tzinfo=UTC)
 NIGHTLY = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "host": "web1"}

@@ -32,11 +32,11 @@ from cronjobs.contrib.web import application, templating, view
 from cronjobs.contrib.web.report import report
 from cronjobs.contrib.web.security import LinkAccess
 from cronjobs.contrib.web.templating import environment, shown
+from cronjobs.desk.store import reading
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.rules.causes import cause_of
-from cronjobs.engine.store import reading
 from cronjobs.engine.store.quarters import NEVER
 from cronjobs.testing import FakeClock
 

@@ -15,10 +15,10 @@ from support.lookingrows import rows as rows
 from cronjobs.contrib.web.pages.overview import BY_CRON, OPEN_FINDINGS, SCHEDULES, named
 from cronjobs.contrib.web.strip import QUARTERS, first_quarter, hours_below, strip
 from cronjobs.desk.insight.formatting import LocalTimes
+from cronjobs.desk.store import exec_runs
+from cronjobs.desk.store.schedule_runs import active_names
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store import exec_runs
-from cronjobs.engine.store.schedule_runs import active_names
 
 # --- now --------------------------------------------------------------------------------------------------------------
 

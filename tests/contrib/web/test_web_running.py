@@ -14,8 +14,8 @@ from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
 from cronjobs.contrib.web.progress import progress_of
+from cronjobs.desk.store import tailing
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store import tailing
 
 HALF = {"done": 60, "of": 120, "note": "Berlin", "ran_s": 100, "first": 0, "first_s": 0}
 

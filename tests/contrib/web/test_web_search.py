@@ -18,12 +18,12 @@ from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
 from cronjobs import masking
+from cronjobs.contrib.web import bounded_search
+from cronjobs.contrib.web.bounded_search import Bulk
 from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.searching import search
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.causes import cause_of
-from cronjobs.engine.store import bounded_search
-from cronjobs.engine.store.bounded_search import Bulk
 
 EITHER = pytest.mark.either  # what is shown and typed
 

@@ -13,9 +13,9 @@ from support.lookingrows import NOW, Cronjobs
 from support.lookingrows import cronjobs as cronjobs
 from support.postgres import OWNER
 
+from cronjobs.desk.store.trail import TrailFilter, entries
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store.trail import TrailFilter, entries
 from cronjobs.testing import FakeClock
 
 MINUTE = timedelta(minutes=1)

@@ -16,12 +16,12 @@ from support.postgres import OWNER
 
 from cronjobs.desk.cli import jobs_change
 from cronjobs.desk.insight import causes
+from cronjobs.desk.store import causes as store
+from cronjobs.desk.store import listing
+from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.causes import cause_of
-from cronjobs.engine.store import causes as store
-from cronjobs.engine.store import listing
-from cronjobs.engine.store.listing import Filter
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
 

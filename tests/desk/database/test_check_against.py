@@ -13,12 +13,12 @@ from support.databases import opened
 from support.project import Project
 
 from cronjobs.desk.insight.payload_review import PayloadReview, review
+from cronjobs.desk.store import payloads
+from cronjobs.desk.store.payloads import Chunk, chunk_after
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import SCHEMA_REVISION, jobs, meta
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.jobs.registry import Registration
-from cronjobs.engine.store import payloads
-from cronjobs.engine.store.payloads import Chunk, chunk_after
 from cronjobs.engine.store.sql import run
 from cronjobs.model import RetryPolicy, duration
 

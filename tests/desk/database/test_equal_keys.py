@@ -9,9 +9,9 @@ from support.lookingrows import NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
+from cronjobs.desk.store import history
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store import listing
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
@@ -95,5 +95,5 @@ def test_what_ended_at_once_is_listed_by_its_number_in_whatever_order_it_was_wri
     for job_id in (ids[2], ids[0], ids[3], ids[1]):
         rows.attempt(job_id, "failed", attempt=1, finished_at=ago(minutes=9), started_at=ago(minutes=9))
     with database.read() as connection:
-        found = listing.attempts_since(connection, ago(minutes=30), 10)
+        found = history.attempts_since(connection, ago(minutes=30), 10)
     assert [row.job_id for row in found] == ids[::-1]

@@ -18,11 +18,11 @@ from support.targets import each_target, opened, plain_url
 
 import cronjobs.engine.jobs.find as finding
 from cronjobs import FoundJob, NoSuchJob, Status, UsageError, enqueue, find, wait, wait_async
+from cronjobs.desk.store.explaining import job_of_key
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.rules.progress import HowFar
 from cronjobs.engine.schema.grants import Role, statements
-from cronjobs.engine.store.explaining import job_of_key
 from cronjobs.errors import DatabaseError, SchemaMissing
 
 RUN_AT = datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)

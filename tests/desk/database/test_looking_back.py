@@ -19,11 +19,12 @@ from support.postgres import OWNER
 
 from cronjobs.desk.cli.output import Times, fit, since_instant, table
 from cronjobs.desk.insight.shortened_history import ACTS
+from cronjobs.desk.store import history, listing, workload
+from cronjobs.desk.store import status_facts as unresolved
+from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store import listing
-from cronjobs.engine.store import status_facts as unresolved
-from cronjobs.engine.store.listing import Filter
+from cronjobs.engine.store import shown_columns, ticks
 from cronjobs.errors import UsageError
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
@@ -231,12 +232,12 @@ def looks(database: Database) -> list[tuple[str, Any]]:
     hour = NOW - timedelta(hours=1)
     event.listen(database.engine, "before_cursor_execute", note)
     with database.read() as connection:
-        listing.waiting_by_queue(connection)
-        listing.due_groups(connection, timedelta(minutes=2), ["t"])
-        listing.running_jobs(connection, 5)
-        listing.running_count(connection)
-        listing.dead_counts(connection)
-        listing.deaths_since(connection, hour, 50)
+        workload.waiting_by_queue(connection)
+        workload.due_groups(connection, timedelta(minutes=2), ["t"])
+        workload.running_jobs(connection, 5)
+        workload.running_count(connection)
+        workload.dead_counts(connection)
+        history.deaths_since(connection, hour, 50)
         unresolved.deaths(connection)
         unresolved.lately(connection, [1, 2, 3], 10)
         unresolved.triggered(connection, "a")
@@ -247,30 +248,30 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         unresolved.files_between(connection, timedelta(minutes=20), timedelta(minutes=15))
         unresolved.killed_lately(connection, timedelta(minutes=20), timedelta(minutes=2), 2)
         unresolved.scheduled_and_waiting(connection)
-        listing.last_ticks(connection)
+        ticks.last_ticks(connection)
         for status in Status:
             listing.list_jobs(connection, Filter(status=status, since=hour), 50)
         for status in (Status.QUEUED, Status.FAILED, Status.RUNNING, Status.DEAD):
             listing.list_jobs(connection, Filter(status=status), 50)
         listing.list_jobs(connection, Filter(since=hour), 50)
-        listing.one_job(connection, 1)
+        shown_columns.one_job(connection, 1)
         listing.attempts_of(connection, 1, 20)
         listing.occurrences_of(connection, 1)
         listing.ledger(connection, 1, 20)
-        listing.attempts_since(connection, hour, 200)
-        listing.attempts_since(connection, hour, 200, outcomes=["failed", "lost"])
-        listing.not_run_since(connection, hour, 200)
-        listing.acts(connection, ["sync"], hour, 200)
-        listing.acts(connection, list(ACTS), hour, 200, NOW)
-        listing.named_jobs(connection, [1, 2, 3])
-        listing.code_changes(connection, hour, NOW, 200)
+        history.attempts_since(connection, hour, 200)
+        history.attempts_since(connection, hour, 200, outcomes=["failed", "lost"])
+        history.not_run_since(connection, hour, 200)
+        history.acts(connection, ["sync"], hour, 200)
+        history.acts(connection, list(ACTS), hour, 200, NOW)
+        history.named_jobs(connection, [1, 2, 3])
+        history.code_changes(connection, hour, NOW, 200)
         for kind in ("attempt", "occurrence"):
-            listing.newest_begin(connection, kind, 200, hour, None)
+            history.newest_begin(connection, kind, 200, hour, None)
         begins = dict.fromkeys(("attempt", "death", "occurrence"), hour)
-        listing.tallies(connection, begins, 200)
-        listing.tallies(connection, begins, 200, schedule_ids=[1], names=["a"], until=NOW)
-        listing.tick_gaps(connection, hour, timedelta(minutes=3))
-        listing.clocks_set_back(connection, hour, timedelta(minutes=5))
+        history.tallies(connection, begins, 200)
+        history.tallies(connection, begins, 200, schedule_ids=[1], names=["a"], until=NOW)
+        history.tick_gaps(connection, hour, timedelta(minutes=3))
+        history.clocks_set_back(connection, hour, timedelta(minutes=5))
     event.remove(database.engine, "before_cursor_execute", note)
     return sent
 
@@ -295,12 +296,12 @@ def test_only_so_many_hosts_are_told_and_the_newest_tick_in_any_case(database: D
             insert(tables.ticks),
             [
                 common | {"tick": f"t{n}", "host": f"pod{n:04}", "started_at": NOW - timedelta(minutes=1000 - n)}
-                for n in range(listing.HOSTS_AT_MOST + 50)
+                for n in range(ticks.HOSTS_AT_MOST + 50)
             ],
         )
     with database.read() as connection:
-        found = listing.last_ticks(connection)
-    assert len(found) == listing.HOSTS_AT_MOST + 1
+        found = ticks.last_ticks(connection)
+    assert len(found) == ticks.HOSTS_AT_MOST + 1
     assert found[0].host == "pod0249"
 
 

@@ -17,10 +17,10 @@ from support.lookingrows import rows as rows
 from cronjobs.desk.insight import waiting
 from cronjobs.desk.insight.judged_types import JudgedTypes
 from cronjobs.desk.insight.waiting import what_waits
+from cronjobs.desk.store import workload
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store import listing
 from cronjobs.testing import FakeClock
 
 MANY = 1_200
@@ -53,7 +53,10 @@ def test_status_names_some_and_counts_the_rest(flooded: Database, cronjobs: Cron
     answer = cronjobs("status", "--json")
     seen = answer.json
     assert len(answer.out) < 5_000_000
-    assert (len(seen["waiting"]["queues"]), seen["waiting"]["more_queues"]) == (listing.MOST_QUEUES, MANY + 1 - 1000)
+    assert (len(seen["waiting"]["queues"]), seen["waiting"]["more_queues"]) == (
+        workload.MOST_QUEUES,
+        MANY + 1 - 1000,
+    )
     assert len(seen["unresolved"]) == waiting.MOST_TYPES
     named = sum(each["waiting"] for each in seen["unresolved"])
     assert seen["more_unresolved"]["waiting"] + named >= MANY
@@ -83,12 +86,12 @@ def test_what_was_read_and_what_was_counted_are_all_there_is(
         with database.read() as connection:
             whole = what_waits(connection, settings, types, [], [], NOW)
             with monkeypatch.context() as patch:
-                patch.setattr(listing, "MOST_QUEUES", random.randint(1, 7))
-                patch.setattr(listing, "MOST_GROUPS", random.randint(1, 20))
+                patch.setattr(workload, "MOST_QUEUES", random.randint(1, 7))
+                patch.setattr(workload, "MOST_GROUPS", random.randint(1, 20))
                 patch.setattr(waiting, "MOST_TYPES", random.randint(1, 7))
                 part = what_waits(connection, settings, types, [], [], NOW)
-                assert len(listing.waiting_by_queue(connection).queues) <= listing.MOST_QUEUES
-                assert len(listing.due_groups(connection, HOUR, types.ticks or ()).groups) <= listing.MOST_GROUPS
+                assert len(workload.waiting_by_queue(connection).queues) <= workload.MOST_QUEUES
+                assert len(workload.due_groups(connection, HOUR, types.ticks or ()).groups) <= workload.MOST_GROUPS
         for what in ("due", "future", "failed"):
             assert total(part, what) == total(whole, what)
         assert part.oldest_due_at == whole.oldest_due_at

@@ -19,6 +19,7 @@ from cronjobs.desk.insight.explain_named import explain_id
 from cronjobs.desk.insight.findings_of_work import work_findings
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.job_evidence import job_life
+from cronjobs.desk.store.history import deaths_since
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import job_runs, job_type_lists, jobs, ticks
@@ -26,7 +27,6 @@ from cronjobs.engine.jobs import job_types, registry
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.store import schedules
-from cronjobs.engine.store.listing import deaths_since
 from cronjobs.engine.store.operating import OperatorAction, retry
 from cronjobs.engine.tick import give_up_misfits as outlived
 from cronjobs.engine.tick import work

@@ -10,11 +10,11 @@ from sqlalchemy import delete, insert, select
 from support.postgres import OWNER, as_role
 
 from cronjobs.desk.insight.missing_job import missing_at, missing_job
+from cronjobs.desk.store.missing_jobs import Gap
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs, occurrences, schedules
-from cronjobs.engine.store.missing_jobs import Gap
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEPT = Retention()

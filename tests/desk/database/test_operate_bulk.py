@@ -21,11 +21,12 @@ from support.postgres import OWNER
 
 from cronjobs.desk.cli import jobs_change, progress
 from cronjobs.desk.cli.output import status_word
+from cronjobs.desk.store import listing
+from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.command import printing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store import listing, operating
-from cronjobs.engine.store.listing import Filter
+from cronjobs.engine.store import operating
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
 

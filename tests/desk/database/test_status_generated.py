@@ -29,12 +29,7 @@ from cronjobs.desk.insight.judged_types import JudgedTypes, judged_types, unknow
 from cronjobs.desk.insight.queue_trends import QueueTrends
 from cronjobs.desk.insight.run_watch import RUNS_LOOKED_AT
 from cronjobs.desk.insight.waiting import LateGroup, Queue
-from cronjobs.engine.command.printing import json_text
-from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.database import tables
-from cronjobs.engine.database.connection import Database
-from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules.occurrence_results import (
+from cronjobs.desk.rules.occurrence_results import (
     DEFAULT_GRACE,
     SAID_ELSEWHERE,
     JobNow,
@@ -43,11 +38,16 @@ from cronjobs.engine.rules.occurrence_results import (
     standing,
     why_not_run,
 )
+from cronjobs.desk.rules.pausing import of_queue
+from cronjobs.desk.store.schedule_health import ScheduleSurvey, active_schedules
+from cronjobs.engine.command.printing import json_text
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database import tables
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.occurrences import RAN_EARLY
-from cronjobs.engine.rules.pausing import of_queue
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.job_types import Loaded, record_types
-from cronjobs.engine.store.schedule_health import ScheduleSurvey, active_schedules
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may delete everything

@@ -17,10 +17,10 @@ from cronjobs.desk.cli import output
 from cronjobs.desk.cli.last_runs import BLOCKS, LETTERS, legend, strip
 from cronjobs.desk.cli.output import _columns, wrapped
 from cronjobs.desk.insight.queue_trends import trend_of
+from cronjobs.desk.store import schedule_runs, trends
 from cronjobs.engine.command import printing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.store import schedule_runs, trends
 from cronjobs.testing import FakeClock
 
 MINUTE = timedelta(minutes=1)

@@ -25,9 +25,8 @@ from cronjobs import cancel
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import job_runs, jobs
 from cronjobs.engine.rules.lease import Finish, Lease
-from cronjobs.engine.rules.recovery_policy import AttemptPolicy
-from cronjobs.engine.store import counts, exec_runs, leases
-from cronjobs.model import RetryPolicy, Status
+from cronjobs.engine.store import counts, leases
+from cronjobs.model import Status
 from cronjobs.testing import FakeClock
 
 SEEDS = range(int(os.environ.get("CRONJOBS_COUNTS_SEEDS", "6")))
@@ -236,21 +235,6 @@ def test_instants_of_1973_keep_no_end_from_being_written(database: Database, yea
         [waited] = [each for key, each in counts.all_that_ended(connection).items() if key.kind == "jobs"]
     assert waited.number == 2
     assert waited.micros == pytest.approx(2 * max(0, (database.clock.now() - at).total_seconds()) * 1e6)
-
-
-def test_a_run_of_exec_that_was_taken_for_lost_counts_as_what_it_was_then_and_is_now(database: Database) -> None:
-    policy = AttemptPolicy(RetryPolicy(max_attempts=1))
-    row = exec_runs.ExecRow("k", "exec:backup", "me", timedelta(0), DAY, policy, {}, "cron")
-    with database.write() as connection:
-        job_id = exec_runs.begin(connection, row)
-        assert job_id is not None
-        lost = Finish(Lease(job_id, 1, "me"), Status.DEAD, 0, 1, 0, "lost", error="gone", error_type="Lost")
-        leases.finish(connection, [lost])
-    for _ in range(2):  # once it is written, no second time
-        with database.write() as connection:
-            exec_runs.end(connection, exec_runs.find(connection, "k"), row, done(Lease(job_id, 1, "me")))
-    assert numbers(database) == {"dead": 1, "succeeded": 1}
-    assert numbers(database, "attempts") == {"lost": 1, "succeeded": 1}
 
 
 def test_an_attempt_that_was_released_before_it_began_does_not_count(database: Database) -> None:

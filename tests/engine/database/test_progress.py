@@ -20,8 +20,9 @@ from cronjobs.engine.execution.reporting import Reporting
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.rules.lease import Finish, Lease, Report, lease_of
 from cronjobs.engine.rules.progress import HowFar, Reported, progress, reported_of, row_value, time_left
-from cronjobs.engine.store import claims, leases, tailing
+from cronjobs.engine.store import claims, leases
 from cronjobs.engine.store.claims import ClaimFilter
+from cronjobs.engine.store.shown_columns import one_job
 from cronjobs.errors import BadValue
 from cronjobs.model import Job, Status
 from cronjobs.testing import FakeClock
@@ -56,7 +57,7 @@ def end(database: Database, lease: Lease, status: Status) -> None:
 
 def told(database: Database, job_id: int) -> tuple[Any, Any]:
     with database.read() as connection:
-        row = tailing.job_row(connection, job_id)
+        row = one_job(connection, job_id)
         assert row is not None
         return reported_of(row.progress), row.live_output
 

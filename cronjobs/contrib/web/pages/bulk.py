@@ -7,17 +7,18 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.contrib.web import bounded_search
+from cronjobs.contrib.web.bounded_search import Bulk
 from cronjobs.contrib.web.bulk import AT_MOST, CHANGES, MEANS, Step
 from cronjobs.contrib.web.pages.overview import wrong_sections
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.causes import find_cause
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.searching import MOST_IDS
+from cronjobs.desk.store import listing
+from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.causes import CauseName, cause_of
-from cronjobs.engine.store import bounded_search, listing
-from cronjobs.engine.store.bounded_search import Bulk
-from cronjobs.engine.store.listing import Filter
 from cronjobs.errors import UsageError
 
 KINDS_SHOWN: Final = 20

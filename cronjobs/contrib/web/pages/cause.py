@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 from cronjobs.contrib.web.pages.jobs import SHOWN, listed
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.causes import READ, Causes, find_cause
+from cronjobs.desk.store import listing
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.causes import Cause
-from cronjobs.engine.store import listing
 from cronjobs.reserved import EXEC_PREFIX
 
 CAUSES: Final = 10

@@ -10,9 +10,10 @@ from cronjobs.contrib.web.progress import progress_by_id
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.formatting import did_and_ended
 from cronjobs.desk.insight.watched import quiet_after
+from cronjobs.desk.store import explaining, tailing, trail, workload
+from cronjobs.desk.store.trail import TrailFilter
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import explaining, listing, tailing, trail
-from cronjobs.engine.store.trail import TrailFilter
+from cronjobs.engine.store import ticks
 
 ENTRIES: Final = 30
 TICKS: Final = 30
@@ -21,7 +22,7 @@ RUNNING: Final = 50
 
 def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
     now = view.times.now
-    running = listing.running_jobs(connection, RUNNING)
+    running = workload.running_jobs(connection, RUNNING)
     return view.page(
         "hosts.html",
         hosts=last_ticks(connection, view),
@@ -34,7 +35,7 @@ def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
 
 def last_ticks(connection: Connection, view: View) -> list[dict[str, Any]]:
     """Return the values for "hosts_section.html"."""
-    return [_tick(row, view) for row in listing.last_ticks(connection)]
+    return [_tick(row, view) for row in ticks.last_ticks(connection)]
 
 
 def _tick(row: Any, view: View) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from cronjobs.contrib.web.pages.jobs import how_far, is_dismissed
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.explain_named import explain_id
 from cronjobs.desk.insight.missing_job import missing_job
+from cronjobs.desk.store import listing
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of
-from cronjobs.engine.store import listing
+from cronjobs.engine.store import shown_columns
 from cronjobs.engine.store.operating import TAKES
 from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
@@ -29,7 +30,7 @@ LONGEST_JSON: Final = 20_000  # characters
 
 def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str:
     explanation = explain_id(connection, job_id, view.settings, lambda: types)
-    row = listing.one_job(connection, job_id)
+    row = shown_columns.one_job(connection, job_id)
     if explanation is None and row is None:
         raise NotFound(missing_job(connection, job_id, view.settings.retention))
     about: dict[str, Any] = {"job_id": job_id, "sentences": explanation.sentences if explanation else (), "job": row}

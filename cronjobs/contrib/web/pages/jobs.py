@@ -10,18 +10,19 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest
 
 from cronjobs import masking
+from cronjobs.contrib.web import bounded_search
+from cronjobs.contrib.web.bounded_search import Looked, Place
 from cronjobs.contrib.web.bulk import verbs_for
 from cronjobs.contrib.web.lines import beside
 from cronjobs.contrib.web.progress import Progress, progress_of
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.formatting import counted, host_of, safe, took, tries
 from cronjobs.desk.insight.searching import STATUS_WORDS, Search, search
+from cronjobs.desk.store import listing
+from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.error_groups import ErrorGroup, grouped
 from cronjobs.engine.rules.payload import BadJson
-from cronjobs.engine.store import bounded_search, listing
-from cronjobs.engine.store.bounded_search import Looked, Place
-from cronjobs.engine.store.listing import Filter
 from cronjobs.errors import UsageError
 from cronjobs.model import Status, rough
 

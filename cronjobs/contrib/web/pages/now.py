@@ -13,7 +13,7 @@ from cronjobs.desk.insight.formatting import pause_text
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import queue_trends, trend_of
 from cronjobs.desk.insight.waiting import Queue
-from cronjobs.engine.store import tailing
+from cronjobs.desk.store import tailing
 
 RUNNING: Final = 5
 QUEUES: Final = 5

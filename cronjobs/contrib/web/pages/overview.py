@@ -20,10 +20,11 @@ from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.schedule_facts import NO_RESULT, PRUNED, ScheduleFacts, last_runs, rows_with_next
 from cronjobs.desk.insight.worst_first import run_by_cron, worst_first
+from cronjobs.desk.store import exec_runs
+from cronjobs.desk.store.schedule_runs import active_names
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.store import exec_runs, quarters
+from cronjobs.engine.store import quarters
 from cronjobs.engine.store.counts import by_hour
-from cronjobs.engine.store.schedule_runs import active_names
 
 SCHEDULES: Final = 20  # how many schedules a page shows; a report shows more
 IN_REPORT: Final = 50

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
+from cronjobs.desk.rules import pausing
 from cronjobs.engine.jobs.job_types import JobTypes
-from cronjobs.engine.rules import pausing
 from cronjobs.engine.store.concurrency import running_by_key
 
 QUEUES: Final = 200

@@ -23,16 +23,16 @@ from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import failing_runs
 from cronjobs.desk.insight.waiting import LateGroup
 from cronjobs.desk.insight.watched import ScheduleWithoutRun, Watched
+from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
+from cronjobs.desk.store.failing_types import FailingType
+from cronjobs.desk.store.schedule_health import ScheduleSurvey
+from cronjobs.desk.store.status_facts import Deaths
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.rules.concurrency import Limit
-from cronjobs.engine.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
 from cronjobs.engine.store.acks import StoredAck
-from cronjobs.engine.store.failing_types import FailingType
 from cronjobs.engine.store.misfits import WaitingMisfits
-from cronjobs.engine.store.schedule_health import ScheduleSurvey
 from cronjobs.engine.store.schedules import StoredSchedule
-from cronjobs.engine.store.status_facts import Deaths
 from cronjobs.engine.tick.result import noted
 from cronjobs.errors import Problem
 

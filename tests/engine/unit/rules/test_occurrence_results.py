@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cronjobs.engine.rules.occurrence_results import (
+from cronjobs.desk.rules.occurrence_results import (
     DEFAULT_GRACE,
     OVERRUN,
     ByHand,

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.desk.store.status_facts import SOME_AGO
+from cronjobs.desk.store.workload import RUN_SECONDS
 from cronjobs.engine.probe.sql_text import AUDIT, JOB_RUNS, JOBS, NOW, OCCURRENCES, SCHEDULES, either
 from cronjobs.engine.rules.occurrences import RAN_EARLY, early_by, ran_early
 from cronjobs.engine.store.given_up import pruned_dead
-from cronjobs.engine.store.listing import RUN_SECONDS
 from cronjobs.engine.store.schedules import PAUSED_BY
 from cronjobs.engine.store.sql import AMONG_IDS, run
-from cronjobs.engine.store.status_facts import SOME_AGO
 
 EARLY_READ: Final = 1000  # occurrences
 # SQLite needs a join with a bound. For that join, PostgreSQL would read the whole ledger by time.

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.rules.occurrence_results import ByHand, JobNow, OccurrenceResult
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.idle_conditions import WAITING
 from cronjobs.engine.probe.sql_text import AUDIT, JOBS, NOW, OCCURRENCES, PAUSES, SCHEDULES, TICKS, after_now
-from cronjobs.engine.rules.occurrence_results import ByHand, JobNow, OccurrenceResult
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.store.effects import unknown_of
@@ -337,3 +337,16 @@ def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
         f"AND {WAITING} AND run_at <= {NOW} GROUP BY queue ORDER BY queue",
     )
     return {row.queue: row.run_at for row in rows}
+
+
+def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
+    """Whether *host* has ticked at least *times* times, as far as the stored rows show."""
+    statement = f"SELECT 1 FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1 OFFSET :before"
+    return run(connection, statement, host=host, before=times - 1).first() is not None
+
+
+def defined_at(connection: Connection, schedule: str) -> datetime | None:
+    """Return when the schedule's definition last took effect."""
+    statement = f"SELECT max(a.at) AS at FROM {AUDIT} a WHERE a.action = 'define' AND a.subject = :schedule"
+    at: datetime | None = run(connection, statement, schedule=schedule).scalar()
+    return at

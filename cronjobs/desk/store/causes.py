@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.desk.store.status_facts import UNDEALT
 from cronjobs.engine.probe.sql_text import AUDIT, JOBS
 from cronjobs.engine.rules.error_groups import ERROR_READ
 from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sql import run
-from cronjobs.engine.store.status_facts import UNDEALT
 
 _DEATH: Final = f"""SELECT j.id, {columns_shown("job_type", "error_type")},
       CAST(substr(j.last_error, 1, {ERROR_READ + 1}) AS text) AS error, j.finished_at FROM {JOBS} j"""

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, func, select
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.tables import audit
 from cronjobs.engine.store.dropping import LastTick, hosts_that_tick
-from cronjobs.engine.store.listing import last_ticks
 from cronjobs.engine.store.meta import MOVED, Meta, read_meta
 from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.errors import CronjobsError
 from cronjobs.model import duration_text, rough
 from cronjobs.text import one_line

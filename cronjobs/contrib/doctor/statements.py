@@ -9,15 +9,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, text
 
-from cronjobs.engine.probe.sql_text import TICKS
+from cronjobs.engine.probe.sql_text import ALERTS, TICKS
 from cronjobs.engine.store.meta import qualified
 from cronjobs.engine.store.sql import run
 
 TABLE_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+
+
 TICKS_LOOKED_AT: Final = 120
-
-
-# --- PostgreSQL -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,33 +113,6 @@ def rights_of(connection: Connection, role: str, relations: Collection[str]) -> 
     return found
 
 
-def roles_left_behind(connection: Connection, relations: Collection[str]) -> dict[str, list[str]]:
-    """Return the roles that may read the audit trail but not all *relations*, each with those it may not read.
-
-    "db grants" lets a role that may read the audit trail read every relation. So the relations that such a role may not
-    read were created by later migrations.
-    """
-    rows = connection.execute(
-        text(
-            """SELECT r.rolname, o.name FROM pg_class c CROSS JOIN aclexplode(c.relacl) a
-              JOIN pg_roles r ON r.oid = a.grantee CROSS JOIN unnest(CAST(:names AS text[]), CAST(:places AS text[])) AS
-              o(name, place)
-            WHERE c.oid = to_regclass(:audit) AND a.privilege_type = 'SELECT' AND a.grantee <> c.relowner
-              AND to_regclass(o.place) IS NOT NULL AND NOT has_table_privilege(r.oid, to_regclass(o.place), 'SELECT')
-            ORDER BY r.rolname, o.name"""
-        ),
-        {
-            "audit": qualified(connection, "cronjobs_audit"),
-            "names": list(relations),
-            "places": [qualified(connection, name) for name in relations],
-        },
-    )
-    found: dict[str, list[str]] = {}
-    for role, name in rows:
-        found.setdefault(role, []).append(name)
-    return found
-
-
 def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, bool]:
     """Return, for each existing role in *names*, whether the session's user is that role or belongs to it."""
     rows = connection.execute(
@@ -148,9 +120,6 @@ def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, 
         {"names": list(names)},
     )
     return {name: bool(mine) for name, mine in rows}
-
-
-# --- SQLite -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -168,18 +137,6 @@ def sqlite_file(connection: Connection) -> SqliteFile:
     return SqliteFile(*(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in asked))
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
-
-
-def migrated_by_an_app(connection: Connection) -> bool:
-    """Whether another program's alembic keeps its version in this database."""
-    if connection.dialect.name == "sqlite":
-        statement = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
-    else:
-        statement = "SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'p') AND relname = 'alembic_version'"
-    return bool(connection.exec_driver_sql(statement).scalar())
-
-
 def ticks_of_host(connection: Connection, host: str) -> Sequence[Row[Any]]:
     """Return the last ticks of *host*, newest first: started_at, finished_at, pid."""
     return run(
@@ -188,3 +145,9 @@ def ticks_of_host(connection: Connection, host: str) -> Sequence[Row[Any]]:
         host=host,
         most=TICKS_LOOKED_AT,
     ).all()
+
+
+def delivered(connection: Connection) -> frozenset[str]:
+    """Return the channels that have delivered a message."""
+    statement = f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.sent_at IS NOT NULL"
+    return frozenset(run(connection, statement).scalars())

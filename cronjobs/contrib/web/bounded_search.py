@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select, text, union_all
 
 from cronjobs import masking
+from cronjobs.desk.store.explaining import job_of_key
+from cronjobs.desk.store.listing import Filter, in_status, jobs_by_id
 from cronjobs.engine.database.tables import UNSETTLED_DEAD_SQL, audit, jobs
 from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.rules.error_groups import ERROR_READ
-from cronjobs.engine.store.explaining import job_of_key
-from cronjobs.engine.store.listing import Filter, in_status, jobs_by_id
 from cronjobs.engine.store.operating import TAKES
 from cronjobs.engine.store.shown_columns import shown
 from cronjobs.model import FINAL, Status

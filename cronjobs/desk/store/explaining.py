@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, select
 
+from cronjobs.desk.store.status_facts import TRIGGERS_READ
+from cronjobs.desk.store.tailing import JOB_PROGRESS
 from cronjobs.engine.database.tables import audit, occurrences, pauses, schedules, ticks
 from cronjobs.engine.probe.sql_text import (
     AUDIT,
@@ -32,8 +34,6 @@ from cronjobs.engine.store.released_keys import KEY_OWNER
 from cronjobs.engine.store.schedules import SCHEDULE_COLUMNS, StoredSchedule
 from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, group, run
-from cronjobs.engine.store.status_facts import TRIGGERS_READ
-from cronjobs.engine.store.tailing import JOB_PROGRESS
 
 TICKS_READ = 200
 LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun this long before a decision that it made

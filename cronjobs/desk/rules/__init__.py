@@ -1,0 +1,1 @@
+"""Decisions that several rooms of the desk share. Pure."""

@@ -1,0 +1,362 @@
+"""The statements of ``history``: attempts, deaths, occurrences, acts, ticks and what changed between them.
+
+A million finished jobs must not slow these commands down. So every statement uses an index. Some have a shape that
+makes the planner choose the index. A test checks the query plans on both databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Text,
+    and_,
+    literal_column,
+    select,
+)
+
+from cronjobs.desk.store.listing import STREAM_BATCH, Filter, in_status, without_index
+from cronjobs.desk.store.workload import RUN_SECONDS
+from cronjobs.engine.database.tables import audit, job_runs, jobs, occurrences, schedules
+from cronjobs.engine.probe.sql_text import (
+    JOB_RUNS,
+    JOB_TYPE_LISTS,
+    JOBS,
+    OCCURRENCES,
+    SCHEDULES,
+    TICKS,
+    shifted,
+)
+from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY
+from cronjobs.engine.store.shown_columns import LONGEST, beginning, columns_shown, fetched, shown
+from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
+from cronjobs.model import Status
+
+DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")  # outcomes without a run at the due time
+
+
+# If an occurrence's row now says "enqueued", its outcome at the due time may have been different. The row's reason says
+# which: a wrong clock ran the occurrence early, or a person's backfill ran it after it had been missed or skipped.
+_LATER_OR_EARLIER: Final = {"early": f"{RAN_EARLY}%"} | {
+    became: f"{BACKFILLED} %{BEFORE}{became}%" for became in ("missed", "skipped")
+}
+
+
+_AT_ITS_TIME: Final = (
+    "CASE "
+    + " ".join(
+        f"WHEN c.outcome = 'enqueued' AND c.reason LIKE '{text_}' THEN '{became}'"
+        for became, text_ in _LATER_OR_EARLIER.items()
+    )
+    + " ELSE c.outcome END"
+)
+
+
+_WHEN: Final = {"attempt": "r.finished_at", "death": "j.finished_at", "occurrence": "c.last_for"}
+
+
+_WHO: Final = f"""CAST(substr(j.schedule, 1, {LONGEST}) AS text) AS schedule,
+            CASE WHEN j.schedule IS NULL THEN CAST(substr(j.job_type, 1, {LONGEST}) AS text) END AS job_type"""
+
+
+# Leave out tracebacks and outputs: one night's can add up to hundreds of megabytes. "jobs show" prints them.
+_BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]
+
+
+def attempts_since(
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    names: Collection[str] | None = None,
+    job_type: str | None = None,
+    outcomes: Collection[str] | None = None,
+    until: datetime | None = None,
+) -> Sequence[Row[Any]]:
+    """Return the newest *limit* attempts that ended from *since* on and before *until*, newest first."""
+    query: Select[Any] = (
+        select(*shown(connection, [*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for]))
+        .join(jobs, jobs.c.id == job_runs.c.job_id)
+        .where(job_runs.c.finished_at >= since)
+        .order_by(job_runs.c.finished_at.desc(), job_runs.c.job_id.desc(), job_runs.c.attempt.desc())
+        .limit(limit)
+    )
+    query = query.where(*without_index(Filter(job_type=job_type)), *_of_schedule(names))
+    if outcomes is not None:
+        query = query.where(job_runs.c.outcome.in_(list(outcomes)))
+    return connection.execute(_before(query, job_runs.c.finished_at, until)).all()
+
+
+def _of_schedule(names: Collection[str] | None) -> list[ColumnElement[bool]]:
+    """Return the condition for jobs of the schedule that has had these *names*.
+
+    An ended job keeps the name that its schedule had then.
+    """
+    return [] if names is None else [jobs.c.schedule.in_(list(names))]
+
+
+def _before(query: Select[Any], column: Column[Any], until: datetime | None) -> Select[Any]:
+    return query if until is None else query.where(column < until)
+
+
+def deaths_since(
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    names: Collection[str] | None = None,
+    job_type: str | None = None,
+    until: datetime | None = None,
+) -> Sequence[Row[Any]]:
+    """Return the newest *limit* jobs that died from *since* on and before *until* and are still dead, newest first."""
+    dismissed = and_(jobs.c.dismissed_at.is_not(None), jobs.c.dismissed_at >= jobs.c.finished_at)
+    columns = (jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for, jobs.c.finished_at, jobs.c.error_type)
+    query: Select[Any] = (
+        select(
+            jobs.c.id.label("job_id"),
+            *shown(connection, columns),
+            beginning(jobs.c.last_error).label("error"),
+            dismissed.label("dismissed"),
+        )
+        .where(*in_status(Status.DEAD, since), *without_index(Filter(job_type=job_type)), *_of_schedule(names))
+        .order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
+        .limit(limit)
+    )
+    return connection.execute(_before(query, jobs.c.finished_at, until)).all()
+
+
+def not_run_since(
+    connection: Connection,
+    since: datetime,
+    limit: int,
+    *,
+    schedule_ids: Collection[int] | None = None,
+    outcomes: Collection[str] = DID_NOT_RUN,
+    until: datetime | None = None,
+) -> Sequence[Row[Any]]:
+    """Return the newest *limit* ledger rows of occurrences that did not run at their time, newest first.
+
+    Only rows with these *outcomes* are returned. ``outcome`` is the row's own outcome, or "early", or the outcome that
+    the row had before a backfill ran the occurrence.
+    """
+    rows = occurrences.alias("c")
+    at_its_time: ColumnElement[str] = literal_column(_AT_ITS_TIME, Text)
+    others = [each for each in rows.c if each.name != "outcome"]
+    query = (
+        select(*others, at_its_time.label("outcome"), schedules.c.name.label("schedule"))
+        .join(schedules, schedules.c.id == rows.c.schedule_id)
+        .where(rows.c.last_for >= since, at_its_time.in_(list(outcomes)))
+        .order_by(rows.c.last_for.desc(), rows.c.schedule_id.desc())
+        .limit(limit)
+    )
+    if schedule_ids is not None:
+        query = query.where(rows.c.schedule_id.in_(list(schedule_ids)))
+    return connection.execute(_before(query, rows.c.last_for, until)).all()
+
+
+def newest_begin(connection: Connection, kind: str, most: int, since: datetime, until: datetime | None) -> datetime:
+    """Return *since*, or the instant of the *most*-th newest row of this *kind* if there are more rows.
+
+    *kind* is "attempt" or "occurrence".
+    """
+    column = {"attempt": job_runs.c.finished_at, "occurrence": occurrences.c.last_for}[kind]
+    query = select(column).where(column >= since).order_by(column.desc()).limit(2).offset(most - 1)
+    found = connection.execute(_before(query, column, until)).scalars().all()
+    return found[0] if len(found) == 2 else since
+
+
+def tallies(
+    connection: Connection,
+    since: Mapping[str, datetime],
+    most: int,
+    *,
+    names: Collection[str] | None = None,
+    job_type: str | None = None,
+    schedule_ids: Collection[int] | None = None,
+    outcome: str | None = None,
+    until: datetime | None = None,
+) -> Sequence[Row[Any]]:
+    """Count attempts, deaths and occurrences without a run, by outcome, and by schedule or else job type.
+
+    *since* has one instant for each kind: attempt, death, occurrence. For each outcome, the *most* largest groups are
+    returned; ``in_all`` is the sum of all groups. ``job_id`` and ``reason`` are None if a group has several. The
+    database does the counting, so a million rows stay there.
+    """
+    before = {kind: "" if until is None else f" AND {column} < :until" for kind, column in _WHEN.items()}
+    of_job = f"""(:any_name OR j.schedule {AMONG_NAMES})
+        AND (CAST(:job_type AS text) IS NULL OR j.job_type = CAST(:job_type AS text))"""
+    rows = run(
+        connection,
+        f"""
+        WITH each AS (
+          SELECT {_WHO}, r.outcome, 1 AS number, r.started_at AS first_at, r.started_at AS last_at,
+            {RUN_SECONDS} AS seconds, r.job_id, NULL AS reason
+          FROM {JOB_RUNS} r JOIN {JOBS} j ON j.id = r.job_id
+          WHERE r.finished_at >= :attempts_since{before["attempt"]} AND {of_job}
+          UNION ALL
+          SELECT {_WHO}, 'dead', 1, j.finished_at, j.finished_at, NULL, j.id, NULL FROM {JOBS} j
+          WHERE j.status = 'dead' AND j.finished_at IS NOT NULL AND j.finished_at >= :deaths_since{before["death"]}
+            AND {of_job}
+          UNION ALL
+          SELECT s.name, NULL, {_AT_ITS_TIME}, c.count, c.first_for, c.last_for, NULL, c.job_id, c.reason
+          FROM {OCCURRENCES} c JOIN {SCHEDULES} s ON s.id = c.schedule_id
+          WHERE {_AT_ITS_TIME} IN {DID_NOT_RUN} AND c.last_for >= :occurrences_since{before["occurrence"]}
+            AND (:any_schedule OR s.id {AMONG_IDS})),
+        sums AS (
+          SELECT schedule, job_type, outcome, CAST(sum(number) AS bigint) AS number, min(first_at) AS first_at,
+            max(last_at) AS last_at, sum(seconds) / sum(number) AS seconds, max(seconds) AS longest,
+            CASE WHEN min(job_id) = max(job_id) THEN min(job_id) END AS job_id,
+            CASE WHEN min(reason) = max(reason) THEN min(reason) END AS reason
+          FROM each WHERE CAST(:outcome AS text) IS NULL OR outcome = CAST(:outcome AS text)
+          GROUP BY schedule, job_type, outcome)
+        SELECT * FROM (
+          SELECT sums.*, CAST(sum(number) OVER (PARTITION BY outcome) AS bigint) AS in_all,
+            row_number() OVER (PARTITION BY outcome ORDER BY number DESC, schedule, job_type) AS place
+          FROM sums) placed
+        WHERE place <= :most ORDER BY first_at, schedule, job_type, outcome""",
+        **{f"{kind}s_since": at for kind, at in since.items()},
+        **({} if until is None else {"until": until}),
+        any_name=names is None,
+        names=list(names or ()),
+        job_type=job_type,
+        any_schedule=schedule_ids is None,
+        ids=list(schedule_ids or ()),
+        outcome=outcome,
+        most=most,
+    )
+    return rows.all()
+
+
+def acts(
+    connection: Connection,
+    actions: Collection[str],
+    since: datetime | None,
+    limit: int,
+    until: datetime | None = None,
+) -> Sequence[Row[Any]]:
+    """Return the newest *limit* audit entries with these *actions* from *since* on and before *until*, oldest first."""
+
+    def query(with_json: bool) -> Select[Any]:
+        found = select(*shown(connection, audit.c, with_json=with_json)).where(audit.c.action.in_(list(actions)))
+        found = _before(found if since is None else found.where(audit.c.at >= since), audit.c.at, until)
+        return found.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(limit)
+
+    return fetched(connection, query)[::-1]
+
+
+def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[str, str | None]]:
+    """Return the job type and the schedule of each of these jobs that still exists, by id."""
+    found: dict[int, tuple[str, str | None]] = {}
+    statement = f"SELECT j.id, {columns_shown('job_type', 'schedule')} FROM {JOBS} j WHERE j.id {AMONG_IDS}"
+    for first in range(0, len(ids), STREAM_BATCH):
+        batch = ids[first : first + STREAM_BATCH]
+        found |= {row.id: (row.job_type, row.schedule) for row in run(connection, statement, ids=batch)}
+    return found
+
+
+def spans_at_work(
+    connection: Connection, ids: Sequence[int], since: datetime
+) -> dict[int, list[tuple[datetime, datetime | None]]]:
+    """Return from when to when these jobs were running, by id, if they still were at *since*. None: still running."""
+    found: dict[int, list[tuple[datetime, datetime | None]]] = {}
+    statement = f"""
+        SELECT r.job_id, r.started_at, r.finished_at FROM {JOB_RUNS} r
+        WHERE r.job_id {AMONG_IDS} AND r.finished_at >= :since
+        UNION ALL
+        SELECT j.id AS job_id, j.started_at, j.finished_at FROM {JOBS} j
+        WHERE j.id {AMONG_IDS} AND j.status = 'running' AND j.started_at IS NOT NULL"""
+    for first in range(0, len(ids), STREAM_BATCH):
+        for row in run(connection, statement, ids=ids[first : first + STREAM_BATCH], since=since):
+            found.setdefault(row.job_id, []).append((row.started_at, row.finished_at))
+    return found
+
+
+def code_changes(connection: Connection, since: datetime, until: datetime | None, limit: int) -> Sequence[Row[Any]]:
+    """Return the newest *limit* ticks whose version or job types differ from those of their host's previous tick.
+
+    Only ticks that loaded handlers are compared. ``names`` and ``old_names`` are the job types.
+    """
+    before = "" if until is None else " AND t.started_at < :until"
+    return run(
+        connection,
+        f"""
+        SELECT pair.host, pair.started_at, pair.version, pair.old_version, n.names, o.names AS old_names
+        FROM (
+          SELECT t.host, t.started_at, t.version, t.job_types, lag(t.version) OVER mine AS old_version,
+            lag(t.job_types) OVER mine AS old_types
+          FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at >= :since{before}
+          WINDOW mine AS (PARTITION BY t.host ORDER BY t.started_at, t.id)) pair
+        LEFT JOIN {JOB_TYPE_LISTS} n ON n.hash = pair.job_types LEFT JOIN {JOB_TYPE_LISTS} o ON o.hash = pair.old_types
+        WHERE pair.version <> pair.old_version OR pair.job_types <> pair.old_types
+        ORDER BY pair.started_at DESC LIMIT :limit""",
+        since=since,
+        **({} if until is None else {"until": until}),
+        limit=limit,
+    ).all()
+
+
+def clocks_set_back(connection: Connection, since: datetime, by: timedelta) -> Sequence[Row[Any]]:
+    """Return the pairs of ticks between which the clock was set back by more than *by*.
+
+    The first tick of each pair began after *since*. ``finished_at`` is the start of the last tick whose clock was
+    ahead, and ``started_at`` that of the next tick. The next tick's end is compared, because a tick that was frozen was
+    written long after it began.
+    """
+    return run(
+        connection,
+        f"""
+        SELECT ahead_at AS finished_at, n.started_at FROM (
+          SELECT t.started_at AS ahead_at, (SELECT a.id FROM {TICKS} a
+            WHERE a.id > t.id AND a.finished_at IS NOT NULL ORDER BY a.id LIMIT 1) AS next_id
+          FROM {TICKS} t WHERE t.started_at >= :since) AS pairs JOIN {TICKS} n ON n.id = next_id
+        WHERE n.finished_at < {shifted("ahead_at", "-:by_s")} ORDER BY ahead_at""",
+        since=since,
+        by_s=by.total_seconds(),
+    ).all()
+
+
+def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequence[Row[Any]]:
+    """Return the gaps longer than *gap* from the end of all earlier ticks to the start of the next tick.
+
+    ``host`` and ``did`` are the next tick's.
+
+    The search begins with the tick before *since*. The caller adds the gap from the last tick to now. There is no gap
+    if a tick whose clock was ahead ran meanwhile. That tick's id lies between the ids of the ticks before and after,
+    although its time does not.
+    """
+    return run(
+        connection,
+        f"""
+        SELECT quiet_from AS started_at, next_at AS finished_at, host, did FROM (
+          SELECT t.started_at AS next_at, t.host, t.did, t.id AS next_id,
+            lag(t.id) OVER (ORDER BY t.started_at, t.id) AS last_id,
+            max(coalesce(t.finished_at, t.started_at)) OVER (
+              ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
+          FROM {TICKS} t WHERE t.started_at >= coalesce(
+            (SELECT max(b.started_at) FROM {TICKS} b WHERE b.started_at <= :since), :since)) AS pairs
+        WHERE quiet_from < {shifted("next_at", "-:gap_s")} AND NOT EXISTS (SELECT 1 FROM {TICKS} a
+          WHERE a.id > last_id AND a.id < next_id AND a.started_at > {shifted("next_at", ":gap_s")})
+        ORDER BY next_at""",
+        since=since,
+        gap_s=gap.total_seconds(),
+    ).all()
+
+
+def ticks_without_end(connection: Connection, since: datetime, until: datetime, limit: int) -> Sequence[Row[Any]]:
+    """Return the newest *limit* ticks that began from *since* to *until* and never recorded their end."""
+    return run(
+        connection,
+        f"""SELECT t.host, t.started_at FROM {TICKS} t
+           WHERE t.started_at >= :since AND t.started_at < :until AND t.finished_at IS NULL
+           ORDER BY t.started_at DESC LIMIT :limit""",
+        since=since,
+        until=until,
+        limit=limit,
+    ).all()
