@@ -34,7 +34,6 @@ from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, INSTANT_TYPE, JSON
 
 LEASE: Final = timedelta(minutes=2)  # how long one process may take to send a message
 
-
 LOOKING_S: Final = 30.0  # a look that takes longer than this may be repeated by another process
 
 
@@ -288,7 +287,6 @@ def died_or_failed(connection: Connection, of: str, within: timedelta, job_type:
 
 
 _OF_TYPE: Final = "(CAST(:job_type AS text) IS NULL OR j.job_type = CAST(:job_type AS text))"
-
 
 _SOME_AGO: Final = after_now(":ago_s")
 

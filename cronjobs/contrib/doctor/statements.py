@@ -15,7 +15,6 @@ from cronjobs.engine.store.sql import run
 
 TABLE_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
-
 TICKS_LOOKED_AT: Final = 120
 
 

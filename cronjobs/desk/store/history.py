@@ -10,30 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    Text,
-    and_,
-    literal_column,
-    select,
-)
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, and_, literal_column, select
 
 from cronjobs.desk.store.listing import STREAM_BATCH, Filter, in_status, without_index
 from cronjobs.desk.store.workload import RUN_SECONDS
 from cronjobs.engine.database.tables import audit, job_runs, jobs, occurrences, schedules
-from cronjobs.engine.probe.sql_text import (
-    JOB_RUNS,
-    JOB_TYPE_LISTS,
-    JOBS,
-    OCCURRENCES,
-    SCHEDULES,
-    TICKS,
-    shifted,
-)
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOB_TYPE_LISTS, JOBS, OCCURRENCES, SCHEDULES, TICKS, shifted
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY
 from cronjobs.engine.store.shown_columns import LONGEST, beginning, columns_shown, fetched, shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
@@ -41,13 +23,11 @@ from cronjobs.model import Status
 
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")  # outcomes without a run at the due time
 
-
 # If an occurrence's row now says "enqueued", its outcome at the due time may have been different. The row's reason says
 # which: a wrong clock ran the occurrence early, or a person's backfill ran it after it had been missed or skipped.
 _LATER_OR_EARLIER: Final = {"early": f"{RAN_EARLY}%"} | {
     became: f"{BACKFILLED} %{BEFORE}{became}%" for became in ("missed", "skipped")
 }
-
 
 _AT_ITS_TIME: Final = (
     "CASE "
@@ -58,13 +38,10 @@ _AT_ITS_TIME: Final = (
     + " ELSE c.outcome END"
 )
 
-
 _WHEN: Final = {"attempt": "r.finished_at", "death": "j.finished_at", "occurrence": "c.last_for"}
-
 
 _WHO: Final = f"""CAST(substr(j.schedule, 1, {LONGEST}) AS text) AS schedule,
             CASE WHEN j.schedule IS NULL THEN CAST(substr(j.job_type, 1, {LONGEST}) AS text) END AS job_type"""
-
 
 # Leave out tracebacks and outputs: one night's can add up to hundreds of megabytes. "jobs show" prints them.
 _BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]

@@ -33,9 +33,7 @@ from sqlalchemy import (
 
 from cronjobs.engine.database.tables import UNSETTLED_DEAD_SQL, job_runs, jobs, occurrences, schedules
 from cronjobs.engine.probe.idle_conditions import WAITING
-from cronjobs.engine.probe.sql_text import (
-    JOB_RUNS,
-)
+from cronjobs.engine.probe.sql_text import JOB_RUNS
 from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.rules.error_groups import ERROR_READ
 from cronjobs.engine.store.shown_columns import fetched, shown

@@ -10,20 +10,10 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import (
-    Connection,
-    Row,
-)
+from sqlalchemy import Connection, Row
 
 from cronjobs.engine.probe.idle_conditions import IS_EXEC, WAITING
-from cronjobs.engine.probe.sql_text import (
-    JOB_RUNS,
-    JOBS,
-    NOW,
-    QUEUES,
-    after_now,
-    either,
-)
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW, QUEUES, after_now, either
 from cronjobs.engine.store.claims import PLAIN, TIMED
 from cronjobs.engine.store.shown_columns import LONGEST
 from cronjobs.engine.store.sql import AMONG_NAMES, run
@@ -42,23 +32,15 @@ def _due(waiting: str) -> str:
 # For a condition without an index: without the subquery, PostgreSQL would compute the time for each row.
 _NOW_ONCE: Final = either(postgresql=f"(SELECT {NOW})", sqlite=NOW)
 
-
 _DUE_BY_TYPE: Final = _due(PLAIN)
-
-
 _DUE_BY_TYPE_TIMED: Final = _due(TIMED)
-
 
 RUN_SECONDS: Final = either(
     postgresql="extract(epoch FROM r.finished_at - r.started_at)", sqlite="(r.finished_at - r.started_at) / 1e6"
 )
 
-
 MOST_QUEUES: Final = 1000  # most queues listed one by one; the rest are summed up
-
-
 MOST_GROUPS: Final = 1000  # groups of due jobs to read, by queue and type
-
 
 # Any enqueuer can invent queues and types, so no command lists all of them. The rest are summed up.
 _BY_QUEUE: Final = f"""
@@ -128,7 +110,6 @@ _DUE_GROUPS: Final = f"""
     CAST(coalesce(sum(due) FILTER (WHERE known = 0) OVER (), 0) AS bigint) AS unknown_due,
     (SELECT count(DISTINCT u.job_type) FROM each u WHERE u.known = 0) AS unknown_types
   FROM each ORDER BY known DESC, run_at, queue, job_type LIMIT :limit"""
-
 
 OLDEST_READ: Final = 100
 

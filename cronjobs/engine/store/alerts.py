@@ -11,12 +11,7 @@ from typing import Final
 from sqlalchemy import Connection, delete, select
 
 from cronjobs.engine.database.tables import alerts, findings
-from cronjobs.engine.probe.sql_text import (
-    FINDINGS,
-    META,
-    NOW,
-    either,
-)
+from cronjobs.engine.probe.sql_text import FINDINGS, META, NOW, either
 from cronjobs.engine.store.sql import run
 
 SKIP_LOCKED: Final = either(postgresql="FOR NO KEY UPDATE SKIP LOCKED", sqlite="")

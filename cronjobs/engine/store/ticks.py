@@ -281,7 +281,6 @@ def carried_since(connection: Connection, fingerprint: str, since: datetime) -> 
 
 HOSTS_AT_MOST: Final = 200  # hosts to read; in containers every tick may have a host name of its own
 
-
 # Do not write "l.host = h.name" here: for a host that stopped ticking PostgreSQL would read back through all later
 # ticks.
 _LAST_OF_HOST: Final = f"(SELECT l.id FROM {TICKS} l WHERE l.host <= h.name ORDER BY l.host DESC, l.id DESC LIMIT 1)"
