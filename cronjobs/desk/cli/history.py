@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -53,7 +53,7 @@ from cronjobs.desk.insight.shortened_history import (
     totals,
     when,
 )
-from cronjobs.desk.insight.watched import last_sign, late_after, quiet_after
+from cronjobs.desk.insight.watched import FORGOTTEN, STEADY_TICKS, last_sign, late_after, quiet_after, silent_hosts
 from cronjobs.desk.rules import pausing
 from cronjobs.desk.store import explaining
 from cronjobs.desk.store import history as store
@@ -71,10 +71,12 @@ COUNTED_AT_MOST: Final = 1_000_000
 TALLIES_AT_MOST: Final = 1_000  # count at most this many schedules and job types for each outcome
 INDENT: Final = 26  # columns before the text: time of day and outcome
 SECOND: Final = timedelta(seconds=1)
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _WORDS: Final = {"pause": "paused", "deploy": "deployed", "early": "ran early"} | ACTS
 _PLURALS: Final = {
     "no tick": ("time without ticks", "times without ticks"),
     "no end": ("tick without an end", "ticks without an end"),
+    "not fired": ("time in which no tick fired schedules", "times in which no tick fired schedules"),
     "clock": ("clock set back", "clocks set back"),
     "early": ("ran early", "ran early"),
     "pause": ("pause", "pauses"),
@@ -171,16 +173,17 @@ def history(
     The first line counts everything. Next comes what went wrong, one line each: jobs that died; attempts that failed,
     timed out, were lost, interrupted or cancelled; occurrences that were missed, or that a wrong clock ran early.
     Without --outcome, also who cancelled jobs or asked them to stop, retried, dismissed, released or rescheduled them,
-    and who triggered or backfilled a schedule. Without --outcome and --type, also times without ticks, ticks that never
-    recorded their end, clocks that were set back, pauses, and deploys: a file was applied, or a host ran other code. If
-    there are more entries than --limit, those with the same error share a line. Then come the counts, by schedule and
-    job type, of what succeeded, was snoozed, skipped or coalesced. Entries that are left out are counted on stderr.
-    "cronjobs jobs show ID" prints whole errors, tracebacks and outputs.
+    and who triggered or backfilled a schedule. Without --outcome and --type, also times without ticks of all hosts or
+    of one, times in which no tick fired schedules, ticks that never recorded their end, clocks that were set back,
+    pauses, and deploys: a file was applied, or a host ran other code. If there are more entries than --limit, those
+    with the same error share a line. Then come the counts, by schedule and job type, of what succeeded, was snoozed,
+    skipped or coalesced. Entries that are left out are counted on stderr. "cronjobs jobs show ID" prints whole errors,
+    tracebacks and outputs.
 
-    --json prints an object for each entry, with its kind: attempt, death, occurrence, gap, tick, clock, pause, deploy
-    or act. The first three have the columns of their tables; an occurrence's outcome is what became of it at its time.
-    A gap's reason says why ticks did not start, if a later tick recorded why. If there are more than --limit, what went
-    wrong is printed first, then the newest of the others.
+    --json prints an object for each entry, with its kind: attempt, death, occurrence, gap, schedules_off, tick, clock,
+    pause, deploy or act. The first three have the columns of their tables; an occurrence's outcome is what became of it
+    at its time. A gap's host is null if no host ticked; its reason says why ticks did not start, if a later tick
+    recorded why. If there are more than --limit, what went wrong is printed first, then the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -199,6 +202,7 @@ def history(
         tallies = _tallies(connection, asked, begins)
         if job_type is None and outcome is None:
             entries += _gaps(connection, asked, settings.run.every, times.now)
+            entries += _schedules_off(connection, asked, settings.run.every)
             entries += _without_end(connection, asked, settings.run.every, times.now)
             entries += _clocks(connection, asked)
             entries += _acts(connection, asked, times.now)
@@ -279,19 +283,39 @@ def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetim
 
 
 def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
+    """Return the times without ticks: of all hosts together, and of one host while others ticked."""
     limit = quiet_after(every)
-    gaps = [_gap(connection, row, limit) for row in store.tick_gaps(connection, asked.begin, limit)]
+    gaps = [_gap(connection, row, limit, None) for row in store.tick_gaps(connection, asked.begin, limit)]
+    read_from = max(asked.begin, _FIRST + FORGOTTEN) - FORGOTTEN
+    rows = store.host_gaps(connection, asked.begin, read_from, limit, STEADY_TICKS)
+    gaps += [_gap(connection, row, limit, row.host) for row in rows]
     gaps = [gap for gap in gaps if gap["finished_at"] <= now]  # a later end comes from a tick whose clock was wrong
-    last = last_sign([columns_of(row) for row in ticks.last_ticks(connection)])
+    still: dict[str, Any] = {"kind": "gap", "finished_at": None, "reason": None}
+    newest = [columns_of(row) for row in ticks.last_ticks(connection)]
+    last = last_sign(newest)
     if last is not None and now - last > limit:
-        gaps.append({"kind": "gap", "started_at": last, "finished_at": None, "reason": None})
+        gaps.append(still | {"started_at": last, "host": None})
+    elif last is not None:
+        silent = silent_hosts(connection, newest, now, every)
+        gaps += [still | {"started_at": at, "host": host} for host, at in silent.items()]
     return [gap for gap in gaps if asked.end is None or gap["started_at"] < asked.end]
 
 
-def _gap(connection: Connection, row: Any, limit: timedelta) -> dict[str, Any]:
+def _gap(connection: Connection, row: Any, limit: timedelta, host: str | None) -> dict[str, Any]:
     causes = kept_before(connection, row.host, row.finished_at, row.did, limit)
     why = did_not_start(f"host {safe(row.host, 80)}", causes) if causes else None
-    return {"kind": "gap", "started_at": row.started_at, "finished_at": row.finished_at, "reason": why}
+    return {"kind": "gap", "started_at": row.started_at, "finished_at": row.finished_at, "reason": why, "host": host}
+
+
+def _schedules_off(connection: Connection, asked: _Asked, every: timedelta) -> list[dict[str, Any]]:
+    if not ticks.any_schedule(connection):
+        return []
+    rows = store.schedules_off(connection, asked.begin, quiet_after(every))
+    return [
+        {"kind": "schedules_off", "started_at": row.started_at, "finished_at": row.finished_at}
+        for row in rows
+        if asked.end is None or row.started_at < asked.end
+    ]
 
 
 def _without_end(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
@@ -443,7 +467,7 @@ def _tally_lines(tallies: Sequence[Tally], times: Times) -> list[str]:
 def _in_columns(clock: str, word: str, text: str) -> list[str]:
     head, *rest = wrapped(text, max(30, _room() - INDENT))
     shown = _WORDS.get(word, word)
-    colour = "red" if word == "no tick" else COLOURS.get(shown)
+    colour = "red" if word in ("no tick", "not fired") else COLOURS.get(shown)
     painted = coloured(f"{shown.replace('_', ' '):<11}", colour)
     return [f"{clock:<11}  {painted}  {head}", *(" " * INDENT + line for line in rest)]
 
@@ -528,9 +552,14 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             what = "other code on" if entry["file"] is None else f"file {safe(str(entry['file'])[:12])} applied by"
             host = safe(entry["host"], 40) or "an unknown host"
             return f"{what} {host}" + (f" ({safe(changes, 200)})" if changes else "")
+        case "schedules_off":
+            until = times.clock(entry["finished_at"])
+            return f"no tick fired schedules until {until}: CRONJOBS_SCHEDULES was off on every host that ticked"
         case _:
-            began = times.clock(entry["started_at"])
+            began, host = times.clock(entry["started_at"]), entry["host"]
+            of = f"of host {safe(host, 40)} " if host is not None else ""
+            but = ", while other hosts ticked" if host is not None else ""
             if entry["finished_at"] is None:
-                return f"reached the database since {began}"
+                return f"{of}reached the database since {began}{but}"
             why = f": {safe(entry['reason'], 400)}" if entry["reason"] else ""
-            return f"reached the database between {began} and {times.clock(entry['finished_at'])}{why}"
+            return f"{of}reached the database between {began} and {times.clock(entry['finished_at'])}{but}{why}"

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.engine.rules.occurrences import BACKFILLED
 
-# An entry of the history. Its "kind" is attempt, death, occurrence, gap, tick, clock, pause, deploy or act.
+# An entry of the history. Its "kind": attempt, death, occurrence, gap, schedules_off, tick, clock, pause, deploy or act
 Entry = Mapping[str, Any]
 Tally = Mapping[str, Any]  # a row of history.tallies: how often a schedule or job type had an outcome
 
@@ -32,6 +32,7 @@ ONE_ACT: Final = timedelta(minutes=10)  # the longest time between one actor's a
 BROKE: Final = (
     "dead",
     "no tick",
+    "not fired",
     "no end",
     "clock",
     "missed",
@@ -71,7 +72,7 @@ def when(entry: Entry) -> datetime:
 def outcome_of(entry: Entry) -> str:
     """Return text such as "succeeded", "dead", "missed", "no tick", "pause" or "cancel"."""
     act = ASKED if entry.get("asked_to_stop") else entry.get("action")
-    words = {"death": "dead", "gap": "no tick", "tick": "no end", "act": act}
+    words = {"death": "dead", "gap": "no tick", "schedules_off": "not fired", "tick": "no end", "act": act}
     word: str = words.get(entry["kind"]) or entry.get("outcome") or entry["kind"]
     return word
 
@@ -86,7 +87,7 @@ def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
     """Count entries by outcome. The counts of attempts, deaths and occurrences come from *tallies*."""
     found = Counter[str]()
     for entry in entries:
-        if entry["kind"] in ("gap", "tick", "clock", "pause", "deploy", "act"):
+        if entry["kind"] in ("gap", "schedules_off", "tick", "clock", "pause", "deploy", "act"):
             found[outcome_of(entry)] += number_of(entry)
     for tally in tallies:
         found[tally["outcome"]] = tally["in_all"]
@@ -212,7 +213,8 @@ def _alike(entries: Iterable[Entry]) -> list[list[Entry]]:
     """Group *entries* of one outcome by schedule (or job type) and by error. Each group is oldest first."""
     groups: dict[Hashable, list[Entry]] = {}
     for entry in sorted(entries, key=when):
-        what = entry.get("schedule") or entry.get("job_type") or entry.get("name")
+        of_host = entry.get("host") if entry["kind"] == "gap" else None
+        what = entry.get("schedule") or entry.get("job_type") or entry.get("name") or of_host
         of_act = f"{entry['by']}: {entry['why'] or ''}" if entry["kind"] == "act" else ""
         error = normalised(str(entry.get("error") or entry.get("reason") or of_act))
         groups.setdefault((what, entry.get("error_type"), error), []).append(entry)

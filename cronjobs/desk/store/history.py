@@ -326,6 +326,50 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
     ).all()
 
 
+def host_gaps(
+    connection: Connection, since: datetime, read_from: datetime, gap: timedelta, steady: int
+) -> Sequence[Row[Any]]:
+    """Return the gaps longer than *gap* between the ticks of one host while others ticked, if they ended after *since*.
+
+    Ticks from *read_from* on are read. Hosts with fewer than *steady* of these ticks are left out.
+    """
+    host = "t.host || ''"  # no column, so that SQLite reads by time and not the whole index by host
+    return run(
+        connection,
+        f"""
+        SELECT host, quiet_from AS started_at, next_at AS finished_at, did FROM (
+          SELECT t.host, t.did, t.started_at AS next_at, count(*) OVER (PARTITION BY {host}) AS ticks,
+            max(coalesce(t.finished_at, t.started_at)) OVER (PARTITION BY {host}
+              ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
+          FROM {TICKS} t WHERE t.started_at >= :read_from) AS pairs
+        WHERE ticks >= :steady AND next_at >= :since AND quiet_from < {shifted("next_at", "-:gap_s")}
+          AND EXISTS (SELECT 1 FROM {TICKS} o WHERE o.host <> pairs.host
+            AND o.started_at > {shifted("quiet_from", ":half_s")} AND o.started_at < {shifted("next_at", "-:half_s")})
+        ORDER BY next_at, host""",
+        since=since,
+        read_from=read_from,
+        steady=steady,
+        gap_s=gap.total_seconds(),
+        half_s=gap.total_seconds() / 2,
+    ).all()
+
+
+def schedules_off(connection: Connection, since: datetime, longer: timedelta) -> Sequence[Row[Any]]:
+    """Return the times in which ticks ran but none had schedules switched on, if they took *longer* than that."""
+    return run(
+        connection,
+        f"""
+        SELECT began_at AS started_at, ended_at AS finished_at FROM (
+          SELECT min(started_at) AS began_at, max(started_at) AS ended_at FROM (
+            SELECT t.started_at, t.schedules_on, sum(t.schedules_on) OVER (ORDER BY t.started_at, t.id) AS on_before
+            FROM {TICKS} t WHERE t.started_at >= :since AND t.schedules_on IS NOT NULL) AS each
+          WHERE schedules_on = 0 GROUP BY on_before) AS spans
+        WHERE ended_at > {shifted("began_at", ":longer_s")} ORDER BY began_at""",
+        since=since,
+        longer_s=longer.total_seconds(),
+    ).all()
+
+
 def ticks_without_end(connection: Connection, since: datetime, until: datetime, limit: int) -> Sequence[Row[Any]]:
     """Return the newest *limit* ticks that began from *since* to *until* and never recorded their end."""
     return run(

@@ -163,6 +163,7 @@ def test_history_json_is_one_array_with_a_kind(cronjobs: Cronjobs, rows: Rows) -
     gap, coalesced, failed, *_ = cronjobs("history", "--json").json
     assert gap == {
         "kind": "gap",
+        "host": None,
         "reason": None,
         "started_at": "2026-06-30T23:58:00.310000+00:00",
         "finished_at": "2026-07-01T00:31:01+00:00",
@@ -208,6 +209,49 @@ def test_a_long_tick_is_no_gap_and_hosts_fill_in_for_each_other(cronjobs: Cronjo
     rows.tick("web2", ago(minutes=1))
     answer = cronjobs("history")
     assert answer.out == "nothing happened since 2026-06-30 14:03:07 Europe/Berlin\n"
+
+
+def steadily(rows: Rows, host: str, *silent: range, **values: Any) -> None:
+    """Ticks of *host* a minute apart from 60 minutes ago to now, but for the minutes in *silent*."""
+    for minute in range(60, -1, -1):
+        if not any(minute in each for each in silent):
+            rows.tick(host, ago(minutes=minute), **values)
+
+
+def test_a_host_that_was_silent_while_others_ticked_is_in_the_history(cronjobs: Cronjobs, rows: Rows) -> None:
+    rows.tick("once", ago(minutes=50))
+    steadily(rows, "web2", range(20, 50), range(6))
+    steadily(rows, "web1", range(40, 46))
+    gaps = [entry for entry in cronjobs("history", "--json").json if entry["kind"] == "gap"]
+    assert [(each["host"], each["finished_at"] is None) for each in gaps] == [
+        ("web2", False),
+        (None, False),  # from 46 to 39 minutes ago nobody ticked
+        ("web2", True),
+    ]
+    said = " ".join(cronjobs("history").out.split())
+    assert "no tick of host web2 reached the database between 13:13:07 and 13:44:07, while other hosts ticked" in said
+    assert "no tick of host web2 reached the database since 13:57:07, while other hosts ticked" in said
+
+
+def test_hosts_that_stop_together_have_one_gap(cronjobs: Cronjobs, rows: Rows) -> None:
+    steadily(rows, "web1", range(10, 30))
+    steadily(rows, "web2", range(10, 30))
+    gaps = [entry["host"] for entry in cronjobs("history", "--json").json if entry["kind"] == "gap"]
+    assert gaps == [None]
+
+
+@pytest.mark.parametrize("schedules", [0, 1])
+def test_a_night_in_which_no_tick_fired_schedules_is_in_the_history(
+    cronjobs: Cronjobs, rows: Rows, schedules: int
+) -> None:
+    if schedules:
+        rows.schedule("nightly")
+    steadily(rows, "web1", range(30), schedules_on=1)
+    steadily(rows, "web1", range(30, 61), range(10), schedules_on=0)
+    steadily(rows, "web1", range(10, 61), schedules_on=1)
+    said = " ".join(cronjobs("history").out.split())
+    off = "not fired no tick fired schedules until 13:53:07: CRONJOBS_SCHEDULES was off on every host that ticked"
+    assert (f"13:34:07 {off}" in said) is bool(schedules)
 
 
 def test_a_name_that_no_schedule_has_is_said_so_and_not_taken_for_a_quiet_night(cronjobs: Cronjobs, rows: Rows) -> None:
@@ -271,6 +315,8 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         history.tallies(connection, begins, 200)
         history.tallies(connection, begins, 200, schedule_ids=[1], names=["a"], until=NOW)
         history.tick_gaps(connection, hour, timedelta(minutes=3))
+        history.host_gaps(connection, hour, hour, timedelta(minutes=3), 10)
+        history.schedules_off(connection, hour, timedelta(minutes=3))
         history.clocks_set_back(connection, hour, timedelta(minutes=5))
     event.remove(database.engine, "before_cursor_execute", note)
     return sent
