@@ -12,7 +12,7 @@ PRUNE_EVERY_S = 3600
 HANDLERS_EVERY_S = 3600  # even an idle host loads its handlers this often, because a deploy may change only Python code
 CLOCK_SKEW_S = 60
 WRONG_CLOCK_S = 86_400
-MANY_QUEUES = 1000
+MANY_QUEUES = 5000  # a look that steps through so many queues takes about 40 ms on SQLite and 300 on PostgreSQL
 NOTHING_DUE = "nothing is due"
 
 # A literal, because a bound value would hide the partial index from the planner.
