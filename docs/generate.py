@@ -24,7 +24,6 @@ from cronjobs.desk.cli.commands import CommandRow, LazyGroup, spread
 from cronjobs.desk.cli.main import Root, root
 from cronjobs.engine.config import environment
 from cronjobs.engine.config.reference import Section, sections
-from cronjobs.events import EVENTS
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Made by docs/generate.py from the code. Do not edit: run `python docs/generate.py`. -->"
@@ -209,6 +208,84 @@ def _parameter_table(function: Callable[..., Any]) -> str:
 
 
 # --- events.md --------------------------------------------------------------------------------------------------------
+
+# When each event is logged.
+EVENTS = {
+    "job.claimed": "A tick has claimed the job; the job starts as soon as a worker is free.",
+    "job.started": "A worker is starting the code of an attempt.",
+    "job.succeeded": "An attempt succeeded.",
+    "job.retried": "An attempt failed, and the job will be tried again after next_delay_ms.",
+    "job.dead": "A job became dead: no tries left, a final failure, or too many lost runners.",
+    "job.cancelled": "A running job was cancelled, and has stopped.",
+    "job.interrupted": (
+        "A shutdown or the end of the tick stopped an attempt; the job will run again, without losing a try."
+    ),
+    "job.snoozed": "The handler snoozed its job; this does not count as a failure.",
+    "job.lost": "The runner died or lost its lease; the job will run again.",
+    "job.released": "A job was claimed but not started; it was released, uncharged.",
+    "job.not_begun": "The host could not start a job; the job was released, uncharged.",
+    "job.not_started": "A job was due, but its timeout did not fit into the time left in the tick.",
+    "job.progress": "A job reported its progress; only shown on a terminal.",
+    "job.timed_out": "A handler thread was still running at its timeout; it occupies its worker until it ends.",
+    "job.still_running": "A handler did not stop in time; its process ends with the tick.",
+    "executor.started": "A supervisor started; it submits the jobs of an executor's types to its cluster.",
+    "executor.not_started": "The supervisor of an executor could not be started; its jobs wait.",
+    "executor.ended": "A supervisor exited: it was idle, its configuration file changed, or it was asked to stop.",
+    "executor.away": (
+        "The scheduler of an executor cannot be reached. Until it can be, no jobs are claimed for the executor."
+    ),
+    "executor.back": "The scheduler of an executor can be reached again.",
+    "job.handed_over": "A long job started in its own process, which outlives the tick.",
+    "job.not_handed_over": "No process could be started for a long job; it was released.",
+    "job.lease_lost": "Another runner took over the job; this attempt recorded nothing.",
+    "job.lease_cut": (
+        "A runner with a wrong clock wrote a lease that was too long; the lease was cut to the normal length."
+    ),
+    "job.end_not_recorded": "An attempt ended, but its outcome was not recorded: a later tick will record it as lost.",
+    "job_type.crashing": "Jobs of a type crash their runners; they now run in child processes.",
+    "job_type.cleared": "Jobs of the type have stopped crashing; they run in threads again.",
+    "worker.not_started": "The host could not start another thread; the tick runs with fewer.",
+    "schedule.enqueued": "An occurrence became a job.",
+    "schedule.skipped": "An occurrence did not become a job, because of overlap, a full queue, or a pause that skips.",
+    "schedule.missed": "No tick ran in time, and catch_up does not allow the occurrence to run later.",
+    "schedule.coalesced": "One job stands for several occurrences.",
+    "schedule.held_back": "A pause ended; the occurrences that it held back are being settled.",
+    "schedule.watermark_reset": (
+        "Because of a wrong clock, a schedule was recorded as settled up to a future time; that time was reset to now."
+    ),
+    "schedule.ran_early": "Occurrences ran too early because of a wrong clock; they will not run again by themselves.",
+    "schedule.broken": "A stored definition cannot be read; the schedule creates no jobs.",
+    "schedules.applied": "The file's schedules were applied to the database.",
+    "schedules.left": "Half of the tick's time was used and some schedules were still due; the next tick continues.",
+    "sync.unfinished": "Only part of the file was applied; the next tick continues.",
+    "jobs.taken_back": (
+        "Jobs that were created too early, because of a wrong clock, were withdrawn before they started."
+    ),
+    "jobs.unresolved": "Jobs are waiting for a handler or command that this host does not have.",
+    "jobs.unknown_type": "Jobs are waiting, and no host has known their type for several minutes.",
+    "queue.dropped": "A full queue dropped jobs; the program that enqueued them logs this.",
+    "config.fault": "Something in the file or in your modules cannot be used; everything else runs.",
+    "clock.skew": "This host's clock differs from the database's clock, which is the one that is used.",
+    "tick.not_started": "A tick could not start: a bad file, an unusable database, or a database of another project.",
+    "tick.stopping": "The tick received a signal; it claims no more jobs and ends.",
+    "tick.fault": "An internal error in cronjobs; running jobs finish.",
+    "tick.traceback": "The traceback of tick.fault.",
+    "tick.left_behind": "Processes started by a handler thread were still running at the end of the tick.",
+    "tick.ended": (
+        "The last line of a tick that had work: how it ended, the facts in its row's did (cronjobs_ticks), and "
+        "occurrences_OUTCOME for each outcome."
+    ),
+    "database.trouble": "The database failed; this tick could not do all its work.",
+    "database.tried_again": "A statement failed with a transient error and was retried.",
+    "prune.put_off": "Old rows could not be deleted; a later tick will delete them.",
+    "extra.failed": "An extra raised an error; the tick continued.",
+    "extra.left_behind": "An extra took too long; the tick continued without it.",
+    "metrics.not_written": "The metrics file could not be written.",
+    "alert.sent": "A channel delivered a message.",
+    "alert.not_sent": "A channel did not accept a message; the message is kept and sent again later.",
+    "alert.failed": "The findings could not be evaluated; the next tick retries.",
+    "ping.not_sent": "A dead man's switch could not be reached.",
+}
 
 EVENTS_PAGE = """# Every event
 

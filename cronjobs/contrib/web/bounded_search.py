@@ -8,7 +8,7 @@ compared as they are shown, masked. Otherwise a person who may only look could g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -278,7 +278,7 @@ def _changeable(
 
 def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: int, above: int) -> Any:
     columns = _needed(connection, wanted)
-    meant = [status for status in _taken(bulk.verb) if wanted.status in (None, status)]
+    meant = [status for status in TAKES[bulk.verb] if wanted.status in (None, status)]
     if wanted.cause is not None:
         meant = [status for status in meant if status is Status.DEAD]
     parts = [
@@ -292,10 +292,6 @@ def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: i
         for status in meant
     ]
     return union_all(*parts) if parts else select(*columns).where(jobs.c.id.in_(NOBODY))
-
-
-def _taken(verb: str) -> Collection[Status]:
-    return TAKES[verb]
 
 
 def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:

@@ -190,15 +190,11 @@ def wrapped(text: str, room: int, indent: str = "") -> list[str]:
     return [*lines, line]
 
 
-def first(lines: Sequence[str], count: int, of: int | None = None) -> list[str]:
-    """Return at most *count* lines. If more exist, the last line says how many are left out.
-
-    *of*: how many lines there are in all, if *lines* does not contain all of them.
-    """
-    total = len(lines) if of is None else of
-    if total <= count:
+def first(lines: Sequence[str], count: int) -> list[str]:
+    """Return at most *count* lines. If more exist, the last line says how many are left out."""
+    if len(lines) <= count:
         return list(lines)
-    return [*lines[: count - 1], f"… and {total - count + 1} more"]
+    return [*lines[: count - 1], f"… and {len(lines) - count + 1} more"]
 
 
 def _columns(text: str) -> int:

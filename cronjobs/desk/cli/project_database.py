@@ -17,12 +17,13 @@ from cronjobs.engine.command.printing import complain
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import Address, parse_url
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.host.caller import user_in_a_line
+from cronjobs.engine.host.caller import os_user
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.host.known_databases import require_still_there
 from cronjobs.engine.store import meta
 from cronjobs.engine.store.meta import is_ours
 from cronjobs.engine.store.sql import database_now
+from cronjobs.text import clean, one_line
 
 
 def missing_file(settings: Settings) -> Address | None:
@@ -95,4 +96,4 @@ def by_hand() -> ByHand:
 
 def operator() -> str:
     """Return the user's name, cleaned for storage, since it comes from environment variables."""
-    return user_in_a_line()
+    return one_line(clean(os_user()), 200)

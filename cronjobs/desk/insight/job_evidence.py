@@ -269,7 +269,7 @@ _SAME: Final = (
         "misfit_since",
         "locked_until",
     ),
-    *("locked_until", "cancel_requested_at", "timeout_s"),
+    *("cancel_requested_at", "timeout_s"),
 )
 
 

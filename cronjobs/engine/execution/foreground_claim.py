@@ -16,8 +16,9 @@ from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.rules.recovery_policy import ClaimPolicies
 from cronjobs.engine.store import claims, leases
+from cronjobs.engine.store.concurrency import judge_alone
 from cronjobs.engine.store.enqueue import NewJob, insert_jobs
-from cronjobs.engine.store.overlap import hold_turn, running_beside, unfinished_jobs
+from cronjobs.engine.store.overlap import running_beside, unfinished_jobs
 from cronjobs.engine.store.shown_columns import one_job
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record
@@ -59,7 +60,7 @@ def begin_new(
     """
     with database.write() as connection:
         if alone and new.schedule is not None:
-            hold_turn(connection)
+            judge_alone(connection, wait=True)
             for one in unfinished_jobs(connection, new.schedule, None):
                 state = "waiting" if one.waiting else "running"
                 todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for it to end"
@@ -119,7 +120,7 @@ def _require_turn(connection: Connection, job_id: int) -> None:
     row = one_job(connection, job_id)
     if row is None or row.schedule is None:
         return
-    hold_turn(connection)
+    judge_alone(connection, wait=True)
     if (beside := running_beside(connection, job_id)) is not None:
         raise CannotRun(f"job {beside} of schedule {row.schedule} is still running (overlap:): wait for it to end")
 

@@ -165,8 +165,8 @@ def log_to(handler: logging.Handler) -> None:
 class captured:  # noqa: N801 used as a function; each job of a drain has one, and a generator takes longer
     """Collect, up to a cap, what this thread prints and logs inside the block. *also* gets each piece at once."""
 
-    def __init__(self, sink: CappedText | None = None, also: Callable[[str], Any] | None = None) -> None:
-        self._text = sink or CappedText()
+    def __init__(self, also: Callable[[str], Any] | None = None) -> None:
+        self._text = CappedText()
         self._sink = _Sink(self._text, also)
 
     def __enter__(self) -> CappedText:

@@ -23,10 +23,6 @@ def os_user() -> str:
         return f"uid {os.getuid()}"
 
 
-def user_in_a_line() -> str:
-    return one_line(clean(os_user()), 200)
-
-
 @cache
 def caller() -> str:
     """Return user and program, such as "ada/manage.py", for SQLite, which has no users.

@@ -11,13 +11,13 @@ from typing import Final
 LONGEST_TEXT: Final = 1 << 20
 
 
-def open_regular(file: Path, flags: int, mode: int = 0o600) -> int:
+def open_regular(file: Path, flags: int) -> int:
     """Open *file* and return its descriptor.
 
     Never waits. Raises OSError, including for anything that is not a regular file.
     """
     try:
-        descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+        descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a FIFO that has no reader
             raise OSError(errno.EINVAL, "this is not a regular file") from None

@@ -32,7 +32,6 @@ from cronjobs.engine.jobs.insertion import (
     RoomWait,
     Writing,
     check_on_conflict,
-    insert_alone,
     wait_for_room,
 )
 from cronjobs.engine.rules.payload import check_payload
@@ -190,10 +189,7 @@ def enqueue(
     _patience(wait, in_own_transaction=False)
     check_on_conflict(on_conflict)
     connection = connection_of(target, schema)
-    job_id = insert_alone(connection, row)
-    if job_id is not None:
-        return Enqueued(job_id, True, Status.QUEUED)
-    writing = Writing([row], on_conflict, tried=True)
+    writing = Writing([row], on_conflict)
     _write(writing, connection)
     return _results([row], writing)[0]
 

@@ -54,26 +54,14 @@ def check_on_conflict(on_conflict: OnConflict) -> None:
         raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(_ON_CONFLICT)}")
 
 
-def insert_alone(connection: Connection, row: dict[str, Any]) -> int | None:
-    """Insert one job and return its id. This is all that most calls need.
-
-    Returns None if the job's key is already in use or its queue is capped. In that case nothing was written; continue
-    with ``Writing``.
-    """
-    with naming_missing_tables(connection):
-        return insert_rows(connection, [row], into_capped=False)[0]
-
-
 class Writing:
     """Inserts jobs (made by ``row_of``). Rows that another session has locked are left for the next try.
 
     ``dropped`` counts, per queue, the jobs that were dropped because the queue was full.
     """
 
-    def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict, *, tried: bool = False) -> None:
-        """*tried* says that ``insert_alone`` has already tried to insert the row."""
+    def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict) -> None:
         check_on_conflict(on_conflict)
-        self._tried = tried
         self._replace = on_conflict == "replace"
         # Keep one row per key, because a statement cannot affect one row twice.
         self._places: list[Place] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
@@ -98,11 +86,7 @@ class Writing:
         with naming_missing_tables(connection):
             self._to_replace = {}
             if len({row["queue"] for row in self._left.values()}) == 1:
-                if self._tried:
-                    self._look(connection, list(self._left))
-                else:
-                    self._insert(connection, self._left, into_capped=False)
-                self._tried = False  # the next try inserts again, because a key may have become free by then
+                self._insert(connection, self._left, into_capped=False)
                 if not self._left:
                     return True
             # Only rows for capped (or mixed) queues remain.

@@ -89,8 +89,6 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 def payload_fault(payload: Any) -> str | None:
     """Return what is wrong with *payload*, or None. Used before writing, and on rows that plain SQL wrote."""
-    if _is_small_and_plain(payload):
-        return None
     if isinstance(payload, BadJson):
         return f"{payload.what} is {payload.reason}"
     if not isinstance(payload, dict):
@@ -105,30 +103,6 @@ def payload_fault(payload: Any) -> str | None:
             "reference"
         )
     return None
-
-
-# A payload within these bounds has at most 32 * (200 + 1000) characters, and JSON writes each as at most six. So it is
-# below every limit.
-_FEW, _SHORT_NAME, _SHORT_TEXT, _SMALL = 32, 200, 1000, 2**63
-
-
-def _is_small_and_plain(payload: Any) -> bool:
-    """Whether nothing can be wrong with *payload*, judged without writing it as JSON: true for most payloads."""
-    if type(payload) is not dict or len(payload) > _FEW:
-        return False
-    for name, value in payload.items():
-        if type(name) is not str or len(name) > _SHORT_NAME or not name.isascii() or "\0" in name:
-            return False
-        kind = type(value)
-        if kind is str:
-            if len(value) > _SHORT_TEXT or not value.isascii() or "\0" in value:
-                return False
-        elif kind is int:
-            if not -_SMALL < value < _SMALL:
-                return False
-        elif value is not None and kind is not bool:
-            return False
-    return True
 
 
 def check_payload(payload: Any) -> dict[str, Any]:

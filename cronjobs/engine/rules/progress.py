@@ -140,16 +140,14 @@ def _written(number: float) -> str:
 
 LEAST_SHARE: Final = 0.05  # of the total must be done before the pace means anything
 LEAST_S: Final = 20.0
-
-
 QUIET: Final = timedelta(minutes=2)  # reports are written with renewals, so even the latest may be several seconds old
 
 
-def time_left(reported: Reported, started_at: datetime, now: datetime, quiet: timedelta = QUIET) -> timedelta | None:
+def time_left(reported: Reported, started_at: datetime, now: datetime) -> timedelta | None:
     """Return how long the rest will take at the pace so far, or None if no honest estimate exists.
 
     An honest estimate needs a total. This attempt must have done at least a twentieth of the total, in at least 20 s,
-    because an attempt that continues the work of another has its own pace. The last report may be no older than *quiet*
+    because an attempt that continues the work of another has its own pace. The last report may be no older than QUIET
     or a quarter of the time so far, whichever is longer.
     """
     how_far = reported.progress
@@ -159,7 +157,7 @@ def time_left(reported: Reported, started_at: datetime, now: datetime, quiet: ti
     if came < LEAST_SHARE * how_far.of or took_s < LEAST_S:
         return None
     silent_s = (now - started_at).total_seconds() - reported.ran_s
-    if silent_s < -quiet.total_seconds() or silent_s > max(quiet.total_seconds(), took_s / 4):
+    if silent_s < -QUIET.total_seconds() or silent_s > max(QUIET.total_seconds(), took_s / 4):
         return None
     left_s = (how_far.of - how_far.done) * took_s / came - max(0.0, silent_s)
     return timedelta(seconds=max(0.0, left_s))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -26,11 +25,11 @@ def owed_by(stored: StoredSchedule) -> Owed:
     return Owed(stored.name, definition, stored.seen_until, pieces_from(stored.owed))
 
 
-def held_back_now(connection: Connection, schedules: Sequence[StoredSchedule] | None = None) -> dict[str, Range]:
+def held_back_now(connection: Connection) -> dict[str, Range]:
     """Return the occurrences that pauses hold back now, by schedule name."""
     now = database_now(connection)
     found = {}
-    for stored in store.all_schedules(connection) if schedules is None else schedules:
+    for stored in store.all_schedules(connection):
         if stored.paused is None or (stored.owed is None and (stored.next_at is None or stored.next_at > now)):
             continue
         try:

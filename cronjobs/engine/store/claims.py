@@ -18,9 +18,9 @@ from cronjobs.engine.probe.sql_text import EFFECTS, JOBS, NOW, SCHEDULES, after_
 from cronjobs.engine.rules.concurrency import Candidate, Limit, choose, closed, full, reached
 from cronjobs.engine.rules.recovery_policy import NOT_READ, USUAL, ClaimPolicies
 from cronjobs.engine.store.concurrency import BUT, full_parameters, judge_alone, running_by_key
-from cronjobs.engine.store.job_rows import FACTS, FACTS_UNREAD, RETRY_UNTIL_KEY, fetch_by_itself, job_from, jobs_from
+from cronjobs.engine.store.job_rows import FACTS, FACTS_UNREAD, RETRY_UNTIL_KEY, fetch_by_itself, job_from
 from cronjobs.engine.store.lanes import lanes_of, types_in
-from cronjobs.engine.store.overlap import HOLDS_TURN, IN_TURN, runnable_value, take_turns, turn_is_taken
+from cronjobs.engine.store.overlap import HOLDS_TURN, IN_TURN, runnable_value, take_turns
 from cronjobs.engine.store.sizes import stored
 from cronjobs.engine.store.sql import (
     AMONG_IDS,
@@ -181,8 +181,8 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
     else:
         rows = _claim_sqlite(connection, parameters, admission, lease_parameters)
     if not rows:
-        return Claim(database_now(connection), [], more_due or turn_is_taken(connection))
-    jobs = sorted(jobs_from(rows), key=_order)
+        return Claim(database_now(connection), [], more_due or not judge_alone(connection))
+    jobs = sorted(map(job_from, rows), key=_order)
     take_turns(connection, [job.id for job in jobs if job.schedule is not None], admission.runnable)
     return Claim(rows[0].now, jobs, more_due)
 
@@ -535,4 +535,5 @@ def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> 
         ids = run(connection, f"SELECT j.id {leased}", locked_by=locked_by).scalars().all()
         fetched = (fetch_by_itself(connection, id_, locked_by) for id_ in ids)
         return [job for job in fetched if job is not None]
-    return jobs_from(run(connection, f"SELECT {FACTS} {leased}", locked_by=locked_by).all())
+    rows = run(connection, f"SELECT {FACTS} {leased}", locked_by=locked_by)
+    return list(map(job_from, rows))

@@ -59,7 +59,7 @@ def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
 
 
 def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
-    """Make this transaction the only one that counts and claims under limits until it ends.
+    """Make this transaction the only one that claims under limits, or jobs of schedules, until it ends.
 
     Returns False if another transaction is doing so. Without *wait* it returns at once, so a frozen holder cannot keep
     others from renewing their leases. SQLite has only one writer, so it needs no lock.

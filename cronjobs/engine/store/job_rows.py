@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
@@ -53,26 +53,6 @@ FACTS_UNREAD: Final = _facts(
 _COLUMNS: Final = len(Job._fields)
 _TEXTS: Final = ("payload", "meta", "job_type", "queue", "idempotency_key", "concurrency_key", "schedule")
 _texts_of: Final = attrgetter(*_TEXTS)
-_PLAIN: Final = frozenset({str, type(None), dict, list, int, float, bool})
-
-
-def jobs_from(rows: Sequence[Sequence[Any]]) -> list[Job]:
-    """Return ``job_from`` of every row.
-
-    Rows are checked column by column for speed, because a drain claims hundreds at once.
-    """
-    columns = list(zip(*rows, strict=True))[:_COLUMNS]
-    if columns and _is_harmless(dict(zip(Job._fields, columns, strict=True))):
-        return list(map(Job._make, zip(*columns, strict=True)))
-    return [job_from(row) for row in rows]
-
-
-def _is_harmless(columns: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether ``job_from`` would change nothing in any of these rows."""
-    texts = [columns[name] for name in _TEXTS]
-    return columns["meta"].count({}) == len(columns["meta"]) and all(
-        _PLAIN.issuperset(map(type, found)) and UNREAD not in found for found in texts
-    )
 
 
 def job_from(row: Sequence[Any]) -> Job:

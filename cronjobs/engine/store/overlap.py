@@ -86,22 +86,6 @@ def runnable_value(connection: Connection, runnable: Collection[str] | None) -> 
     return None if runnable is None else group_value(connection, sorted(runnable))
 
 
-def hold_turn(connection: Connection) -> None:
-    """Keep other claims from starting jobs of schedules until this transaction ends.
-
-    If another claim is starting such jobs, this waits for that claim to end.
-    """
-    if is_postgresql(connection):
-        run(connection, f"SELECT m.id FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE").all()
-
-
-def turn_is_taken(connection: Connection) -> bool:
-    """Whether another claim is taking jobs of schedules right now, so ours skipped them."""
-    if not is_postgresql(connection):
-        return False
-    return run(connection, f"SELECT m.id FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE SKIP LOCKED").first() is None
-
-
 def running_beside(connection: Connection, job_id: int) -> int | None:
     """Return the running job of the same schedule that this job has to wait for, or None if there is none."""
     found = run(

@@ -144,14 +144,6 @@ def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
     return {"why": "unknown type", "job_type": one_line(job_type, LONGEST_NAME), "schedules": names}
 
 
-def reason_for(
-    entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
-) -> str | None:
-    """Return, as a sentence, why the tick that recorded *entries* did not start such a job, or None if unknown."""
-    entry = entry_for(entries, job_type=job_type, queue=queue, schedule=schedule, key=key, timeout_s=timeout_s)
-    return None if entry is None else in_words(entry)
-
-
 def entry_for(
     entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
 ) -> Mapping[str, Any] | None:

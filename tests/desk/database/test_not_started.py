@@ -24,7 +24,7 @@ from cronjobs.engine.jobs.job_types import load
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.store import not_started, schedules
 from cronjobs.engine.store.leases import LONG
-from cronjobs.engine.tick.not_started import WHY, reason_for
+from cronjobs.engine.tick.not_started import WHY, entry_for, in_words
 from cronjobs.testing import FakeClock
 
 START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
@@ -121,8 +121,8 @@ def test_each_reason_is_recorded_and_told(
     job = {"job_type": "t.say", "queue": "default", "schedule": None, "concurrency_key": None} | columns
     asked = {"job_type": job["job_type"], "queue": job["queue"], "schedule": job["schedule"]}
     asked |= {"key": job["concurrency_key"], "timeout_s": job.get("timeout_s")}
-    assert reason_for(row.not_started, **asked)
-    assert reason_for(row.not_started, **asked | {"job_type": "t.nobodys"}) is None
+    assert entry_for(row.not_started, **asked)
+    assert entry_for(row.not_started, **asked | {"job_type": "t.nobodys"}) is None
     assert len(ran) == 1
 
 
@@ -132,9 +132,8 @@ def test_the_time_to_stop_a_process_has_to_fit_too(database: Database, host: Hos
     put(database, job_type="t.other")
     host.tick(budget_s=20)
     [entry] = last_tick(database).not_started
-    told = reason_for([entry], job_type="t.other", queue="default", schedule=None, key=None, timeout_s=None)
     assert entry["why"] == "short tick"
-    assert told == (
+    assert in_words(entry) == (
         "the timeout of 19s, with 2s to stop its process, is longer than the 20s of a whole tick (--budget)"
     )
 
@@ -265,7 +264,8 @@ def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, hos
 
 @pytest.mark.parametrize("record", [None, {}, "x", [1], [BUDGET], [{"why": 1}], [{"why": []}], [{}]])
 def test_a_record_that_another_version_wrote_is_read_or_passed_over(record: Any) -> None:
-    assert reason_for(record, job_type="t", queue="q", schedule=None, key=None, timeout_s=None) is None
+    found = entry_for(record, job_type="t", queue="q", schedule=None, key=None, timeout_s=None)
+    assert found is None or in_words(found) is None
 
 
 def test_every_reason_has_its_words() -> None:

@@ -11,13 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cronjobs.engine.rules.payload import (
-    _FEW,
-    _SHORT_NAME,
-    _SHORT_TEXT,
     DEEPEST_READ,
-    LIMIT_BYTES,
     BadJson,
-    _is_small_and_plain,
     check_meta,
     check_payload,
     payload_fault,
@@ -108,36 +103,3 @@ def test_a_result_that_cannot_be_kept_is_noted_and_never_raises(result: Any) -> 
 @pytest.mark.parametrize("written", ["{", '{"a": NaN}', "[" * 100_000, '{"a": ' + "1" * 5000 + "}", "nonsense"])
 def test_json_that_cannot_be_read_never_raises(written: str) -> None:
     assert isinstance(read_json(written), BadJson)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        True,
-        7,
-        -(2**63),
-        10**1001,
-        1.5,
-        float("nan"),
-        "",
-        "x" * 1000,
-        "x" * 300_000,
-        "\0",
-        "é",
-        "\ud800",
-        object(),
-    ],
-    ids=lambda value: f"{type(value).__name__} {str(value)[:5]!a}",
-)
-def test_a_short_look_at_a_small_payload_finds_what_a_long_one_finds(value: object) -> None:
-    """A list within it makes the look a long one."""
-    assert (payload_fault({"a": value}) is None) == (payload_fault({"a": value, "long": []}) is None)
-    if isinstance(value, str):
-        assert (payload_fault({value: 1}) is None) == (payload_fault({value: 1, "long": []}) is None)
-
-
-def test_the_largest_payload_of_the_short_look_is_within_the_limit() -> None:
-    largest = {f"{n:02}" + "\x01" * (_SHORT_NAME - 2): "\x01" * _SHORT_TEXT for n in range(_FEW)}
-    assert _is_small_and_plain(largest)
-    assert len(json.dumps(largest)) <= LIMIT_BYTES
