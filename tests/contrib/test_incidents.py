@@ -46,13 +46,12 @@ from cronjobs.engine.jobs import job_types, registry
 from cronjobs.engine.rules.capacity import Cap
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.run_due import cron_mail as report
-from cronjobs.engine.run_due.cron_mail import CronMail, Reporter
+from cronjobs.engine.run_due.cron_mail import CronMail
 from cronjobs.engine.schedules.backfill import backfill, trigger
 from cronjobs.engine.store import operating, schedules
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.sql import database_now
-from cronjobs.engine.tick.log import Log
 from cronjobs.engine.tick.work import Work
 from cronjobs.errors import CronjobsError, Problem, Snooze
 from cronjobs.model import duration
@@ -85,8 +84,8 @@ class World:
     def tick(self, host: Host | None = None, **how: Any) -> None:
         host = host or self.host
         host.events.clear()
-        reporter = Reporter(Log(None), talk=False)
         mail = CronMail(self.folder / "cronjobs.yaml", throttle=True)
+        reporter = mail.reporter(None, talk=False)
         try:
             result = host.tick(**how)
         except CronjobsError as error:
@@ -767,12 +766,12 @@ NOTHING: Callable[[World], Any] = lambda world: world.minutes(1)  # noqa: E731 t
 
 INCIDENTS = [
     Incident("all is well", NOTHING, ""),
-    Incident("a job died", a_death, "dead", World.dismiss, code=1, mail="1 job is dead"),
-    Incident("a job died, and is put back", a_death, "dead", retried, code=1, mail="1 job is dead"),
-    Incident("a job died eight hours ago", a_death_last_night, "dead", World.dismiss, mail="1 job is dead"),
-    Incident("a dismissed job died again", died_again, "dead", World.dismiss, code=1, mail="1 job is dead"),
-    Incident("a payload that cannot be read", unreadable, "dead", World.dismiss, code=1, mail="1 job is dead"),
-    Incident("a job killed its tenth runner", lost_for_good, "dead", World.dismiss, code=1, mail="1 job is dead"),
+    Incident("a job died", a_death, "dead", World.dismiss, code=1, mail="a job is dead"),
+    Incident("a job died, and is put back", a_death, "dead", retried, code=1, mail="a job is dead"),
+    Incident("a job died eight hours ago", a_death_last_night, "dead", World.dismiss, mail="a job is dead"),
+    Incident("a dismissed job died again", died_again, "dead", World.dismiss, code=1, mail="a job is dead"),
+    Incident("a payload that cannot be read", unreadable, "dead", World.dismiss, code=1, mail="a job is dead"),
+    Incident("a job killed its tenth runner", lost_for_good, "dead", World.dismiss, code=1, mail="a job is dead"),
     Incident("a schedule's last three runs failed", failing, "failing", healed),
     Incident("no tick for four minutes", lambda w: w.later("4m", ticks=False), "no_tick", NOTHING),
     Incident("no tick for a night", lambda w: w.later("2h", ticks=False), "no_tick", NOTHING),
@@ -785,7 +784,7 @@ INCIDENTS = [
         mail="schedule.ran_early",
     ),
     Incident("a host that is gone ticked in the future", another_clock_ahead, ""),
-    Incident("bytes that are no text", bad_bytes, "dead", World.dismiss, code=1, mail="1 job is dead"),
+    Incident("bytes that are no text", bad_bytes, "dead", World.dismiss, code=1, mail="a job is dead"),
     Incident(
         "a job of a type that nobody knows", nobody_knows, "unresolved", cancelled_unknown, code=3, mail="t.renamed"
     ),
@@ -854,7 +853,7 @@ INCIDENTS = [
     Incident("a run that found its queue full", crowded_out, "not_run", the_next_noon),
     Incident("a run that waits for a limit", behind_a_limit, "not_run", limit_free),
     Incident("runs beyond catch_up_limit", beyond_the_limit, "dropped", acknowledge_all),
-    Incident("retention removed a dead job", removed_dead, "pruned", acknowledge_all, mail="1 job is dead"),
+    Incident("retention removed a dead job", removed_dead, "pruned", acknowledge_all, mail="a job is dead"),
     Incident("a job type that fails again and again", a_type_fails, "failing_type", lambda w: w.minutes(10)),
     Incident("a run takes much longer than usual", slower, "slower", ended_at_last, left="slower"),
     Incident("a run hangs, and later ones give way", slower_and_in_the_way, "slower", ended_at_last),
@@ -890,6 +889,7 @@ def make_world(
         world = World(database, clock, tmp_path)
         worlds.append(world)
         monkeypatch.setattr(report, "complain", lambda line: setattr(world, "mail", world.mail + line + "\n"))
+        monkeypatch.setattr(report.Outlet, "say", lambda _, line: setattr(world, "mail", world.mail + line + "\n"))
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         world.host.carry(run=RunSettings(workers=1))
         world.tick()

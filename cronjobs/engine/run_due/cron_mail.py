@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from cronjobs.engine.tick.mail_throttle import CODE, DATABASE, Alarm, known_log,
 from cronjobs.engine.tick.result import NOTHING_DUE, Result, did_in_words
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import rough
+from cronjobs.text import visible
 
 MOST_WAITING: Final = 256 * 1024  # bytes
 AT_ONCE: Final = 512  # PIPE_BUF: by POSIX, a pipe that is ready accepts this many bytes without blocking
@@ -73,9 +75,10 @@ class Outlet:
 class Reporter:
     """Sends a tick's events to the log and the terminal, and collects them for the mail and the JSON."""
 
-    def __init__(self, log: Log, talk: bool) -> None:
+    def __init__(self, log: Log, talk: bool, on_death: Callable[[events.Event], None]) -> None:
         self.log = log
         self.talk = talk
+        self._on_death = on_death
         self.outlet = Outlet()
         self.kept: list[events.Event] = []
         self._succeeded: set[str] = set()
@@ -97,6 +100,8 @@ class Reporter:
             self.kept.append(event)
         if self.talk:
             self._print(event)
+        elif event.name == "job.dead":
+            self._on_death(event)
 
     def _print(self, event: events.Event) -> None:
         colour = {events.WARNING: "yellow", events.ERROR: "red"}.get(event.level)
@@ -120,6 +125,15 @@ class Reporter:
 
 
 @dataclass
+class _Deaths:
+    """Deaths of one cause in this tick: how many there were, and how many were listed."""
+
+    worth_mailing: bool
+    number: int = 0
+    listed: int = 0
+
+
+@dataclass
 class CronMail:
     """The text that a tick prints to stderr if nobody is watching. Cron mails this text."""
 
@@ -132,7 +146,8 @@ class CronMail:
         # cause -> CODE or DATABASE, if only a tick that has checked the code or the database can see that the cause is
         # over
         self._about: dict[str, str] = {}
-        self._lines: list[str] = []
+        self._stderr = Outlet(2)
+        self._deaths: dict[str, _Deaths] = {}  # by cause
         self._well: set[str] = set()
         self._started = True  # whether the tick could start
         self.said = False  # whether there was anything to report, even if it was not repeated
@@ -140,7 +155,7 @@ class CronMail:
     def reporter(self, log: Path | None, talk: bool) -> Reporter:
         """Return the tick's reporter. Store the path *log*, so that a tick that cannot read the file finds its log."""
         remember_log(self.config, log)
-        return Reporter(Log(log), talk)
+        return Reporter(Log(log), talk, self._report_death)
 
     def not_started(self, error: CronjobsError) -> None:
         self._started = False
@@ -167,7 +182,7 @@ class CronMail:
 
     def print_causes(self, reporter: Reporter) -> None:
         self._well = reporter.well
-        self._report_deaths([event for event in reporter.kept if event.name == "job.dead"])
+        self._count_deaths()
         for event in reporter.kept:
             if event.level == events.ERROR and event.name != "job.dead":
                 self.trouble(line := events.line(event), event.cause)
@@ -184,31 +199,42 @@ class CronMail:
         job_type = fault_of_code.facts.get("job_type")
         return "cronjobs check" if job_type is None else f"cronjobs explain {quote(job_type)}"
 
-    def _report_deaths(self, dead: list[events.Event]) -> None:
-        """Report deaths whose cause is new, or has not been reported for some time.
+    def _report_death(self, event: events.Event) -> None:
+        """Report a death at once, if its cause is new or has not been reported for some time.
 
-        The log and "status" show the other deaths.
+        If the tick is killed later, cron still mails what it has printed. The log and "status" show the other deaths.
         """
-        causes: dict[str, list[events.Event]] = {}
-        for event in dead:
-            causes.setdefault(events.death_cause(event), []).append(event)
-        number, lines = 0, []
-        alarm, now = Alarm(self.config), SYSTEM.now()
-        for cause, died in causes.items():
-            job_type = died[0].facts["job_type"]
-            if self.throttle and not alarm.worth_mailing(cause, now, job_type=job_type, times=len(died)):
-                continue
-            number += len(died)
-            lines += [f"  {events.death_line(event, self.config)}" for event in died]
-            if self.throttle and (untold := alarm.unreported_before(cause)):
-                lines.append(f"  and {untold} more with the same cause since the last report")
-        if number:
-            jobs = "1 job is dead" if number == 1 else f"{number} jobs are dead"
-            self._lines.append(f"cronjobs: {jobs} ({self.config})")
-            self._lines += lines[:DEATHS_LISTED]
-            if len(lines) > DEATHS_LISTED:
-                self._lines.append(f"  … and {len(lines) - DEATHS_LISTED} more")
-            self._lines.append(f"  all: {absolute('cronjobs jobs list --status dead', self.config)}")
+        cause = events.death_cause(event)
+        alarm, first = Alarm(self.config), cause not in self._deaths
+        if first:
+            job_type = event.facts["job_type"]
+            worth = not self.throttle or alarm.worth_mailing(cause, SYSTEM.now(), job_type=job_type)
+            self._deaths[cause] = _Deaths(worth)
+        died = self._deaths[cause]
+        died.number += 1
+        if not died.worth_mailing or self._listed == DEATHS_LISTED:
+            return
+        died.listed += 1
+        self._stderr.say(visible(f"cronjobs: a job is dead: {events.death_line(event, self.config)}"))
+        if first and self.throttle and (untold := alarm.unreported_before(cause)):
+            self._stderr.say(f"  and {untold} more with the same cause since the last report")
+
+    @property
+    def _listed(self) -> int:
+        return sum(died.listed for died in self._deaths.values())
+
+    def _count_deaths(self) -> None:
+        """Report how many jobs died in this tick, if not all of them were listed."""
+        if self.throttle:
+            for cause, died in self._deaths.items():
+                Alarm(self.config).count(cause, died.number - 1, reported=died.worth_mailing)
+        number = sum(died.number for died in self._deaths.values() if died.worth_mailing)
+        if number > self._listed:
+            all_of_them = absolute("cronjobs jobs list --status dead", self.config)
+            self._stderr.say(
+                f"cronjobs: {number:,} jobs are dead, of which {self._listed} are listed here; all: {all_of_them}"
+            )
+        self._stderr.end()
 
     def code_at_fault(self) -> bool:
         """Whether a fault of the user's code was mailed and is not over yet."""
@@ -224,8 +250,8 @@ class CronMail:
         *knows_code* says that the tick has loaded the handlers, so it knows which faults are over.
         """
         now = SYSTEM.now()
-        lines = [*self._lines, *(f"cronjobs: {word}" for word in take_messages(self.config))]
-        self.said = bool(lines or self._causes)
+        lines = [f"cronjobs: {word}" for word in take_messages(self.config)]
+        self.said = bool(lines or self._causes or self._listed)
         for line in lines:
             complain(line)
         alarm = Alarm(self.config)

@@ -67,7 +67,6 @@ class Alarm:
         *,
         said: str | None = None,
         job_type: str | None = None,
-        times: int = 1,
         about: str | None = None,
         not_started: bool = False,
     ) -> bool:
@@ -83,11 +82,11 @@ class Alarm:
         entry = known.setdefault(cause, {"since": at, "next": at, "told": 0, "seen": 0, "quiet": 0})
         if said is not None:
             entry.setdefault("said", one_line(said, 1000))
-        entry |= {"seen": entry["seen"] + times, "last": at}
+        entry |= {"seen": entry["seen"] + 1, "last": at}
         if about is not None:
             entry["about"] = about
         if not_started:
-            entry["not_started"] = entry.get("not_started", 0) + times
+            entry["not_started"] = entry.get("not_started", 0) + 1
         if job_type is not None:
             entry |= {"job_type": job_type, "well": False}
         worth = now >= datetime.fromisoformat(entry["next"])
@@ -101,9 +100,18 @@ class Alarm:
                 "quiet": 0,
             }
         else:
-            entry["quiet"] = entry.get("quiet", 0) + times
+            entry["quiet"] = entry.get("quiet", 0) + 1
         self._store(known)
         return worth
+
+    def count(self, cause: str, times: int, *, reported: bool) -> None:
+        """Count *times* further occurrences of a *cause* that ``worth_mailing`` has just judged."""
+        known = self._load()
+        if times and (entry := known.get(cause)) is not None:
+            entry["seen"] += times
+            if not reported:
+                entry["quiet"] = entry.get("quiet", 0) + times
+            self._store(known)
 
     def unreported_before(self, cause: str) -> int:
         """Return how often *cause* occurred, without being reported, between its last two reports."""

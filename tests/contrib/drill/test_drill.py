@@ -349,7 +349,7 @@ WOKEN = Woken(held=4, taken=4, code=-14, changed=0, mails=0)
 HUNG = Stopped(3.9, 6, alive=False, status="dead")
 CALLED_OFF = Stopped(1.5, 5, alive=False, status="cancelled")
 SETTLED = SettledEffects(found=2, not_found=1, retried=4, dead=0)
-TOLD = [TickEnd(1, "", "cronjobs: 1 job is dead (…)"), TickEnd(0, "", "")]
+TOLD = [TickEnd(1, "", "cronjobs: a job is dead: …"), TickEnd(0, "", "")]
 
 
 def listed(dead: list[Dead] = DEAD, tries: list[Try] = TRIES, lost: int = 0, open_ends: int = 1) -> Check:

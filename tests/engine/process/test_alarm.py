@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
+from support.commands import until
 from support.ticking import Project, events
 
 from cronjobs.engine.database.address import parse_url
@@ -27,7 +29,7 @@ from cronjobs.errors import (
     DatabaseNotReady,
     DatabaseUnreachable,
 )
-from cronjobs.events import database_trouble
+from cronjobs.events import ERROR, Event, database_trouble, death_cause
 
 NewProject = Callable[[str], Project]
 
@@ -143,6 +145,55 @@ def test_without_a_job_that_went_well_it_is_not_said_to_be_over(alarm: Alarm) ->
         died(alarm, minute)
     assert not any(alarm.over((), NOW + minute * 10 * MINUTE) for minute in range(300))
     assert died(alarm, 3001)  # forgotten after a day, so told at once
+
+
+def dead(number: int, job_type: str = "mail.send", error: str = "503") -> Event:
+    return Event("job.dead", {"job_id": number, "job_type": job_type, "error_type": "OSError", "error": error}, ERROR)
+
+
+def test_deaths_are_listed_at_once_up_to_ten_and_then_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    config = tmp_path / "cronjobs.yaml"
+
+    def tick(*deaths: Event) -> tuple[list[str], list[str]]:
+        """What is printed as the jobs die, and what at the end of the tick."""
+        mail = CronMail(config, throttle=True)
+        reporter = mail.reporter(None, talk=False)
+        for event in deaths:
+            reporter.note(event)
+        at_once = capfd.readouterr().err.splitlines()
+        mail.print_causes(reporter)
+        mail.send()
+        return at_once, capfd.readouterr().err.splitlines()
+
+    at_once, at_the_end = tick(dead(1), dead(2, error="550"), *(dead(number) for number in range(3, 16)))
+    assert [line.partition(";")[0] for line in at_once] == [
+        f"cronjobs: a job is dead: job {number} mail.send: OSError: {550 if number == 2 else 503}"
+        for number in range(1, 11)
+    ]
+    [counted] = at_the_end
+    assert counted.startswith("cronjobs: 15 jobs are dead, of which 10 are listed here; all: ")
+    assert tick(*(dead(number) for number in range(20, 27))) == ([], []), "the cause was reported a moment ago"
+    assert tick(dead(30, "billing.charge"))[1] == []
+    later = NOW + timedelta(days=400)
+    assert Alarm(config).worth_mailing(death_cause(dead(1)), later, job_type="mail.send")
+    assert Alarm(config).unreported_before(death_cause(dead(1))) == 7
+
+
+def test_a_tick_that_is_killed_has_printed_who_died(sqlite_migrated: str, new_project: NewProject) -> None:
+    dies = (
+        '\n@job("t.dies", retry=RetryPolicy(max_attempts=1))\ndef dies(ctx):\n    raise ValueError("no such invoice")\n'
+    )
+    project = new_project(f"sqlite:///{sqlite_migrated}").configure(handlers=dies)
+    project.add("t.dies")
+    project.add("t.gated")
+    tick = project.start()
+    until(lambda: "no such invoice" in tick.stderr)
+    tick.send(signal.SIGKILL)
+    tick.wait()
+    assert tick.stderr.startswith("cronjobs: a job is dead: job 1 t.dies: ValueError: no such invoice")
 
 
 # --- who else may write there -----------------------------------------------------------------------------------------

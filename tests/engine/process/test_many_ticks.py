@@ -24,7 +24,6 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.run_due import cron_mail as report
 from cronjobs.engine.store import claims, sql
-from cronjobs.engine.tick.log import Log
 from cronjobs.engine.tick.tick import Tick
 from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.testing import FakeClock
@@ -261,7 +260,8 @@ def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], report
     settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, run=RunSettings(budget=timedelta(seconds=30)))
 
     def tick() -> report.Reporter:
-        reporter = report.Reporter(Log(None), talk=False)
+        mail = report.CronMail(settings.file, throttle=False)
+        reporter = mail.reporter(None, talk=False)
         now = SYSTEM.monotonic()
         Tick(
             settings=settings,
@@ -273,7 +273,6 @@ def tick_here(database_url: str, tmp_path: Path) -> Iterator[Callable[[], report
             deadline=now + 30,
             emit=reporter.note,
         ).run()
-        mail = report.CronMail(settings.file, throttle=False)
         mail.print_causes(reporter)
         mail.send()
         return reporter
