@@ -38,9 +38,6 @@ def _load(arguments: list[str]) -> Callable[[], object]:
         from cronjobs import starting
 
         starting.begin()
-        from cronjobs.engine.tick import deadline
-
-        deadline.arm()
         from cronjobs.engine.run_due.options import tick_options
 
         given = tick_options(arguments)

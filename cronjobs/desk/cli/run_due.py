@@ -11,7 +11,6 @@ import typer
 from cronjobs.desk.cli.options import Source
 from cronjobs.engine.run_due.command import run_tick
 from cronjobs.engine.run_due.options import KINDS, OPTIONS, TickOptions
-from cronjobs.engine.tick import deadline
 
 
 def run_due(source: Source, **given: Any) -> None:
@@ -29,7 +28,6 @@ def run_due(source: Source, **given: Any) -> None:
     configuration, 4 database, 70 an internal error in cronjobs, 128+n ended by a signal (142: the time limit; 137: also
     the time limit, if a handler had disarmed SIGALRM or the tick was frozen).
     """
-    deadline.arm()
     shared = {name: value for name, option in OPTIONS.items() if option.before and (value := source.given(name))}
     run_tick(TickOptions(**given | shared))
 
