@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from support.pages import Page
@@ -75,24 +75,25 @@ def test_what_a_handler_raises_decides_as_the_table_says(tmp_path: Path) -> None
         assert abs(waits - delay) < timedelta(seconds=2)
 
 
-class Busy:
-    """An API that answers 429."""
-
-    status = 429
-    headers: ClassVar = {"Retry-After": "7"}
-
-    def get(self, *_: object, **__: object) -> Busy:
-        return self
-
-
-def test_a_429_snoozes_without_a_try_fifty_times(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("headers", "until"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"Retry-After": "Sun, 29 Nov 2026 08:00:00 GMT"}, datetime(2026, 11, 29, 8, tzinfo=UTC)),
+        ({}, 60),
+    ],
+)
+def test_a_429_snoozes_without_a_try_fifty_times(
+    monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], until: object
+) -> None:
+    busy = SimpleNamespace(get=lambda *_, **__: SimpleNamespace(status=429, headers=headers))
     monkeypatch.setattr(registry, "_registered", {})
-    monkeypatch.setitem(sys.modules, "shop", SimpleNamespace(api=Busy()))
+    monkeypatch.setitem(sys.modules, "shop", SimpleNamespace(api=busy))
     names: dict[str, Any] = {"__name__": "fetching"}
     exec(compile(PAGE.block("python", "Retry-After"), PAGE.path, "exec", dont_inherit=True), names)
     with pytest.raises(Snooze) as snoozed:
         names["fetch"](context(attempt=50), customer=1)
-    assert snoozed.value.until == 7
+    assert snoozed.value.until == until
     with pytest.raises(RetryLater, match="still 429 after 50 attempts"):
         names["fetch"](context(attempt=51), customer=1)
 
