@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 import psycopg
 import pytest
 from django.db import models  # type: ignore[import-untyped]
-from sqlalchemy import select, text
+from sqlalchemy import select
 from support.djangos import configured
 from support.pages import Page
 from support.postgres import ENQUEUE, SUPERUSER, as_role
@@ -111,18 +111,9 @@ def test_every_block_of_the_page_is_executed_here() -> None:
     assert PAGE.counts() == {
         "python": 17,
         "console": 1,
-        "sql": 2,
+        "sql": 3,
     }  # four of "Look, cancel, move": test_page_enqueue_look.py; "# fetching.py": test_page_enqueue_batch.py
     assert PAGE.dead_links() == []
-
-
-def test_the_query_counts_the_jobs_of_one_night(database_url: str) -> None:
-    database = Database(parse_url(database_url))
-    with closing(database), database.write() as connection:
-        for night, customer in (("2026-11-28", 1), ("2026-11-28", 2), ("2026-11-29", 1)):
-            enqueue(connection, "api.fetch", {"customer": customer}, idempotency_key=("fetch", night, customer))
-        query = PAGE.block("sql", "GROUP BY status").replace(":", "\\:")  # no parameters
-        assert [tuple(row) for row in connection.execute(text(query))] == [("queued", 2)]
 
 
 # --- each library -----------------------------------------------------------------------------------------------------
