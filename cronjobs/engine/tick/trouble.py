@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,6 +92,10 @@ class Outage:
         if self.error is None:
             self.since, self.reported = now, False
         self.error = error
+        if isinstance(error, DatabaseBusy):
+            # A handler may have returned in an open transaction. If nothing refers to its connection any more, this
+            # closes the connection; a tick seldom collects by itself.
+            gc.collect()
         if not (isinstance(error, DatabaseBusy) and now - self.since < BUSY_IS_TROUBLE_S):
             self.report()
         # Retry quickly while only the write lock is busy, so that we do not miss our turn.

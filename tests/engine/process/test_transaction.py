@@ -67,6 +67,22 @@ def with_finish(ctx, url, **at):
         else:
             session.commit()
         reach("after", at, ctx)
+
+
+@job("w.leaves", retry=NOW)
+def leaves_it_open(ctx, url):
+    """Returns in an open transaction of a connection that nothing refers to any more."""
+    import gc
+    gc.disable()  # the collector might come by in time
+    if url.startswith("sqlite"):
+        import sqlite3
+        mine = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        mine.execute("BEGIN IMMEDIATE")
+    else:
+        import psycopg
+        mine = psycopg.connect(url.replace("+psycopg", ""))
+    mine.execute(f"INSERT INTO work (job_id, attempt) VALUES ({ctx.job_id}, {ctx.attempt})")
+    ctx.finish(mine)
 '''
 
 
@@ -126,6 +142,15 @@ def test_an_exception_in_the_transaction_takes_both_back(working: Project, kind:
     working.tick()
     assert worked(working) == [(job_id, 2)]
     assert working.outcomes(job_id) == ["failed", "succeeded"]
+
+
+def test_a_transaction_left_open_fails_the_attempt_and_blocks_nobody(working: Project) -> None:
+    job_id = working.add("w.leaves", json.dumps({"url": plain_url(working.url)}))
+    other = working.add("t.quick")
+    assert working.tick().wait() == 0
+    assert worked(working) == []
+    assert [row[:2] for row in ran(working, job_id)] == [("failed", "NotCommitted")]
+    assert working.job(other)["status"] == "succeeded"
 
 
 @pytest.mark.parametrize("kind", KINDS)
