@@ -54,7 +54,7 @@ class FakeContext(Context):
     ``effects`` maps each effect's key to the recorded result, or to ``UNKNOWN`` if the effect was only begun. A step's
     key is "job:1:step:render". ``reported`` lists the handler's ``progress()`` calls, in order, each as (done, of,
     note). ``succeeded`` says whether the handler ended the job with ``transaction()`` or ``finish()``. ``result`` is
-    the job's result.
+    what the handler set as ``ctx.result``; a value that it returns is not in it.
     """
 
     _ledger: _MemoryLedger

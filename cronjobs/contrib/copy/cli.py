@@ -41,7 +41,7 @@ def copy(
             "--to",
             metavar="URL",
             help="The new database (PostgreSQL). Default: the configured one. In single quotes, '${NEW_URL}' is read "
-            "from that variable and '${file:PATH}' from that file, so no other process can see the URL.",
+            "from that variable and '${file:PATH}' from that file, so the URL is not in the list of processes.",
         ),
     ] = None,
     old: Annotated[

@@ -98,10 +98,10 @@ def install(
     """Put the line into your crontab, after a test tick in cron's bare environment succeeds.
 
     The tick is real: it runs what is due, and shows which database cron will reach. If it fails, nothing is installed,
-    and the exit code is the tick's. The line is in a block marked with the configuration's path: installing again
-    replaces it, several projects can share a crontab, and no other line is touched. If cron itself already runs a
-    command that is also in a schedule, as it does after restore, nothing is installed, since the command would run
-    twice.
+    and the exit code is the tick's. A job that dies in it does not count. The line is in a block marked with the
+    configuration's path: installing again replaces it, several projects can share a crontab, and no other line is
+    touched. If cron itself already runs a command that is also in a schedule, as it does after restore, nothing is
+    installed, since the command would run twice.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()

@@ -181,9 +181,10 @@ def history(
     tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, gap, schedules_off, tick, clock,
-    pause, deploy or act. The first three have the columns of their tables; an occurrence's outcome is what became of it
-    at its time. A gap's host is null if no host ticked; its reason says why ticks did not start, if a later tick
-    recorded why. If there are more than --limit, what went wrong is printed first, then the newest of the others.
+    pause, deploy or act. The first three have most columns of their tables; an occurrence's outcome is what became of
+    it at its time. A gap's host is null if no host ticked; its reason says why ticks did not start, if a later tick
+    recorded why. If there are more than --limit, what broke or was changed is selected first, then the newest of the
+    others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
