@@ -20,6 +20,7 @@ from cronjobs.desk.store.status_facts import resumed_lately
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.concurrency import Limit, held_back
 from cronjobs.engine.store import concurrency
+from cronjobs.engine.store.concurrency import LateBehind
 from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED
 
@@ -134,6 +135,15 @@ def _a_minute(
     return {place: jobs / (within / timedelta(minutes=1)) for place, jobs in rates.items()}
 
 
+def _that_could_run(
+    group: LateGroup, behind: Mapping[tuple[str, str], LateBehind], records: Sequence[Sequence[Mapping[str, Any]]]
+) -> int:
+    """Return how many of *group*'s late jobs waited neither for a limit nor for another job."""
+    its = behind.get(group[:2], LateBehind())
+    late = group.late if its.late is None else its.late
+    return late - max(its.behind, _waited_for_others(group, records))
+
+
 def _waited_for_others(group: LateGroup, records: Sequence[Sequence[Mapping[str, Any]]]) -> int:
     """Return the smallest number of *group*'s jobs that a host's last tick left to wait for a limit or another job."""
     return min((sum(_waiting_in(entry, group) for entry in entries) for entries in records), default=0)
@@ -201,13 +211,15 @@ def what_waits(
         held = held_back(settings.limits, keys, settings.run.workers * len(at_work))
         behind = concurrency.late_behind_others(connection, settings.limits, limit, judged.ticks, held)
         records = _records(at_work)
-        kept = {each: max(behind.get(each[:2], 0), _waited_for_others(each, records)) for each in late}
         rates = _a_minute(succeeded, limit, now)
-        late = [each._replace(late=each.late - kept[each], a_minute=rates.get(each[:2], 0.0)) for each in late]
+        late = [
+            each._replace(late=_that_could_run(each, behind, records), a_minute=rates.get(each[:2], 0.0))
+            for each in late
+        ]
         resumed = resumed_lately(connection, limit)  # jobs in these queues are late only because the queue was paused
         late = [each for each in late if each.late > 0 and not {each.queue, ""} & resumed]
         read = {(each.queue, each.job_type) for each in due.groups}
-        found.more_late = max(0, due.late - sum(count for place, count in behind.items() if place not in read))
+        found.more_late = max(0, due.late - sum(each.behind for place, each in behind.items() if place not in read))
     found.more_types, found.more_unresolved = due.types, due.due
     for job_type in sorted(found.came, key=found.came.__getitem__)[MOST_TYPES:]:
         found.more_types += 1

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -105,13 +104,24 @@ def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, 
     return waiting_by_limit(limits, running, {row.concurrency_key: row.waiting for row in rows})
 
 
+class LateBehind(NamedTuple):
+    """How many late jobs of a queue and type were ``behind`` others, so that they could not run.
+
+    ``late`` counts all late jobs of the queue and type as the same statement saw them, or is None if a limit held none
+    of them back. Subtract from it: a tick may have claimed some of the jobs that an earlier statement counted.
+    """
+
+    behind: int = 0
+    late: int | None = None
+
+
 def late_behind_others(
     connection: Connection,
     limits: Sequence[Limit],
     late: timedelta,
     runnable: Collection[str] | None,
     held: Full = NOTHING_FULL,
-) -> dict[tuple[str, str], int]:
+) -> dict[tuple[str, str], LateBehind]:
     """Count, by queue and type, the jobs due for longer than *late* that could not run during all that time.
 
     They waited for a limit, or for another job of their schedule, or were created later, for past occurrences.
@@ -122,25 +132,26 @@ def late_behind_others(
     now = full(limits, running)
     found = Full(now.prefixes | held.prefixes, now.keys | held.keys)
     keys = full_parameters(connection, found) | {"late_s": -late.total_seconds(), "most": MOST_GROUPS}
-    behind: Counter[tuple[str, str]] = Counter()
+    late_jobs = f"FROM {JOBS} j WHERE j.{WAITING} AND j.run_at <= {after_now(':late_s')}"
     not_yet = f"(NOT {IN_TURN} OR j.created_at > {after_now(':late_s')})"
-    wheres: list[tuple[str, dict[str, Any]]] = [
-        (
-            f"j.schedule IS NOT NULL AND j.finished_at IS NULL AND {not_yet} AND NOT ({_IS_FULL})",
-            {"runnable": runnable_value(connection, runnable)},
-        )
-    ]
+    rows = run(
+        connection,
+        f"SELECT j.queue, j.job_type, count(*) AS behind {late_jobs} AND j.schedule IS NOT NULL "
+        f"AND j.finished_at IS NULL AND {not_yet} AND NOT ({_IS_FULL}) GROUP BY j.queue, j.job_type "
+        "ORDER BY behind DESC LIMIT :most",
+        runnable=runnable_value(connection, runnable),
+        **keys,
+    )
+    behind = {(row.queue, row.job_type): LateBehind(row.behind) for row in rows}
     if found.prefixes or found.keys:
-        wheres.append((_IS_FULL, {}))
-    for where, own in wheres:
         rows = run(
             connection,
-            f"SELECT j.queue, j.job_type, count(*) AS waiting FROM {JOBS} j "
-            f"WHERE j.{WAITING} AND j.run_at <= {after_now(':late_s')} AND {where} GROUP BY j.queue, j.job_type "
-            "ORDER BY waiting DESC LIMIT :most",
+            "SELECT * FROM (SELECT j.queue, j.job_type, count(*) AS late, "
+            f"count(CASE WHEN {_IS_FULL} THEN 1 END) AS behind {late_jobs} GROUP BY j.queue, j.job_type) AS each "
+            "WHERE behind > 0 ORDER BY behind DESC LIMIT :most",
             **keys,
-            **own,
         )
         for row in rows:
-            behind[row.queue, row.job_type] += row.waiting
+            place = (row.queue, row.job_type)
+            behind[place] = LateBehind(behind.get(place, LateBehind()).behind + row.behind, row.late)
     return behind

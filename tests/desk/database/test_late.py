@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select, update
 from support.postgres import OWNER
 from support.yard import MINUTE, START
 
 from cronjobs.desk.insight.finding import Finding
 from cronjobs.desk.insight.findings import troubles
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.store import trends
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
@@ -306,3 +307,27 @@ def test_a_batch_that_its_limit_lets_drain_is_not_late_between_two_ticks(
     assert "late" not in world.found()
     world.limits = (Limit("smtp", most=most and 5, each=each and 5),)
     assert "late" in world.found(), "a limit above run.workers holds back no job"
+
+
+def test_a_job_that_a_tick_claims_during_the_reads_is_not_late(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL each statement may see another state: the late jobs and those behind a limit are counted in one."""
+    world = World(database, tmp_path, limits=(Limit("smtp", most=4),))
+    for _ in range(3):
+        world.put(concurrency_key="smtp:1")
+    world.put(queue="other")
+    drains(world, 1, concurrency_key="smtp:1")
+    world.tick()
+    succeeded_lately = trends.succeeded_lately
+
+    def while_one_begins(*given: Any) -> list[trends.SucceededLately]:
+        jobs, now = tables.jobs, world.database.clock.now()
+        waits = select(jobs.c.id).where(jobs.c.status == "queued", jobs.c.queue == "default").limit(1).scalar_subquery()
+        held = {"locked_by": "web1:b:1:1:1:t", "locked_until": now + MINUTE, "attempts": 1, "started_at": now}
+        with world.database.write() as connection:
+            connection.execute(update(jobs).where(jobs.c.id == waits).values(status="running", **held))
+        return succeeded_lately(*given)
+
+    monkeypatch.setattr(trends, "succeeded_lately", while_one_begins)
+    assert world.found()["late"].startswith("1 job has"), "only the one in the other queue could run"
