@@ -98,7 +98,7 @@ def list_jobs(
             write_list(groups, limit, as_json, lambda shown: _group_lines(shown, times), "no job with an error")
             return
         rows = [_shown(columns_of(row), settings) for row in listing.list_jobs(connection, wanted, limit + 1)]
-    nothing = "no job" if wanted == listing.Filter() else "no such job"
+    nothing = "no job" if wanted == listing.Filter() else "no job matches the filter"
     write_list(rows, limit, as_json, lambda shown: _table(shown, times, settings), nothing)
 
 

@@ -183,7 +183,7 @@ def test_the_jobs_of_a_cause_are_listed(cronjobs: Cronjobs, night: list[int]) ->
     ]
     assert cronjobs("jobs", "list", "--cause", INVOICE, "--type", "mail.send", "--json").json == []
     assert len(cronjobs("jobs", "list", "--cause", INVOICE, "--status", "dead", "--json").json) == 4
-    assert cronjobs("jobs", "list", "--cause", "0" * 12).err == "no such job\n"
+    assert cronjobs("jobs", "list", "--cause", "0" * 12).err == "no job matches the filter\n"
 
 
 @pytest.mark.parametrize(("verb", "status"), [("retry", "queued"), ("dismiss", "dead")])
