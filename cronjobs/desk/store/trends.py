@@ -38,7 +38,8 @@ def compared_with(connection: Connection) -> datetime:
 def changes(connection: Connection, queues: Collection[str], since: datetime) -> dict[str, int]:
     """Return, by queue, how many more jobs are due now than at *since*. A negative number means fewer.
 
-    A retried job counts as new. Queues with more than CAME_READ new jobs are left out.
+    A job that is due again after an attempt since then counts as unchanged: it existed at *since*, and its run_at of
+    that time is not kept. Queues with more than CAME_READ jobs that fell due since *since* are left out.
     """
     began = run(
         connection,
@@ -58,15 +59,16 @@ def changes(connection: Connection, queues: Collection[str], since: datetime) ->
         came = run(
             connection,
             f"""
-            SELECT count(*) FROM (SELECT 1 FROM {_PRIORITIES} CROSS JOIN {JOBS} w
+            SELECT count(*) AS jobs, count(CASE WHEN started_at > :since AND created_at <= :since THEN 1 END) AS again
+            FROM (SELECT w.started_at, w.created_at FROM {_PRIORITIES} CROSS JOIN {JOBS} w
             WHERE w.{WAITING} AND w.queue = :queue AND w.priority = p.priority AND w.run_at > :since
               AND w.run_at <= {NOW} LIMIT :most) AS came""",
             queue=queue,
             since=since,
             most=CAME_READ + 1,
-        ).scalar_one()
-        if came <= CAME_READ:
-            found[queue] = came - gone.get(queue, 0)
+        ).one()
+        if came.jobs <= CAME_READ:
+            found[queue] = came.jobs - came.again - gone.get(queue, 0)
     return found
 
 

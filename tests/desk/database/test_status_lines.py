@@ -219,6 +219,17 @@ def test_a_queue_with_more_new_jobs_than_are_read_has_no_trend(
         assert trends.changes(connection, ["few", "many"], ago(minutes=10)) == {"few": 2}
 
 
+def test_a_job_that_is_due_again_after_an_attempt_is_not_new(database: Database, rows: Rows) -> None:
+    """Otherwise a batch that drains would be said to grow if many of its calls are snoozed."""
+    tried: dict[str, Any] = {"run_at": ago(minutes=1), "started_at": ago(minutes=5)}
+    for status in ("queued", "failed"):
+        rows.job(status=status, created_at=ago(minutes=30), **tried)
+    rows.job(status="failed", created_at=ago(minutes=9), **tried)  # it came, and failed since
+    rows.job(status="failed", created_at=ago(minutes=30), run_at=ago(minutes=1), started_at=ago(minutes=20))
+    with database.read() as connection:
+        assert trends.changes(connection, ["default"], ago(minutes=10)) == {"default": 2}
+
+
 def test_a_lost_attempt_has_no_length(database: Database, rows: Rows) -> None:
     """What is known of its end is when a tick found it."""
     schedule = rows.schedule("nightly")
