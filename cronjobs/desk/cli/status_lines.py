@@ -30,6 +30,7 @@ from cronjobs.desk.cli.output import (
 from cronjobs.desk.insight.causes import READ, Causes, cause_text
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import Finding, Severity, judge
+from cronjobs.desk.insight.formatting import pace, time_left
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, trend_of
 from cronjobs.desk.insight.releasing import Holders
@@ -37,6 +38,7 @@ from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.model import rough
 
 LABEL_WIDTH: Final = 11
@@ -238,8 +240,13 @@ def _waiting_lines(health: Health, times: Times, room: int) -> list[str]:
         count = sum(health.queues[name].due for name in paused)
         lines += wrapped(f"{count:,} due in paused queues: {safe(', '.join(paused), 60)}", room)
     lines += _cap_lines(health, room)
-    limited = first([f"{count:,} due: {safe(limit.reached, 120)}" for limit, count in health.limited.items()], 4)
+    limited = first([_limited_text(health, limit, count) for limit, count in health.limited.items()], 4)
     return lines + [part for line in limited for part in wrapped(line, room, "  ")]
+
+
+def _limited_text(health: Health, limit: Limit, due: int) -> str:
+    text, a_minute = f"{due:,} due: {safe(limit.reached, 120)}", health.limits_a_minute.get(limit)
+    return text if not a_minute else f"{text}; {pace(a_minute)} succeed, so {time_left(due, a_minute)}"
 
 
 def _cap_lines(health: Health, room: int) -> list[str]:

@@ -18,6 +18,7 @@ from cronjobs.desk.insight.finding import (
     typed,
     waiting_words,
 )
+from cronjobs.desk.insight.formatting import pace, time_left
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, covered_failing
 from cronjobs.desk.insight.troubled_types import RUNS_IN_A_LEASE
@@ -134,11 +135,10 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], wor
 
 def _backlog(late: Sequence[LateGroup], workers: int) -> str:
     a_minute = sum(group.a_minute for group in late)
-    rate = f"{a_minute:,.0f} a minute" if a_minute >= 1 else f"{60 * a_minute:,.0f} an hour"
-    takes = rough(timedelta(minutes=sum(group.late for group in late) / a_minute))
+    left = time_left(sum(group.late for group in late), a_minute)
     queues = several([f'"{name}"' for name in sorted({group.queue for group in late})])
     queues = f"queue {queues}" if len({group.queue for group in late}) == 1 else f"queues {queues}"
-    return f"a backlog in {queues} of which {rate} succeed (run.workers: {workers}), so about {takes} more"
+    return f"a backlog in {queues} of which {pace(a_minute)} succeed (run.workers: {workers}), so {left}"
 
 
 def _why_stranded(health: Health) -> Iterator[str]:

@@ -160,6 +160,16 @@ def took(started_at: datetime | None, finished_at: datetime | None) -> str:
     return "" if started_at is None or finished_at is None else rough(finished_at - started_at)
 
 
+def pace(a_minute: float) -> str:
+    """Return text such as "1,468 a minute", or "30 an hour" for less than one a minute."""
+    return f"{a_minute:,.0f} a minute" if a_minute >= 1 else f"{60 * a_minute:,.0f} an hour"
+
+
+def time_left(jobs: int, a_minute: float) -> str:
+    """Return text such as "about 3m more": how long *jobs* take at this pace."""
+    return f"about {rough(timedelta(minutes=jobs / a_minute))} more"
+
+
 def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
     """Return text such as "took 8.4s". A lost attempt's end is unknown: its text is like "found 1m after it began"."""
     span = rough(finished_at - started_at)

@@ -66,6 +66,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         unresolved=waiting.unresolved,
         out_of_reach=waiting.out_of_reach,
         limited=waiting.limited,
+        limits_a_minute=waiting.limits_a_minute,
         judged_by_ticks=judged.ticks is not None,
         unknown_schedules=without_type,
         unknown_since=unknown.since,

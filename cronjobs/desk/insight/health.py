@@ -60,6 +60,7 @@ class Health:
     silent: dict[str, datetime] = field(default_factory=dict)  # steady host that stopped ticking → since when
     slow: dict[str, timedelta] = field(default_factory=dict)  # job type → typical run, too long for the lease
     limited: dict[Limit, int] = field(default_factory=dict)  # reached limit → due jobs that wait for it
+    limits_a_minute: dict[Limit, float] = field(default_factory=dict)  # limit → jobs that succeed
     crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes because they crash
     failing_types: list[FailingType] = field(default_factory=list)
     misfits: list[WaitingMisfits] = field(default_factory=list)  # by job type

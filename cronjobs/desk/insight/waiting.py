@@ -85,6 +85,7 @@ class QueueFacts:
     came: dict[str, datetime] = field(default_factory=dict)
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
     limited: dict[Limit, int] = field(default_factory=dict)  # reached limit → due jobs that wait for it
+    limits_a_minute: dict[Limit, float] = field(default_factory=dict)  # limit → how many of its jobs succeed per minute
 
 
 @dataclass(frozen=True)
@@ -123,16 +124,27 @@ def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> b
     )
 
 
-def _a_minute(
-    succeeded: Sequence[trends.SucceededLately], within: timedelta, now: datetime
-) -> dict[tuple[str, str], float]:
-    """Return how many jobs of each queue and type succeed per minute."""
+def _minutes_read(succeeded: Sequence[trends.SucceededLately], within: timedelta, now: datetime) -> float:
+    """Return how many minutes *succeeded* covers: all of *within*, unless it was too much to read."""
     if sum(each.jobs for each in succeeded) >= trends.ENDS_READ:
         within = max(timedelta(seconds=1), now - min(each.finished_at for each in succeeded))
+    return within / timedelta(minutes=1)
+
+
+def _by_place(succeeded: Sequence[trends.SucceededLately], minutes: float) -> dict[tuple[str, str], float]:
+    """Return how many jobs of each queue and type succeed per minute."""
     rates: Counter[tuple[str, str]] = Counter()
     for each in succeeded:
         rates[each.queue, each.job_type] += each.jobs
-    return {place: jobs / (within / timedelta(minutes=1)) for place, jobs in rates.items()}
+    return {place: jobs / minutes for place, jobs in rates.items()}
+
+
+def _by_limit(
+    succeeded: Sequence[trends.SucceededLately], minutes: float, limits: Sequence[Limit]
+) -> dict[Limit, float]:
+    """Return how many jobs under each of *limits* succeed per minute."""
+    keyed = [(each.concurrency_key, each.jobs) for each in succeeded if each.concurrency_key is not None]
+    return {limit: sum(jobs for key, jobs in keyed if limit.counts(key)) / minutes for limit in limits}
 
 
 def _that_could_run(
@@ -211,7 +223,9 @@ def what_waits(
         held = held_back(settings.limits, keys, settings.run.workers * len(at_work))
         behind = concurrency.late_behind_others(connection, settings.limits, limit, judged.ticks, held)
         records = _records(at_work)
-        rates = _a_minute(succeeded, limit, now)
+        minutes = _minutes_read(succeeded, limit, now)
+        rates = _by_place(succeeded, minutes)
+        found.limits_a_minute = _by_limit(succeeded, minutes, settings.limits)
         late = [
             each._replace(late=_that_could_run(each, behind, records), a_minute=rates.get(each[:2], 0.0))
             for each in late

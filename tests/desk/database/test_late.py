@@ -14,9 +14,12 @@ from sqlalchemy import insert, select, update
 from support.postgres import OWNER
 from support.yard import MINUTE, START
 
+from cronjobs.desk.cli.status_lines import _waiting_lines
 from cronjobs.desk.insight.finding import Finding
 from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.health import Health
 from cronjobs.desk.store import trends
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database import tables
@@ -60,11 +63,16 @@ class World:
         held = {"locked_by": "web1:b:1:1:1:t", "locked_until": self.database.clock.now() + MINUTE, "attempts": 1}
         self.put(status="running", started_at=self.database.clock.now(), **held, **values)
 
-    def all(self) -> dict[str, Finding]:
-        settings = Settings(file=self.folder / "f", folder=self.folder, limits=self.limits)
+    @property
+    def settings(self) -> Settings:
+        return Settings(file=self.folder / "f", folder=self.folder, limits=self.limits)
+
+    def look(self) -> Health:
         with self.database.read() as connection:
-            found = troubles(look(connection, settings, JobTypes()), settings)
-        return {each.kind: each for each in found}
+            return look(connection, self.settings, JobTypes())
+
+    def all(self) -> dict[str, Finding]:
+        return {each.kind: each for each in troubles(self.look(), self.settings)}
 
     def found(self) -> dict[str, str]:
         return {kind: each.text for kind, each in self.all().items()}
@@ -307,6 +315,23 @@ def test_a_batch_that_its_limit_lets_drain_is_not_late_between_two_ticks(
     assert "late" not in world.found()
     world.limits = (Limit("smtp", most=most and 5, each=each and 5),)
     assert "late" in world.found(), "a limit above run.workers holds back no job"
+
+
+def test_a_batch_behind_a_limit_has_a_pace(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path, limits=(Limit("smtp:", most=1), Limit("api:", most=1)))
+    for key in ("smtp:1", "api:1"):
+        world.running(concurrency_key=key)
+        world.put(concurrency_key=key)
+    drains(world, 4, concurrency_key="smtp:2")
+    drains(world, 4)
+    world.tick()
+    health = world.look()
+    assert health.limited == dict.fromkeys(world.limits, 1)
+    assert health.limits_a_minute == {world.limits[0]: 2, world.limits[1]: 0}
+    assert _waiting_lines(health, Times(health.now, "UTC"), 200)[2:] == [
+        '1 due: limit "smtp:" is reached (1 at once); 2 a minute succeed, so about 30s more',
+        '1 due: limit "api:" is reached (1 at once)',
+    ]
 
 
 def test_a_job_that_a_tick_claims_during_the_reads_is_not_late(
