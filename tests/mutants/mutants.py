@@ -2069,7 +2069,7 @@ MUTANTS = (
         "cronjobs/engine/rules/occurrences.py",
         " or attempts <= int(early)",
         " or True",
-        (WRONG_CLOCKS, "tests/engine/unit/rules/test_occurrence_results.py::test_a_run_by_a_wrong_clock_is_none"),
+        (WRONG_CLOCKS, "tests/desk/unit/rules/test_occurrence_results.py::test_a_run_by_a_wrong_clock_is_none"),
     ),
     Mutant(
         "status does not look at a schedule whose newest run was early by a wrong clock",
@@ -2099,7 +2099,7 @@ MUTANTS = (
         "if triggered:\n        return True\n    return job.status in",
         (
             f"{INCIDENTS}[one by hand snoozes, too]",
-            "tests/engine/unit/rules/test_occurrence_results.py::test_a_run_by_hand_counts_by_what_became_of_its_job",
+            "tests/desk/unit/rules/test_occurrence_results.py::test_a_run_by_hand_counts_by_what_became_of_its_job",
         ),
     ),
     Mutant(
@@ -2107,7 +2107,7 @@ MUTANTS = (
         STANDING,
         'return job.status in ("running", "failed") and why',
         "return why",
-        ("tests/engine/unit/rules/test_occurrence_results.py::test_a_run_by_hand_counts_by_what_became_of_its_job",),
+        ("tests/desk/unit/rules/test_occurrence_results.py::test_a_run_by_hand_counts_by_what_became_of_its_job",),
     ),
     Mutant(
         "a run by hand counts from the moment that it is asked for, for what was missed",
@@ -2192,7 +2192,7 @@ MUTANTS = (
         STANDING,
         "return leased and not over",
         "return leased",
-        ("tests/engine/unit/rules/test_occurrence_results.py::test_what_a_job_is_to_a_schedule_that_was_due",),
+        ("tests/desk/unit/rules/test_occurrence_results.py::test_what_a_job_is_to_a_schedule_that_was_due",),
     ),
     Mutant(
         "status looks at ten rows of a schedule",
@@ -2246,8 +2246,8 @@ MUTANTS = (
     Mutant(
         "jobs that wait for others are late",
         "cronjobs/desk/insight/waiting.py",
-        "late=each.late - kept[each]",
-        "late=each.late",
+        "return late - max(its.behind, _waited_for_others(group, records))",
+        "return late",
         ("tests/desk/database/test_late.py",),
     ),
     Mutant(
