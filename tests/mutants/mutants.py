@@ -2296,4 +2296,18 @@ MUTANTS = (
             "tests/engine/process/test_alarm.py::test_while_the_database_fails_for_another_cause_none_of_its_causes_is_over",
         ),
     ),
+    Mutant(
+        "a connection that a handler left open holds SQLite's lock",
+        "cronjobs/engine/tick/trouble.py",
+        "            gc.collect()\n",
+        "            pass\n",
+        ("tests/engine/process/test_transaction.py::test_a_transaction_left_open_fails_the_attempt_and_blocks_nobody",),
+    ),
+    Mutant(
+        "deaths are printed only at the end of the tick",
+        "cronjobs/engine/run_due/cron_mail.py",
+        "            self._on_death(event)\n",
+        "            pass\n",
+        ("tests/engine/process/test_alarm.py::test_a_tick_that_is_killed_has_printed_who_died",),
+    ),
 )
