@@ -126,11 +126,11 @@ class Reporter:
 
 @dataclass
 class _Deaths:
-    """Deaths of one cause in this tick: how many there were, and how many were listed."""
+    """Deaths of one cause in this tick. ``is_news`` says whether to mail them, and is None until that is decided."""
 
-    worth_mailing: bool
+    job_type: str
     number: int = 0
-    listed: int = 0
+    is_news: bool | None = None
 
 
 @dataclass
@@ -148,6 +148,7 @@ class CronMail:
         self._about: dict[str, str] = {}
         self._stderr = Outlet(2)
         self._deaths: dict[str, _Deaths] = {}  # by cause
+        self._listed = 0  # deaths
         self._well: set[str] = set()
         self._started = True  # whether the tick could start
         self.said = False  # whether there was anything to report, even if it was not repeated
@@ -205,35 +206,36 @@ class CronMail:
         If the tick is killed later, cron still mails what it has printed. The log and "status" show the other deaths.
         """
         cause = events.death_cause(event)
-        alarm, first = Alarm(self.config), cause not in self._deaths
-        if first:
-            job_type = event.facts["job_type"]
-            worth = not self.throttle or alarm.worth_mailing(cause, SYSTEM.now(), job_type=job_type)
-            self._deaths[cause] = _Deaths(worth)
-        died = self._deaths[cause]
+        died = self._deaths.setdefault(cause, _Deaths(event.facts["job_type"]))
         died.number += 1
-        if not died.worth_mailing or self._listed == DEATHS_LISTED:
+        untold = 0
+        if died.number == 1 and len(self._deaths) <= DEATHS_LISTED:  # each takes a file access; the rest can wait
+            untold = self._decide(cause, died)
+        if not died.is_news or self._listed == DEATHS_LISTED:
             return
-        died.listed += 1
+        self._listed += 1
         self._stderr.say(visible(f"cronjobs: a job is dead: {events.death_line(event, self.config)}"))
-        if first and self.throttle and (untold := alarm.unreported_before(cause)):
+        if untold:
             self._stderr.say(f"  and {untold} more with the same cause since the last report")
 
-    @property
-    def _listed(self) -> int:
-        return sum(died.listed for died in self._deaths.values())
+    def _decide(self, cause: str, died: _Deaths) -> int:
+        """Decide whether to mail these deaths. Return how many were not reported since the last report."""
+        alarm = Alarm(self.config)
+        died.is_news = not self.throttle or alarm.worth_mailing(cause, SYSTEM.now(), job_type=died.job_type)
+        return alarm.unreported_before(cause) if died.is_news and self.throttle else 0
 
     def _count_deaths(self) -> None:
         """Report how many jobs died in this tick, if not all of them were listed."""
-        if self.throttle:
-            for cause, died in self._deaths.items():
-                Alarm(self.config).count(cause, died.number - 1, reported=died.worth_mailing)
-        number = sum(died.number for died in self._deaths.values() if died.worth_mailing)
+        for cause, died in self._deaths.items():
+            if died.is_news is None:
+                self._decide(cause, died)
+            if self.throttle:
+                Alarm(self.config).count(cause, died.number - 1, reported=bool(died.is_news))
+        number = sum(died.number for died in self._deaths.values() if died.is_news)
         if number > self._listed:
+            listed = f"of which {self._listed} are listed here"
             all_of_them = absolute("cronjobs jobs list --status dead", self.config)
-            self._stderr.say(
-                f"cronjobs: {number:,} jobs are dead, of which {self._listed} are listed here; all: {all_of_them}"
-            )
+            self._stderr.say(f"cronjobs: {number:,} jobs are dead, {listed}; all: {all_of_them}")
         self._stderr.end()
 
     def code_at_fault(self) -> bool:

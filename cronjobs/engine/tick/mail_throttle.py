@@ -106,8 +106,8 @@ class Alarm:
 
     def count(self, cause: str, times: int, *, reported: bool) -> None:
         """Count *times* further occurrences of a *cause* that ``worth_mailing`` has just judged."""
-        known = self._load()
-        if times and (entry := known.get(cause)) is not None:
+        known = self._load() if times else {}
+        if (entry := known.get(cause)) is not None:
             entry["seen"] += times
             if not reported:
                 entry["quiet"] = entry.get("quiet", 0) + times
