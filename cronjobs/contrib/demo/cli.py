@@ -182,7 +182,7 @@ class Demo:
         self.a_minute_passes("heartbeat")
         self.run("run-due", "-v")
         if not self.effects("heartbeat"):
-            raise DemoFailed(f"the schedule did not run: {self.effects()}")
+            raise DemoFailed(f"the schedule heartbeat did not run; only these ran: {self.effects()}")
 
     def a_second_host(self) -> None:
         self.scene(

@@ -129,7 +129,7 @@ class Act:
         """Acknowledge the finding as it is now: its rows and its severity."""
         key, span = self.form.get("finding", ""), ACK_FOR.get(self.form.get("for", "7d"))
         if span is None:
-            raise BadRequest(f"for is one of {', '.join(ACK_FOR)}")
+            raise BadRequest(f'the field "for" must be one of {", ".join(ACK_FOR)}')
         found = judge(look(self.connection, self.settings, self.types), self.settings)
         named = [each for each in found if each.key == key]
         if not named:

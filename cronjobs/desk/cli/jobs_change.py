@@ -392,8 +392,8 @@ release: Final = _command(
     """Requeue running jobs whose runner is certainly gone, without waiting for their lease to expire.
 
     Run it on the runner's host: it checks that the runner's process, of this boot, and everything it started are gone.
-    The job is not charged; the loss is counted. Exit code 1: the runner is alive, or cannot be checked from here; the
-    job is not running, or does not exist.
+    No try is used up, but the loss counts towards run.max_losses. Exit code 1: the runner is alive, or cannot be
+    checked from here; the job is not running, or does not exist.
     """,
 )
 

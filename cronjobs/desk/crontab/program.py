@@ -32,9 +32,9 @@ LOCK_PAUSE_S: Final = 0.05
 class CrontabMissing(CrontabError):
     def __init__(self) -> None:
         super().__init__(
-            "there is no crontab command on this host: install cron (Debian: apt-get install cron), or have systemd "
-            '("cronjobs systemd") or another scheduler run, once a minute, the command that "cronjobs crontab show" '
-            "prints"
+            "there is no crontab command on this host. Install cron (Debian: apt-get install cron), or use systemd "
+            '(see "cronjobs systemd"). With any other scheduler, run the command that "cronjobs crontab show" prints '
+            "once a minute"
         )
 
 

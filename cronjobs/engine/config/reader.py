@@ -44,7 +44,7 @@ class ReportedError(FieldError):
 class Fields(NamedTuple):
     """The content of a mapping: the values that were read, and the keys that are bad.
 
-    A key also counts as bad if an unknown key is probably a misspelling of it.
+    A known key that is missing also counts as bad if the file has an unknown key that is probably a misspelling of it.
     """
 
     values: dict[str, Any]

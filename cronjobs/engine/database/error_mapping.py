@@ -30,7 +30,7 @@ ROOM: Final = 1 << 16  # bytes; with less free space, SQLite's "I/O error" means
 _FILE_REMEDY: Final = "let this user write to the file and its folder, and check how the disk is mounted"
 _SERVER_REMEDY: Final = "check whether the server is a standby, and whether default_transaction_read_only is set"
 _RIGHTS_REMEDY: Final = '"cronjobs db grants" prints the rights that each role needs; an upgrade may need more'
-_TABLE_REMEDY: Final = 'dropped ("cronjobs db drop")? "cronjobs db check" lists what is missing'
+_TABLE_REMEDY: Final = '"cronjobs db check" lists what is missing; perhaps somebody ran "cronjobs db drop"'
 _DISK_REMEDY: Final = "check the disk, its quota and the file size limit (ulimit -f)"
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html

@@ -114,8 +114,8 @@ class Registration:
         for function in (self.handler, call):
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
                 return (
-                    "the handler is a generator (it has a yield), and calling a generator does not run its body: "
-                    "remove the yield, or call the generator from a handler that returns"
+                    "the handler is a generator (it has a yield), so calling it does not run its body: "
+                    "remove the yield, or make the handler an ordinary function that loops over the generator"
                 )
         try:
             return self.accepts.fault

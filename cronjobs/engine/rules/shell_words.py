@@ -20,13 +20,13 @@ def shell_word(arguments: Sequence[str]) -> str | None:
 
 
 def as_shell_line(arguments: Sequence[str]) -> str:
-    """Return the argument list of a shell that runs *arguments* as one line, in YAML."""
+    """Return, as a YAML list, the command ``sh -c LINE`` that runs *arguments* as one line of a shell."""
     line = " ".join(each if _OPERATOR.fullmatch(each) else shlex.quote(each) for each in arguments)
     return as_list(["sh", "-c", line])
 
 
 def list_for(line: str) -> str:
-    """Return the argument list for a *line* as typed into a shell, in YAML."""
+    """Return, as a YAML list, the command that a *line* typed into a shell would run."""
     if _NEEDS_SHELL.search(line):
         return as_list(["sh", "-c", line])
     try:
