@@ -2190,8 +2190,8 @@ MUTANTS = (
     Mutant(
         "an attempt that overruns its timeout is a run",
         STANDING,
-        "return leased and not over",
-        "return leased",
+        'return "overruns" if over else None',
+        "return None",
         ("tests/desk/unit/rules/test_occurrence_results.py::test_what_a_job_is_to_a_schedule_that_was_due",),
     ),
     Mutant(

@@ -238,6 +238,8 @@ def _why_not(schedule: str, found: UnrunOccurrences, health: Health) -> str:
     match found.why:
         case "put off":
             return f"{its} was put off, and is due in {rough(job.run_at - now)}"
+        case "lease ran out":
+            return f"{its} is running, but its lease ran out"
         case "overruns":
             return f"{its} runs for longer than its timeout"
         case "overdue":

@@ -24,7 +24,7 @@ OVERRUN: Final = timedelta(minutes=5)
 
 SAID_ELSEWHERE: Final = ("missed", "dead")  # these have findings of their own, which end by other rules
 
-Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "overruns"]
+Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "lease ran out", "overruns"]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
     """Return why a job that was due a *grace* ago is neither a run nor worth waiting for, or None if it is either."""
     match job.status:
         case "running":
-            return None if _within_its_time(job, now) else "overruns"
+            return _why_no_longer_run(job, now)
         case "failed":
             return None if job.run_at + grace > now else "overdue"
         case "queued":
@@ -206,10 +206,12 @@ def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
     return None  # the job succeeded, or a person cancelled it
 
 
-def _within_its_time(job: JobNow, now: datetime) -> bool:
-    leased = job.locked_until is not None and job.locked_until + OVERRUN > now
+def _why_no_longer_run(job: JobNow, now: datetime) -> Why | None:
+    """Return why a running job no longer counts as a run, or None while it holds its lease within its timeout."""
+    if job.locked_until is None or job.locked_until + OVERRUN <= now:
+        return "lease ran out"
     over = job.limit is not None and job.started_at is not None and job.started_at + job.limit + OVERRUN <= now
-    return leased and not over
+    return "overruns" if over else None
 
 
 def failed_runs(rows: Sequence[OccurrenceResult], most: int) -> list[OccurrenceResult]:

@@ -23,7 +23,7 @@ from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import failing_runs
 from cronjobs.desk.insight.waiting import LateGroup
 from cronjobs.desk.insight.watched import ScheduleWithoutRun, Watched
-from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
+from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences, Why
 from cronjobs.desk.store.failing_types import FailingType
 from cronjobs.desk.store.schedule_health import ScheduleSurvey
 from cronjobs.desk.store.status_facts import Deaths
@@ -235,6 +235,17 @@ def test_a_full_queue_for_which_a_schedule_did_not_run_is_named(definition: dict
     health = replace(health, watch=replace(health.watch, schedules=[stored], not_run=full))
     said = f"nightly has not run since it was due: queue {queue} was full when nightly was due"
     assert texts(health) == {"not_run": said}
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [("overruns", "runs for longer than its timeout"), ("lease ran out", "is running, but its lease ran out")],
+)
+def test_a_running_job_whose_lease_ran_out_is_not_said_to_overrun(why: Why, said: str) -> None:
+    health = facts()
+    ours = {"nightly": UnrunOccurrences(NOW - HOUR, why, replace(JOB, status="running"))}
+    health = replace(health, watch=replace(health.watch, not_run=ours))
+    assert texts(health)["not_run"].endswith(f": job 7 of nightly {said}")
 
 
 def test_the_dead_job_of_a_schedule_is_one_finding_that_names_it() -> None:

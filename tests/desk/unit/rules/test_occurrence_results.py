@@ -47,7 +47,7 @@ def job(**fields: Any) -> JobNow:
         (job(**HELD, limit=3 * HOUR - OVERRUN), "overruns"),
         (job(**HELD | {"started_at": None}, limit=HOUR), None),
         (job(**HELD | {"locked_until": NOW - MINUTE}), None),
-        (job(**HELD | {"locked_until": NOW - OVERRUN}), "overruns"),
+        (job(**HELD | {"locked_until": NOW - OVERRUN}), "lease ran out"),
     ],
 )
 def test_what_a_job_is_to_a_schedule_that_was_due(state: JobNow, why: str | None) -> None:
@@ -112,7 +112,7 @@ def test_a_job_that_waits_its_turn_is_judged_by_the_one_before_it() -> None:
     assert standing(rows, running, NOW, HOUR).not_run is None
     found = standing(rows, replace(running, locked_until=NOW - HOUR), NOW, HOUR).not_run
     assert found is not None
-    assert (found.why, found.job) == ("overruns", replace(running, locked_until=NOW - HOUR))
+    assert (found.why, found.job) == ("lease ran out", replace(running, locked_until=NOW - HOUR))
 
 
 def test_it_begins_with_the_first_that_did_not_run() -> None:
