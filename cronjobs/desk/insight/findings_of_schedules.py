@@ -26,6 +26,7 @@ from cronjobs.desk.insight.same_cause import (
     behind,
     covered_failing,
     failing_runs,
+    how_they_ended,
 )
 from cronjobs.desk.insight.watched import Watched, since_a_run, ticking, without_a_run
 from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
@@ -49,12 +50,14 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
     late = behind(health, settings.run.every)
     yield from _behind({name: since for name, since in late.items() if name not in same.not_behind})
     missing = {each.name: each for each in _missing(health.watch)}
+    failing = failing_runs(health.watch)
     for name, found in health.watch.without_run.items():
         if name in same.not_late:
             continue
         missed_too = [Covered("missed", (name,))] if missing.pop(name, None) else []
         fails = name in same.failing_and_late
-        text = f"{name} has not run within its grace; {found.why}{', and its last runs failed' if fails else ''}"
+        runs = f", and its last runs {how_they_ended([failing[name]])}" if fails else ""
+        text = f"{name} has not run within its grace; {found.why}{runs}"
         yield Finding(
             "schedule",
             text,
@@ -136,12 +139,17 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
     for most, failed in sorted(found.items()):
         since, name = min((runs.since, name) for name, runs in failed.items())
         names = tuple(sorted(failed, key=lambda name: (failed[name].since, name)))
-        last = "the last run" if most == 1 else f"the last {most} runs"
+        ended = how_they_ended(failed.values(), "was" if most == 1 else "were")
+        only_lost = "failed" not in ended
+        run = "attempt" if only_lost else "run"
+        last = f"the last {run}" if most == 1 else f"the last {most} {run}s"
+        if only_lost:  # a runner's death proves nothing against the handler
+            ended += ": its runner died or lost its lease" if most == 1 else ": their runners died or lost their leases"
         waits = tuple(name for name in names if name in same.waiting)
         why = [_why_not(each, health.watch.not_run[each], health) for each in waits[:1]]
         yield Finding(
             "failing",
-            "; ".join([f"{last} of {several(names)} failed", *why]),
+            "; ".join([f"{last} of {several(names)} {ended}", *why]),
             since=since,
             command=f"{typed('cronjobs history --schedule', name)} --since 7d",
             subject="" if most == FAILED_IN_A_ROW else str(most),

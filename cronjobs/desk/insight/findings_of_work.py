@@ -20,7 +20,14 @@ from cronjobs.desk.insight.finding import (
 )
 from cronjobs.desk.insight.formatting import pace, time_left
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.same_cause import NO_OTHER, SameCause, covered_by_type, covered_failing
+from cronjobs.desk.insight.same_cause import (
+    NO_OTHER,
+    SameCause,
+    covered_by_type,
+    covered_failing,
+    failing_runs,
+    how_they_ended,
+)
 from cronjobs.desk.insight.troubled_types import RUNS_IN_A_LEASE
 from cronjobs.desk.insight.waiting import LateGroup, entries_of
 from cronjobs.desk.insight.watched import late_after, ticking
@@ -188,7 +195,9 @@ def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
     jobs = "1 dead job that nobody has" if found.count == 1 else f"{more} dead jobs that nobody has"
     yield Finding(
         "dead",
-        "; ".join([f"{jobs} retried or dismissed", *_unknown_effects(found.unknown_effects), *_what_died(same)]),
+        "; ".join(
+            [f"{jobs} retried or dismissed", *_unknown_effects(found.unknown_effects), *_what_died(health, same)]
+        ),
         Severity.CRITICAL,
         since=found.since,
         command="cronjobs jobs list --status dead",
@@ -216,13 +225,14 @@ def _unknown_effects(jobs: Sequence[int]) -> Iterator[str]:
         yield f'nobody knows whether an effect of {which} happened: "cronjobs explain {jobs[0]}"'
 
 
-def _what_died(same: SameCause) -> Iterator[str]:
+def _what_died(health: Health, same: SameCause) -> Iterator[str]:
     """Describe which schedules and types the dead jobs affect."""
     if same.late:
         have, its = ("has", "its") if len(same.late) == 1 else ("have", "their")
         yield f"{several(same.late)} {have} not run within {its} grace"
     if failing := [name for name in same.failing if name not in same.late]:
-        yield f"the last runs of {several(failing)} failed"
+        runs = failing_runs(health.watch)
+        yield f"the last runs of {several(failing)} {how_they_ended([runs[name] for name in failing])}"
     if same.types:
         yield f"other jobs of {several(same.types)} are failing, too"
 

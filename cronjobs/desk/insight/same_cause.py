@@ -172,6 +172,14 @@ class FailingRuns:
         return "failing" if self.most == FAILED_IN_A_ROW else f"failing:{self.most}"
 
 
+def how_they_ended(several: Collection[FailingRuns], were: str = "were") -> str:
+    """Return "failed", "were lost" or "failed or were lost", whichever is true of all these runs together."""
+    rows = [row for runs in several for row in runs.rows]
+    lost = any(row.losses for row in rows)
+    failed = any(row.failures or not row.losses for row in rows)  # a job may be dead without a try
+    return " or ".join([*(["failed"] if failed else []), *([f"{were} lost"] if lost else [])])
+
+
 def failing_runs(watch: Watched) -> dict[str, FailingRuns]:
     """Map the names of failing schedules to their failed runs."""
     found = {}

@@ -17,7 +17,7 @@ FINDING_KINDS: Final = {
     "schedules_off": "no tick fires schedules",
     "behind": "a schedule is due, but no tick fires it",
     "schedule": "a schedule has not run within its grace",
-    "failing": "the last runs of a schedule failed",
+    "failing": "the last runs of a schedule failed or were lost",
     "failing_type": "the last runs of a job type failed",
     "missed": "a schedule did not run when it was due, or ran too early because a clock was wrong",
     "not_run": "a schedule has not run since it was due",

@@ -40,7 +40,8 @@ class JobNow:
     queue: str
     run_at: datetime
     scheduled_for: datetime | None = None
-    failures: int = 0  # attempts that failed or were lost
+    failures: int = 0  # attempts that failed
+    losses: int = 0  # attempts that were lost
     dismissed: bool = False
     started_at: datetime | None = None
     locked_until: datetime | None = None
@@ -73,6 +74,10 @@ class OccurrenceResult:
     @property
     def failures(self) -> int:
         return 0 if self.job is None else self.job.failures
+
+    @property
+    def losses(self) -> int:
+        return 0 if self.job is None else self.job.losses
 
     @property
     def dismissed(self) -> bool:
@@ -217,7 +222,7 @@ def _why_no_longer_run(job: JobNow, now: datetime) -> Why | None:
 def failed_runs(rows: Sequence[OccurrenceResult], most: int) -> list[OccurrenceResult]:
     """Return the rows of failed runs since the last success, newest first, or [] for fewer than *most* failures.
 
-    Each try of a job counts as a run.
+    Each try of a job counts as a run, also one that was lost.
     """
     found, failed = [], 0
     for row in rows:
@@ -225,8 +230,9 @@ def failed_runs(rows: Sequence[OccurrenceResult], most: int) -> list[OccurrenceR
             continue
         if row.succeeded or row.dismissed or row.status == "cancelled":
             break
-        if not row.failures and row.status != "dead":  # dead without a try: for example, its payload is unreadable
+        tries = row.failures + row.losses
+        if not tries and row.status != "dead":  # dead without a try: for example, its payload is unreadable
             continue  # the job waits or runs, so its result is not known yet
-        failed += row.failures or 1
+        failed += tries or 1
         found.append(row)
     return found if failed >= most else []

@@ -136,7 +136,7 @@ def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
         connection,
         f"""
         SELECT j.id, j.status, substr(j.job_type, 1, :longest) AS job_type, substr(j.queue, 1, :longest) AS queue,
-          j.run_at, j.scheduled_for, j.failures + j.losses AS failures,
+          j.run_at, j.scheduled_for, j.failures, j.losses,
           CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed, j.started_at, j.locked_until,
           j.attempts, j.timeout_s, CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",

@@ -293,7 +293,8 @@ def job_now(job: Any) -> JobNow:
     same = ("id", "status", "job_type", "queue", "run_at", "scheduled_for", "started_at", "locked_until", "attempts")
     return JobNow(
         **{name: getattr(job, name) for name in same},
-        failures=job.failures + job.losses,
+        failures=job.failures,
+        losses=job.losses,
         dismissed=bool(job.dismissed_at and job.finished_at and job.dismissed_at >= job.finished_at),
         limit=None if job.timeout_s is None else timedelta(seconds=job.timeout_s),
     )

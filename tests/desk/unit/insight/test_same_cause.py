@@ -263,6 +263,29 @@ def test_a_schedule_past_its_grace_says_that_its_runs_fail() -> None:
     assert texts(health) == {"schedule:nightly": f"nightly has not run within its grace; {why}"}
 
 
+@pytest.mark.parametrize(
+    ("tries", "said"),
+    [
+        ({"failures": 3}, "the last 3 runs of nightly failed"),
+        ({"failures": 1, "losses": 2}, "the last 3 runs of nightly failed or were lost"),
+        (
+            {"failures": 0, "losses": 3},
+            "the last 3 attempts of nightly were lost: their runners died or lost their leases",
+        ),
+    ],
+)
+def test_lost_attempts_are_not_said_to_have_failed(tries: dict[str, Any], said: str) -> None:
+    health = facts(replace(JOB, **tries))
+    assert texts(replace(health, watch=replace(health.watch, without_run={}))) == {"failing": said}
+
+
+def test_the_last_attempt_of_a_schedule_that_warns_after_one_was_lost() -> None:
+    health = facts(replace(JOB, failures=0, losses=1))
+    stored = replace(health.watch.schedules[0], definition={"job": "t.a", "warn_after_failures": 1})
+    health = replace(health, watch=replace(health.watch, schedules=[stored], without_run={}))
+    assert texts(health) == {"failing:1": "the last attempt of nightly was lost: its runner died or lost its lease"}
+
+
 def test_jobs_of_a_type_that_died_while_it_fails_are_its_finding() -> None:
     fails = [FailingType("t.a", 1, NOW - HOUR)]
     health = facts(failing_types=fails)
