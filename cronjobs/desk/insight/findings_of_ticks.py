@@ -26,10 +26,10 @@ from cronjobs.engine.store.meta import MOVED
 from cronjobs.engine.tick.not_started import LIMITED
 from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import MovedDatabase, shown_path
-from cronjobs.model import rough
+from cronjobs.model import duration_text, rough
 
 _SHOW_CRON = "cronjobs crontab show"
-_HISTORY = "cronjobs history --since 1h"
+_LOOK_BACK = timedelta(hours=1)
 _ALSO = "host "  # prefix of a row that names another host with the same faults
 _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
@@ -98,10 +98,14 @@ def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
         yield Finding("no_tick", text, Severity.CRITICAL, command="cronjobs crontab install")
     elif last > health.now:
         text = f"the newest tick is dated {rough(last - health.now)} in the future: some clock is or was wrong"
-        yield Finding("no_tick", text, Severity.CRITICAL, command=_HISTORY)
+        yield Finding("no_tick", text, Severity.CRITICAL, command=_history(_LOOK_BACK))
     else:
         text = f"no tick has reached this database for {rough(health.now - last)}{why}"
         yield Finding("no_tick", text, Severity.CRITICAL, since=last, command=_SHOW_CRON)
+
+
+def _history(since: timedelta) -> str:
+    return f"cronjobs history --since {duration_text(since)}"
 
 
 def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -111,7 +115,8 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
             f"in the last {rough(found.within)}, {found.ticks} ticks of host {host} never recorded their end: they "
             "were killed or lost the database"
         )
-        yield Finding("ending", text, since=found.since, command=_HISTORY, subject=host)
+        command = _history(max(_LOOK_BACK, 2 * found.within))  # twice, so that it still shows them if typed later
+        yield Finding("ending", text, since=found.since, command=command, subject=host)
     for tick in at_work:
         code = _did(tick).get("code")
         if code in _CODES and tick["host"] not in health.watch.killed:

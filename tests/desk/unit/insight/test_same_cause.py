@@ -22,11 +22,11 @@ from cronjobs.desk.insight.findings_of_work import work_findings
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import failing_runs
 from cronjobs.desk.insight.waiting import LateGroup
-from cronjobs.desk.insight.watched import ScheduleWithoutRun, Watched
+from cronjobs.desk.insight.watched import KILLED_WITHIN, ScheduleWithoutRun, Watched
 from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences, Why
 from cronjobs.desk.store.failing_types import FailingType
 from cronjobs.desk.store.schedule_health import ScheduleSurvey
-from cronjobs.desk.store.status_facts import Deaths
+from cronjobs.desk.store.status_facts import Deaths, Killed
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.rules.concurrency import Limit
@@ -284,6 +284,15 @@ def test_the_last_attempt_of_a_schedule_that_warns_after_one_was_lost() -> None:
     stored = replace(health.watch.schedules[0], definition={"job": "t.a", "warn_after_failures": 1})
     health = replace(health, watch=replace(health.watch, schedules=[stored], without_run={}))
     assert texts(health) == {"failing:1": "the last attempt of nightly was lost: its runner died or lost its lease"}
+
+
+@pytest.mark.parametrize(("every", "since"), [(timedelta(seconds=30), "1h"), (MINUTE, "1h"), (5 * MINUTE, "3h20m")])
+def test_the_command_about_killed_ticks_looks_back_as_far_as_the_finding(every: timedelta, since: str) -> None:
+    health = facts()
+    killed = {"web1": Killed(2, NOW - KILLED_WITHIN * every, KILLED_WITHIN * every)}
+    health = replace(health, watch=replace(health.watch, killed=killed))
+    [found] = [each for each in troubles(health, SETTINGS) if each.kind == "ending"]
+    assert found.command == f"cronjobs history --since {since}"
 
 
 def test_jobs_of_a_type_that_died_while_it_fails_are_its_finding() -> None:
