@@ -74,11 +74,12 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
             written.append((f"job_types.{name}.retry", "", entry.retry.apply(RetryPolicy())))
     for name, found in known.types.items() if known is not None else ():
         in_code = found.registration.retry if found.registration is not None else None
-        if in_code is not None and f"job_types.{name}.retry" not in settings.positions:
-            written.append(("imports", f"{name}: ", in_code))
+        is_retried = found.retry.max_attempts > 1
+        if in_code is not None and is_retried and f"job_types.{name}.retry" not in settings.positions:
+            written.append(("imports" if "imports" in settings.positions else "", f"{name}: ", in_code))
     for path, whose, policy in written:
         short = [delay for delay in _delays(policy) if timedelta(0) < delay < every]
-        if short:
+        if short and policy.max_attempts > 1:
             sooner = "" if settings.run.linger else "; run: {linger: true} polls every second"
             wait = f"begins with the next tick, so up to {duration_text(every)} later{sooner}"
             yield f"{whose}a retry after {duration_text(short[0])} {wait}", (path,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -294,7 +295,11 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cronjobs.yaml").write_text(NOTED)
     registration = handlers_here.Registration("t.code", print, RetryPolicy(delays=["30s"]))
-    known = JobTypes(types={"t.code": JobType("t.code", timedelta(1), RetryPolicy(), registration)})
+    once = replace(registration, name="t.once", retry=RetryPolicy(max_attempts=1, base="30s"))
+    types = [JobType("t.code", timedelta(1), RetryPolicy(), registration)]
+    types += [JobType("t.once", timedelta(1), RetryPolicy(max_attempts=1), once)]
+    types += [replace(types[0], name="t.one", retry=RetryPolicy(max_attempts=1))]  # the file says so
+    known = JobTypes(types={each.name: each for each in types})
 
     def noted(text: str = NOTED) -> list[str]:
         Path("cronjobs.yaml").write_text(text)
@@ -314,9 +319,11 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
         f'4:19: job_types.dump.command: ">" is passed to /bin/echo as an argument, {shell}',
         f"2:19: defaults.retry: a retry after 5s {tick}",
         f"4:57: job_types.dump.retry: a retry after 10s {tick}",
-        f"imports: t.code: a retry after 30s {tick}",
+        f"t.code: a retry after 30s {tick}",
     ]
     assert not [note for note in noted(NOTED + "run: {linger: true}\n") if "a retry" in note]
+    assert f"10:10: imports: t.code: a retry after 30s {tick}" in noted(f"{NOTED}imports: [shop]\n")
+    assert not [note for note in noted(NOTED.replace("5s", "5s, max_attempts: 1")) if "after 5s" in note]
 
 
 def test_a_schema_of_another_version_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
