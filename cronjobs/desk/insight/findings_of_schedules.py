@@ -57,7 +57,7 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         missed_too = [Covered("missed", (name,))] if missing.pop(name, None) else []
         fails = name in same.failing_and_late
         runs = f", and its last runs {how_they_ended([failing[name]])}" if fails else ""
-        text = f"{name} has not run within its grace; {found.why}{runs}"
+        text = f"{name} has not {'succeeded' if found.ran else 'run'} within its grace; {found.why}{runs}"
         yield Finding(
             "schedule",
             text,
@@ -225,9 +225,11 @@ def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Find
     since, name = min((each.since, name) for name, each in found.items())
     names = tuple(sorted(found))
     have, was = ("has", "it was") if len(names) == 1 else ("have", "they were")
+    ran = all(each.job is not None and each.job.attempts for each in found.values())
+    done = "succeeded" if ran else "run"
     yield Finding(
         "not_run",
-        f"{several([name, *(each for each in names if each != name)])} {have} not run since {was} due: "
+        f"{several([name, *(each for each in names if each != name)])} {have} not {done} since {was} due: "
         f"{_why_not(name, found[name], health)}",
         since=since,
         command=typed("cronjobs explain", name),

@@ -229,7 +229,8 @@ def _what_died(health: Health, same: SameCause) -> Iterator[str]:
     """Describe which schedules and types the dead jobs affect."""
     if same.late:
         have, its = ("has", "its") if len(same.late) == 1 else ("have", "their")
-        yield f"{several(same.late)} {have} not run within {its} grace"
+        ran = all(health.watch.without_run[name].ran for name in same.late)
+        yield f"{several(same.late)} {have} not {'succeeded' if ran else 'run'} within {its} grace"
     if failing := [name for name in same.failing if name not in same.late]:
         runs = failing_runs(health.watch)
         yield f"the last runs of {several(failing)} {how_they_ended([runs[name] for name in failing])}"

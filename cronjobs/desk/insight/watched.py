@@ -105,13 +105,15 @@ def silent_hosts(
 class ScheduleWithoutRun:
     """A schedule past its grace.
 
-    ``since``: when the grace ended, or None if unknown. ``job_id``: the occurrence's job.
+    ``since``: when the grace ended, or None if unknown. ``job_id``: the occurrence's job. ``ran``: whether that job
+    began after the occurrence was due.
     """
 
     why: str
     since: datetime | None = None
     jobs: tuple[JobNow, ...] = ()  # the existing jobs of the occurrence without a run, and of later occurrences
     job_id: int | None = None
+    ran: bool = False
 
 
 @dataclass(frozen=True)
@@ -308,4 +310,5 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     last_run = store.last_succeeded_for(connection, stored.id)
     after = max(at for at in (began, by_hand, last_run) if at is not None)
     first = next_after(when, after) or last[0]
-    return ScheduleWithoutRun(f"{due}: {why}", min(first, last[0]) + grace, tuple(jobs.values()), job_id)
+    ran = job_id is not None and job_id not in early and bool(attempts.get(job_id))
+    return ScheduleWithoutRun(f"{due}: {why}", min(first, last[0]) + grace, tuple(jobs.values()), job_id, ran)

@@ -1148,7 +1148,9 @@ def test_a_nightly_job_that_snoozes_for_ever(world: World) -> None:
     assert told.verdict == "skipped"
     assert "had snoozed it, and it was still waiting then." in told
     said = found(world)["not_run"]
-    assert said.startswith("nightly-report has not run since it was due: job 1 of nightly-report was put off, and is")
+    assert said.startswith(
+        "nightly-report has not succeeded since it was due: job 1 of nightly-report was put off, and is"
+    )
     assert alarm(world) == 1
 
 

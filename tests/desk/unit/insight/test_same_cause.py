@@ -248,6 +248,24 @@ def test_a_running_job_whose_lease_ran_out_is_not_said_to_overrun(why: Why, said
     assert texts(health)["not_run"].endswith(f": job 7 of nightly {said}")
 
 
+def test_of_a_job_that_ran_only_success_is_missing() -> None:
+    health = facts()
+    late = {"nightly": ScheduleWithoutRun("due 07:00: job 7 waits for another try", NOW - HOUR, (JOB,), 7, ran=True)}
+    ran = replace(health, watch=replace(health.watch, without_run=late))
+    assert texts(ran)["schedule:nightly"].startswith("nightly has not succeeded within its grace; ")
+    dead = replace(JOB, status="dead", attempts=3)
+    late = {"nightly": replace(late["nightly"], jobs=(dead,))}
+    died = facts(dead)
+    died = replace(died, watch=replace(died.watch, without_run=late))
+    assert texts(died)["dead"].endswith("; nightly has not succeeded within its grace")
+    snoozed = {"nightly": UnrunOccurrences(NOW - HOUR, "put off", replace(JOB, status="queued", attempts=1))}
+    health = replace(health, watch=replace(health.watch, not_run=snoozed))
+    assert texts(health)["not_run"].startswith("nightly has not succeeded since it was due: job 7 of nightly was put")
+    snoozed = {"nightly": UnrunOccurrences(NOW - HOUR, "put off", replace(JOB, status="queued"))}
+    health = replace(health, watch=replace(health.watch, not_run=snoozed))
+    assert texts(health)["not_run"].startswith("nightly has not run since it was due: job 7 of nightly was put off")
+
+
 def test_the_dead_job_of_a_schedule_is_one_finding_that_names_it() -> None:
     health = facts(replace(JOB, status="dead"))
     why = "nightly has not run within its grace"
