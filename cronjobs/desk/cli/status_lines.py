@@ -169,8 +169,7 @@ def _dead_text(health: Health) -> str:
     total = health.dead["total"]
     if not total:
         return "none"
-    dealt = "" if health.watch.deaths.count else ", dismissed" if total == 1 else ", all dismissed"
-    return f"{total:,} in all, {health.dead['last_24h']:,} in the last 24 h{dealt}"
+    return f"{total:,} in all, {health.dead['last_24h']:,} in the last 24 h{health.dismissed_words}"
 
 
 def _tick_lines(health: Health, times: Times, room: int, budget: timedelta) -> list[str]:

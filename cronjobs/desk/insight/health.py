@@ -81,5 +81,12 @@ class Health:
         """Return each pair of a queue and a job type that has late jobs."""
         return {(each.queue, each.job_type) for each in self.late}
 
+    @property
+    def dismissed_words(self) -> str:
+        """Return what to add to the number of all dead jobs if a person has dealt with every one of them, else ""."""
+        if not self.dead["total"] or self.watch.deaths.count:
+            return ""
+        return ", dismissed" if self.dead["total"] == 1 else ", all dismissed"
+
     def total(self, what: str) -> int:
         return sum(getattr(queue, what) for queue in (*self.queues.values(), self.others))

@@ -53,6 +53,15 @@ def test_what_waits_is_shown_with_whether_it_grows(rows: Rows, browser: Browser)
     assert "growing: +3 in 10m" in words
 
 
+def test_dead_jobs_that_are_all_dismissed_are_said_to_be(rows: Rows, browser: Browser) -> None:
+    rows.job(status="dead", finished_at=ago(hours=1), dismissed_at=NOW)
+    assert "1 dead in all, dismissed" in browser.get("/").words
+    rows.job(status="dead", finished_at=ago(hours=1), dismissed_at=NOW)
+    assert "2 dead in all, all dismissed" in browser.get("/").words
+    rows.job(status="dead", finished_at=ago(hours=1))
+    assert "3 dead in all, " not in browser.get("/").words
+
+
 def test_of_many_queues_the_rest_is_counted(rows: Rows, browser: Browser) -> None:
     for number in range(7):
         rows.job(queue=f"q{number}", run_at=ago(minutes=10 - number))

@@ -151,5 +151,5 @@ def _figures(health: Health) -> list[tuple[str, int, str]]:
         ("retrying", health.total("failed"), "retrying"),
         ("late", health.total("late"), "queued"),
         ("dead in 24 h", health.dead["last_24h"], "dead"),
-        ("dead in all", health.dead["total"], "dead"),
+        (f"dead in all{health.dismissed_words}", health.dead["total"], "dead"),
     ]
