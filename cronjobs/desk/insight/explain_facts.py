@@ -166,6 +166,7 @@ class Triggered:
     by: str | None
     status: str | None = None
     finished_at: datetime | None = None
+    dismissed: bool = False
 
 
 @dataclass(frozen=True)

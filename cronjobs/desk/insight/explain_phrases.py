@@ -67,7 +67,7 @@ def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
     at = f" at {times.clock(best.finished_at)}" if best.finished_at else ""
     became = {
         Status.SUCCEEDED: f"succeeded{at}",
-        Status.DEAD: f"died{at}",
+        Status.DEAD: f"died{at}{', and was dismissed' if best.dismissed else ''}",
         Status.CANCELLED: f"was cancelled{at}",
         Status.RUNNING: "is running now",
         Status.QUEUED: "waits",

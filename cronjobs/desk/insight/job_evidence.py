@@ -309,7 +309,7 @@ def triggered_since(connection: Connection, names: Collection[str], since: datet
     made = explaining.triggers(connection, names, since)
     jobs = {row.id: row for row in explaining.jobs_of(connection, [job_id for *_, job_id in made])} if made else {}
     return [
-        Triggered(job_id, at, by, jobs[job_id].status, jobs[job_id].finished_at)
+        Triggered(job_id, at, by, jobs[job_id].status, jobs[job_id].finished_at, bool(jobs[job_id].dismissed))
         if job_id in jobs
         else Triggered(job_id, at, by)
         for at, by, job_id in made

@@ -371,6 +371,8 @@ def test_a_run_by_hand_that_died_too_did_not_do_the_work(world: World, monkeypat
         "Job 2, which ada triggered at 02:15:12, died at 02:31:00.",
     ]
     assert "triggered" not in repr(world.ask("2").steady[-1])  # the one before it
+    world.cronjobs("jobs", "dismiss", "2")
+    assert world.ask("1").steady[-1] == "Job 2, which ada triggered at 02:15:12, died at 02:31:00, and was dismissed."
 
 
 def test_a_run_by_hand_for_what_was_missed_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
