@@ -36,6 +36,7 @@ class DefinitionFacts:
     catch_up_within: timedelta
     overlap: str
     starts_later_by: timedelta = timedelta(0)  # how much ``spread:`` delays this schedule's jobs
+    grace: timedelta | None = None  # only the schedule's own
     applied: AuditEntry | None = None
 
 

@@ -108,6 +108,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
                 f"The ledger should have a row for {_it(facts)} but has none: every occurrence up to "
                 f"{times.dated(facts.settled_until or facts.last_for)} is settled."
             )
+        sentences += _grace(facts, times)
     if facts.due_by is not None:
         timing = f"{one_line(facts.due_by.timing, 100)}, {facts.due_by.timezone}"
         applied = _applied(facts.due_by, times)
@@ -525,6 +526,27 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
         here = f"environment {name(facts.elsewhere)}" if facts.elsewhere else "a file without environment:"
         sentences.append(f"The file here has it only for other environments than this one ({here}).")
     return sentences
+
+
+def _grace(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
+    """Describe the schedule's grace if the occurrence was due and had no success within it, which is a finding."""
+    definition, row, job = facts.definition, facts.ledger, facts.job
+    if definition is None or definition.grace is None or facts.count != 1 or facts.first_for > facts.around.now:
+        return []
+    over, grace = facts.last_for + definition.starts_later_by + definition.grace, duration_text(definition.grace)
+    early = row is not None and _ran_early(facts, row)
+    if row is not None and row.job_id is not None and not early:
+        if job is None:  # its row is gone; if it was dead, another sentence says so
+            return []
+        if job.status == "succeeded":
+            late_by = job.finished_at - over if job.finished_at is not None else timedelta(0)
+            return [f"Its grace of {grace} had ended at {times.clock(over)}."] if late_by > timedelta(0) else []
+    by_hand = (*facts.triggered, *(job.triggered if job is not None else ()))
+    if any(each.status == "succeeded" and each.finished_at and each.finished_at <= over for each in by_hand):
+        return []
+    if facts.around.now <= over:
+        return [f"Its grace of {grace} ends at {times.clock(over)}."]
+    return [f"Its grace of {grace} ended at {times.clock(over)} without a run that succeeded."]
 
 
 def _standing(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:

@@ -122,6 +122,7 @@ def defined(name: str, written: Any, act: AuditEntry | None) -> DefinitionPeriod
         catch_up_within=schedule.catch_up_within,
         overlap=schedule.overlap,
         starts_later_by=spread_offset(schedule),
+        grace=schedule.grace,
         applied=act,
     )
     return DefinitionPeriod("defined", since, None, facts, timed.when, act)

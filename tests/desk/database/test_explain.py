@@ -532,6 +532,35 @@ def test_what_a_wrong_clock_ran_before_its_time_is_told_by_explain_and_by_one_ma
     assert world.ask("nightly", "--at", "2026-03-07T02:15").verdict == "enqueued"
 
 
+def test_the_grace_of_a_schedule_is_named_until_a_run_succeeds_within_it(world: World) -> None:
+    world.file(strict='cron: "0 2 * * *", grace: 30m', plain='cron: "0 2 * * *"')
+    world.tick(utc("2026-03-02T08:00:00"))
+    world.plan = [fail()]
+    world.go(utc("2026-03-03T02:10:00"))
+    asked = ("strict", "--at", "2026-03-03T02:00")
+    assert "Its grace of 30m ends at 02:30:00." in world.ask(*asked).steady
+    world.tick(utc("2026-03-03T02:29:50"))
+    world.go(utc("2026-03-03T02:30:10"))
+    assert "Its grace of 30m ended at 02:30:00 without a run that succeeded." in world.ask(*asked).steady
+    assert "grace" not in repr(world.ask("plain", "--at", "2026-03-03T02:00").steady)
+    world.tick(utc("2026-03-03T02:32:00"))
+    assert "Its grace of 30m had ended at 02:30:00." in world.ask(*asked).steady
+    world.tick(utc("2026-03-04T02:00:10"))
+    assert "grace" not in repr(world.ask("strict", "--at", "2026-03-04T02:00").steady)
+
+
+def test_a_success_by_hand_within_the_grace_is_one(world: World) -> None:
+    world.file(strict='cron: "0 2 * * *", grace: 30m, catch_up: none')
+    world.tick(utc("2026-03-02T08:00:00"))
+    world.tick(utc("2026-03-03T02:10:00"))
+    asked = ("strict", "--at", "2026-03-03T02:00")
+    assert "Its grace of 30m ends at 02:30:00." in world.ask(*asked).steady
+    world.cronjobs("trigger", "strict")
+    world.tick(utc("2026-03-03T02:11:00"))
+    world.go(utc("2026-03-03T02:40:00"))
+    assert "grace" not in repr(world.ask(*asked).steady)
+
+
 def test_status_names_what_a_wrong_clock_ran_early_once_it_is_due_until_a_later_run(world: World) -> None:
     world.file(nightly='cron: "0 2 * * *"', strict='cron: "0 2 * * *", grace: 30m', due='cron: "0 0 1 1 *"')
     world.tick(utc("2026-03-02T08:00:00"))
