@@ -62,6 +62,7 @@ from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY, early_words
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store import schedules, ticks
+from cronjobs.engine.store.given_up import PRUNED, count_of, pruned_jobs
 from cronjobs.errors import UsageError
 from cronjobs.model import OUTCOME_WORDS, rough
 
@@ -72,8 +73,9 @@ TALLIES_AT_MOST: Final = 1_000  # count at most this many schedules and job type
 INDENT: Final = 26  # columns before the text: time of day and outcome
 SECOND: Final = timedelta(seconds=1)
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
-_WORDS: Final = {"pause": "paused", "deploy": "deployed", "early": "ran early"} | ACTS
+_WORDS: Final = {"pruned": "removed", "pause": "paused", "deploy": "deployed", "early": "ran early"} | ACTS
 _PLURALS: Final = {
+    "pruned": ("dead job removed by retention", "dead jobs removed by retention"),
     "no tick": ("time without ticks", "times without ticks"),
     "no end": ("tick without an end", "ticks without an end"),
     "not fired": ("time in which no tick fired schedules", "times in which no tick fired schedules"),
@@ -171,7 +173,8 @@ def history(
     """List what happened, in chronological order: failures, outages, pauses, deploys; successes are counted.
 
     The first line counts everything. Next comes what went wrong, one line each: jobs that died; attempts that failed,
-    timed out, were lost, interrupted or cancelled; occurrences that were missed, or that a wrong clock ran early.
+    timed out, were lost, interrupted or cancelled; occurrences that were missed, or that a wrong clock ran early; and
+    when retention removed dead jobs that nobody had dealt with, since their deaths are not listed any more.
     Without --outcome, also who cancelled jobs or asked them to stop, retried, dismissed, released or rescheduled them,
     and who triggered or backfilled a schedule. Without --outcome and --type, also times without ticks of all hosts or
     of one, times in which no tick fired schedules, ticks that never recorded their end, clocks that were set back,
@@ -180,11 +183,11 @@ def history(
     skipped or coalesced. Entries that are left out are counted on stderr. "cronjobs jobs show ID" prints whole errors,
     tracebacks and outputs.
 
-    --json prints an object for each entry, with its kind: attempt, death, occurrence, gap, schedules_off, tick, clock,
-    pause, deploy or act. The first three have most columns of their tables; an occurrence's outcome is what became of
-    it at its time. A gap's host is null if no host ticked; its reason says why ticks did not start, if a later tick
-    recorded why. If there are more than --limit, what broke or was changed is selected first, then the newest of the
-    others.
+    --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
+    clock, pause, deploy or act. The first three have most columns of their tables; an occurrence's outcome is what
+    became of it at its time. A gap's host is null if no host ticked; its reason says why ticks did not start, if a
+    later tick recorded why. If there are more than --limit, what broke or was changed is selected first, then the
+    newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -207,6 +210,8 @@ def history(
             entries += _without_end(connection, asked, settings.run.every, times.now)
             entries += _clocks(connection, asked)
             entries += _acts(connection, asked, times.now)
+        if outcome in (None, HistoryOutcome.DEAD):
+            entries += _pruned(connection, asked)
         if outcome is None:
             entries += _acts_on_jobs(connection, asked, times)
     shown = each_alone(entries, tallies, limit) if alone else story(merge_backfills(entries), tallies, limit)
@@ -268,6 +273,26 @@ def _entries(
             )
             found += [("attempt", row) for row in rows]
     return [{"kind": kind} | columns_of(row) for kind, row in found]
+
+
+def _pruned(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
+    """Return the dead jobs that retention removed before anybody had dealt with them, as the audit trail has them."""
+    rows = store.acts(connection, [PRUNED], asked.begin, READ_AT_MOST, asked.end)
+    rows = [row for row in rows if asked.job_type in (None, row.subject)]
+    its: set[int] | None = None
+    if asked.names is not None:  # the jobs are gone, but the ledger still names them
+        ids = {id_ for row in rows for id_ in pruned_jobs(row.detail)}
+        named = explaining.rows_naming(connection, ids, "enqueued") if ids else ()
+        its = {row.job_id for row in named if row.schedule in asked.names}
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        ids_of = [id_ for id_ in pruned_jobs(row.detail) if its is None or id_ in its]
+        jobs = count_of(row.detail) if its is None else len(ids_of)
+        if jobs:
+            job_id = ids_of[0] if jobs == len(ids_of) == 1 else None
+            of = {"job_type": row.subject, "schedule": None, "job_id": job_id}
+            found.append({"kind": "pruned", "started_at": row.at, "jobs": jobs} | of)
+    return found
 
 
 def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetime]) -> list[dict[str, Any]]:
@@ -511,6 +536,9 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             else:
                 text += "and dismissed" if entry["dismissed"] else "and nobody has dealt with it"
             return text + _error(entry)
+        case "pruned":
+            them = "it" if entry["jobs"] == 1 else "them"
+            return f"{_jobs_text(entry)} by retention: dead, and nobody had dealt with {them}"
         case "occurrence":
             what = name_text(entry["schedule"])
             if entry["count"] > 1:

@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.engine.rules.occurrences import BACKFILLED
 
-# An entry of the history. Its "kind": attempt, death, occurrence, gap, schedules_off, tick, clock, pause, deploy or act
+# An entry of the history. Its "kind": attempt, death, occurrence, pruned, gap, schedules_off, tick, clock, pause,
+# deploy or act
 Entry = Mapping[str, Any]
 Tally = Mapping[str, Any]  # a row of history.tallies: how often a schedule or job type had an outcome
 
@@ -31,6 +32,7 @@ ONE_ACT: Final = timedelta(minutes=10)  # the longest time between one actor's a
 # attention.
 BROKE: Final = (
     "dead",
+    "pruned",
     "no tick",
     "not fired",
     "no end",
@@ -78,7 +80,7 @@ def outcome_of(entry: Entry) -> str:
 
 
 def number_of(entry: Entry) -> int:
-    several = {"occurrence": "count", "act": "jobs"}.get(entry["kind"])
+    several = {"occurrence": "count", "pruned": "jobs", "act": "jobs"}.get(entry["kind"])
     number: int = 1 if several is None else entry[several]
     return number
 
@@ -87,7 +89,7 @@ def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
     """Count entries by outcome. The counts of attempts, deaths and occurrences come from *tallies*."""
     found = Counter[str]()
     for entry in entries:
-        if entry["kind"] in ("gap", "schedules_off", "tick", "clock", "pause", "deploy", "act"):
+        if entry["kind"] not in ("attempt", "death", "occurrence"):
             found[outcome_of(entry)] += number_of(entry)
     for tally in tallies:
         found[tally["outcome"]] = tally["in_all"]

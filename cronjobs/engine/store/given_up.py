@@ -62,7 +62,7 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
         return None
     counts: Counter[str] = Counter()
     for row in rows[:READ]:
-        counts[row.subject] += _count(row.detail)
+        counts[row.subject] += count_of(row.detail)
     return GivenUp(tuple(row.id for row in rows[:READ]), counts, min(row.at for row in rows[:READ]), len(rows) > READ)
 
 
@@ -81,13 +81,18 @@ def pruned_dead(connection: Connection, job_ids: Collection[int]) -> dict[int, d
         most=READ,
     )
     for row in rows:
-        named = row.detail.get("jobs") if isinstance(row.detail, Mapping) else None
-        if isinstance(named, list):
-            found |= dict.fromkeys((each for each in named if isinstance(each, int) and each in wanted), row.at)
+        found |= dict.fromkeys((each for each in pruned_jobs(row.detail) if each in wanted), row.at)
     return found
 
 
-def _count(detail: Any) -> int:
+def pruned_jobs(detail: Any) -> list[int]:
+    """Return the ids of the jobs that an entry PRUNED names. It names only the first of very many."""
+    named = detail.get("jobs") if isinstance(detail, Mapping) else None
+    return [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
+
+
+def count_of(detail: Any) -> int:
+    """Return of how much an entry of one of KINDS says that it was given up."""
     count = detail.get("count") if isinstance(detail, Mapping) else None
     return count if isinstance(count, int) else 1
 

@@ -48,7 +48,7 @@ def random_entries(dice: random.Random) -> list[dict[str, Any]]:
     found = []
     for number in range(dice.randrange(0, 120)):
         began = NOW - timedelta(hours=30) * dice.random()
-        kind = dice.choice(["attempt"] * 9 + ["death", "occurrence", "gap", "tick", "pause", "deploy", "act"])
+        kind = dice.choice(["attempt"] * 9 + ["death", "occurrence", "pruned", "gap", "tick", "pause", "deploy", "act"])
         entry: dict[str, Any] = {"kind": kind, "job_id": number, "started_at": began, "finished_at": began}
         if kind in ("attempt", "death"):
             entry |= {"schedule": dice.choice([None, "a", "b"]), "job_type": dice.choice(["t", "u"])}
@@ -58,6 +58,8 @@ def random_entries(dice: random.Random) -> list[dict[str, Any]]:
         if kind == "occurrence":
             entry |= {"outcome": dice.choice(["missed", "skipped"]), "count": dice.randrange(1, 9), "last_for": began}
             entry |= {"schedule": dice.choice("ab"), "reason": "no tick fired it in time"}
+        if kind == "pruned":
+            entry |= {"jobs": dice.randrange(1, 9), "job_type": "t", "schedule": None}
         if kind == "act":
             entry |= {"action": dice.choice(list(ACTS)), "jobs": dice.randrange(1, 9), "by": dice.choice("ab")}
             entry |= {

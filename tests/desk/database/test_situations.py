@@ -1222,6 +1222,36 @@ def test_a_pruned_job_and_a_number_of_nothing(world: World) -> None:
     assert is_well(world)
 
 
+def refuse() -> None:
+    raise GiveUp("no such customer")
+
+
+def test_a_death_that_retention_removed_before_anybody_dealt_with_it(world: World) -> None:
+    world.file("retention: {dead: 1d}\n", nightly='cron: "0 2 * * *"', other='cron: "0 0 1 1 *"')
+    world.tick()
+    world.plan = [refuse]
+    world.tick(utc("2026-03-03T02:00:10"))
+    put(world.database, job_type="t.shown", status="dead", finished_at=utc("2026-03-03T02:00:00"))
+    put(world.database, job_type="t.shown", status="dead", finished_at=utc("2026-03-03T02:00:00"))
+    world.cronjobs("jobs", "dismiss", "3")
+    world.ticks(utc("2026-03-05T03:00:00"), utc("2026-03-05T05:00:00"), every=HOUR)
+
+    def shown(*options: str) -> str:
+        return " ".join(world.cronjobs("history", "--since", "7d", *options).out.split())
+
+    gone = "removed t.work #1 by retention: dead, and nobody had dealt with it"
+    assert gone in shown()
+    assert "removed t.shown #2 by retention" in shown()
+    assert "2 dead jobs removed by retention" in shown()
+    assert "1 dead job removed by retention" in shown("--schedule", "nightly")
+    assert gone in shown("--schedule", "nightly", "--outcome", "dead")
+    assert "retention" not in shown("--schedule", "other")
+    assert "retention" not in shown("--outcome", "missed")
+    assert "t.work #1" not in shown("--type", "t.shown")
+    [entry] = world.cronjobs("history", "--since", "7d", "--type", "t.work", "--outcome", "dead", "--json").json
+    assert (entry["kind"], entry["job_id"], entry["jobs"]) == ("pruned", 1, 1)
+
+
 def test_an_occurrence_whose_job_is_pruned(world: World) -> None:
     world.file("retention: {succeeded: 1d}\n", s='cron: "0 9 * * *"')
     world.tick()
