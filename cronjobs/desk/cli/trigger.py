@@ -79,7 +79,8 @@ def backfill(
 ) -> None:
     """Run what a schedule missed or skipped in a range of its past, each occurrence once.
 
-    An occurrence that ran, or that was coalesced into another run, is not run again. The jobs are due now, oldest
+    An occurrence that ran, or that was coalesced into another run, is not run again. One that was due before the
+    schedule existed is run, and the command says so. The jobs are due now, oldest
     first, one at a time unless the schedule allows overlap; ctx.scheduled_for is the instant that each is for.
     Instants without an offset are in the configuration's timezone. Occurrences that ticks have not settled yet are left
     to the ticks, so --to now covers all of the past. At its end, also with --dry-run, the command imports the handlers
@@ -107,7 +108,7 @@ def backfill(
         runs = [instant.isoformat() for instant in filling.run]
         echo_json({"schedule": schedule, "dry_run": dry_run, "run": runs, "done_before": filling.done})
     else:
-        _print_filling(filling, settings.timezone, dry_run=dry_run)
+        _print_filling(filling, schedule, settings.timezone, dry_run=dry_run)
     if filling.settled_until is not None:
         until = in_full(filling.settled_until, settings.timezone)
         complain(f"--to is later than {until}, up to which ticks have settled {schedule}: they run what comes after")
@@ -134,9 +135,12 @@ def _in_file(schedule: str, schedules: Collection[str]) -> Iterator[None]:
         raise
 
 
-def _print_filling(filling: fill.Filling, timezone: str, *, dry_run: bool) -> None:
+def _print_filling(filling: fill.Filling, schedule: str, timezone: str, *, dry_run: bool) -> None:
     jobs = counted(len(filling.run), "job") + " would be" * dry_run
     echo(f"{jobs} enqueued; {filling.done} of the occurrences in the range had already run")
+    if filling.not_in_force:
+        are = "is for an occurrence" if filling.not_in_force == 1 else "are for occurrences"
+        echo(f"{filling.not_in_force} of these jobs {are} from before {schedule} existed, or while it was retired")
     if dry_run:
         for instant in filling.run[:50]:
             echo(f"  {in_full(instant, timezone)}")

@@ -119,6 +119,11 @@ class Filling:
     was: Mapping[datetime, LedgerRow]
     settled_until: datetime | None = None
 
+    @property
+    def not_in_force(self) -> int:
+        """How many of the occurrences to run have no row: no definition was in force when they were due."""
+        return len(self.run) - len(self.was)
+
 
 def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
     """Decide which occurrences from *first* to *last* still have to run. *ledger* has the rows of that range.
