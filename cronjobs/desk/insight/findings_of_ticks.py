@@ -275,7 +275,13 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
             files.setdefault(tick["fingerprint"], []).append(tick["host"])
     if len(files) < 2:
         return
-    said = "; ".join(f"{mark[:8]} on {', '.join(sorted(hosts))}" for mark, hosts in sorted(files.items()))
+    in_force = health.watch.in_force
+    said = "; ".join(
+        f"{mark[:8]}{', which is in force,' if mark == in_force else ''} on {', '.join(sorted(hosts))}"
+        for mark, hosts in sorted(files.items())
+    )
+    if in_force is not None and in_force not in files:
+        said += f"; none of them is in force, but {in_force[:8]}"
     long = health.watch.differ_long
     text = f"hosts have different files{' for more than 15 minutes' if long else ''}: {said}"
     yield Finding(

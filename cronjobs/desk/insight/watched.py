@@ -31,6 +31,7 @@ from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
 from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
+from cronjobs.engine.store.ticks import file_in_force
 from cronjobs.model import Status
 
 DIFFERENT_FILES: Final = timedelta(minutes=15)
@@ -138,6 +139,7 @@ class Watched:
     wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its clock is wrong
     killed: dict[str, Killed] = field(default_factory=dict)  # by host
     differ_long: bool = False  # whether hosts' files have differed for more than DIFFERENT_FILES
+    in_force: str | None = None  # fingerprint of the file that was applied last, only if hosts' files differ
     differ_since: datetime | None = None  # since when the present files have differed; None if unknown
     waiting: dict[str, datetime] = field(default_factory=dict)  # queue → since when a schedule's job is due there
     without_run: dict[str, ScheduleWithoutRun] = field(default_factory=dict)  # schedules past their grace
@@ -183,6 +185,7 @@ def watch(
     by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, each.name)) is not None}
     fires = store.fired_lately(connection, silence_after(every))
     differ_long = _differ_long(connection, every, ticks)
+    differ = len({tick["fingerprint"] for tick in ticks if tick["fingerprint"]}) > 1
     queue_paused = any(pause["scope"] in ("all", "queue") for pause in pauses)
     return Watched(
         schedules=schedules,
@@ -205,6 +208,7 @@ def watch(
         wrong_clocks=_since(connection, ticks, "skew_s"),
         killed=store.killed_lately(connection, KILLED_WITHIN * every, late_after(every), KILLED_TICKS),
         differ_long=differ_long,
+        in_force=file_in_force(connection) if differ else None,
         differ_since=_differ_since(connection, ticks, now - DIFFERENT_FILES if differ_long else now),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
         without_run={each.name: why for each in active if (why := _without_run(connection, each, now))},

@@ -712,7 +712,10 @@ def test_a_file_that_another_host_has_replaced(world: World) -> None:
     told = world.ask("s", "--at", "02:00")
     assert told.verdict == "retired"
     assert "The file here has it, but no tick has applied that file since, so it is not in force." in told
-    assert found(world)["files"].startswith("hosts have different files: ")
+    said = found(world)["files"]
+    assert said.startswith("hosts have different files: ")
+    assert said.count(", which is in force, on beta") == 1, said
+    assert said.count(", which is in force, on") == 1, said
     assert alarm(world) == 0
 
 

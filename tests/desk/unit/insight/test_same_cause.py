@@ -313,6 +313,20 @@ def test_the_command_about_killed_ticks_looks_back_as_far_as_the_finding(every: 
     assert found.command == f"cronjobs history --since {since}"
 
 
+@pytest.mark.parametrize(
+    ("in_force", "said"),
+    [
+        (None, "aaaaaaaa on web1; bbbbbbbb on web2"),
+        ("b" * 16, "aaaaaaaa on web1; bbbbbbbb, which is in force, on web2"),
+        ("c" * 16, "aaaaaaaa on web1; bbbbbbbb on web2; none of them is in force, but cccccccc"),
+    ],
+)
+def test_of_different_files_the_one_in_force_is_named(in_force: str | None, said: str) -> None:
+    health = facts(ticks=[tick("web1") | {"fingerprint": "a" * 16}, tick("web2") | {"fingerprint": "b" * 16}])
+    health = replace(health, watch=replace(health.watch, in_force=in_force))
+    assert texts(health) == {"files": f"hosts have different files: {said}"}
+
+
 def test_jobs_of_a_type_that_died_while_it_fails_are_its_finding() -> None:
     fails = [FailingType("t.a", 1, NOW - HOUR)]
     health = facts(failing_types=fails)
