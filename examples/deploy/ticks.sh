@@ -4,9 +4,14 @@
 export TICKS_OF=$$
 stop=
 pid=
-trap 'stop=1; [ -n "$pid" ] && kill -TERM "$pid"' TERM INT
+passed_on=
+trap 'stop=1; [ -n "$pid" ] && kill -TERM "$pid" && passed_on=1' TERM INT
 
 finish() { # wait again if a signal has interrupted the first wait
+    if [ -n "$stop" ] && [ -z "$passed_on" ]; then # the signal came before pid was known
+        sleep 1 # until the new process runs its program: before that, a shell may swallow the signal
+        kill -TERM "$pid"
+    fi
     wait "$pid"
     while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done
     pid=

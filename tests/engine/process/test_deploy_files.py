@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.either
 SCRIPT = Path(__file__).parents[3] / "examples" / "deploy" / "ticks.sh"
 # The minute is over when the test says so.
 SLEEP = """#!/bin/sh
+[ "$1" = 1 ] && [ -e "$STAGE/stopped-early" ] && exec /bin/sleep 1
 echo "sleep" >>"$STAGE/said"
 exec /bin/sleep 3600
 """
@@ -33,14 +35,14 @@ while [ ! -e "$STAGE/tick-may-end" ]; do /bin/sleep 0.02; done
 class Container:
     """The script as the first process of a container, with a clock and a cronjobs of the test's."""
 
-    def __init__(self, stage: Path) -> None:
+    def __init__(self, stage: Path, script: Path = SCRIPT) -> None:
         self.stage = stage
-        for name, script in (("sleep", SLEEP), ("cronjobs", TICK)):
-            (stage / name).write_text(script)
+        for name, text in (("sleep", SLEEP), ("cronjobs", TICK)):
+            (stage / name).write_text(text)
             (stage / name).chmod(0o755)
         path = f"{stage}:{os.environ['PATH']}"
         self.process = subprocess.Popen(
-            ["sh", str(SCRIPT)], env={"PATH": path, "STAGE": str(stage)}, start_new_session=True
+            ["sh", str(script)], env={"PATH": path, "STAGE": str(stage)}, start_new_session=True
         )
 
     def said(self) -> list[str]:
@@ -69,6 +71,28 @@ def test_a_stop_between_two_ticks_ends_it_at_once(container: Container) -> None:
     container.process.terminate()
     assert container.process.wait(20) == 0
     assert container.said() == ["sleep"]
+
+
+@LINUX_ONLY
+@pytest.mark.parametrize("of", ["sleep", "cronjobs"])
+def test_a_stop_that_comes_before_the_shell_knows_whom_it_started_is_passed_on(tmp_path: Path, of: str) -> None:
+    early = tmp_path / "early.sh"
+    before, started, after = SCRIPT.read_text().partition(f"    {of} ")
+    early.write_text(before + started + after.replace("pid=$!", "kill -TERM $$; pid=$!", 1))
+    mark = tmp_path / "stopped-early"
+    if of == "sleep":
+        mark.touch()
+    container = Container(tmp_path, early)
+    if of == "cronjobs":
+        until(lambda: container.said() == ["sleep"])
+        mark.touch()
+        container.wake()
+    try:
+        assert container.process.wait(20) == 0
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(container.process.pid, signal.SIGKILL)
+        container.process.wait()
 
 
 @LINUX_ONLY
