@@ -37,6 +37,7 @@ from cronjobs.desk.insight.worst_first import run_by_cron, schedules_shown, wors
 from cronjobs.desk.store import causes, exec_runs, explaining, listing, tailing, trends
 from cronjobs.desk.store.listing import Filter
 from cronjobs.desk.store.schedule_runs import active_names, newest_runs
+from cronjobs.desk.store.status_facts import unended_ticks
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.connection import Database
@@ -299,6 +300,7 @@ def what_status_adds(world: World) -> Counted:
         schedules_shown(connection, health, world.settings.run.every, 12)
         trends.changes(connection, ["default"], trends.compared_with(connection))
         trends.succeeded_lately(connection, timedelta(minutes=2))
+        unended_ticks(connection, timedelta(minutes=2), 5)
 
     return world.reading(add)
 

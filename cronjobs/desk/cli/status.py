@@ -14,11 +14,13 @@ from cronjobs.desk.cli.loading import load_settings, runs_in_spool
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import Times, write
 from cronjobs.desk.cli.status_json import all_of_it
-from cronjobs.desk.cli.status_lines import cause_lines, head_lines, schedule_lines, work_lines
+from cronjobs.desk.cli.status_lines import TICKS_SHOWN, cause_lines, head_lines, schedule_lines, work_lines
 from cronjobs.desk.insight.causes import causes_of
+from cronjobs.desk.insight.formatting import at_work_within
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.queue_trends import queue_trends
 from cronjobs.desk.insight.worst_first import run_by_cron, schedules_shown
+from cronjobs.desk.store.status_facts import unended_ticks
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.command.printing import complain, is_terminal, json_text
@@ -88,7 +90,8 @@ def status_lines(
     times = Times(health.now, settings.timezone)
     head = head_lines(health, settings, address, times, everything=everything)
     head += cause_lines(causes_of(connection, health), times, everything=everything)
-    work = work_lines(health, settings, types, times, queue_trends(connection, health))
+    unended = unended_ticks(connection, at_work_within(settings.run.budget), TICKS_SHOWN)
+    work = work_lines(health, settings, types, times, queue_trends(connection, health), unended)
     room = IN_A_PIPE
     if is_terminal():
         around = len(head) + len(work) + 5  # table header, legend, count of the rest, empty line, prompt

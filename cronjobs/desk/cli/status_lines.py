@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from cronjobs.desk.cli.known_types import most_tries
 from cronjobs.desk.cli.last_runs import legend, strip
@@ -46,6 +46,7 @@ NARROW: Final = 76  # below this width, the schedules table drops columns
 COLOUR_OF: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 FINDINGS_SHOWN: Final = 8
 CAUSES_SHOWN: Final = 10
+TICKS_SHOWN: Final = 5
 WELL_WITHOUT_PROJECT: Final = "no run of cronjobs exec failed or was missed, and none is dead"
 
 
@@ -152,8 +153,18 @@ def _schedule_row(facts: ScheduleFacts, times: Times, count: int, *, all_columns
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
 
-def work_lines(health: Health, settings: Settings, types: JobTypes, times: Times, trends: QueueTrends) -> list[str]:
-    """Return the parts about running and waiting jobs, queues, deaths, pauses and hosts."""
+def work_lines(
+    health: Health,
+    settings: Settings,
+    types: JobTypes,
+    times: Times,
+    trends: QueueTrends,
+    unended: Sequence[Mapping[str, Any]] = (),
+) -> list[str]:
+    """Return the parts about running and waiting jobs, queues, deaths, pauses and hosts.
+
+    *unended*: recent ticks that have not ended; a host may have several, and its last tick may have ended before them.
+    """
     room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
     lines = labelled("running", _running_lines(health, settings, types, times, room))
     lines += labelled("waiting", _waiting_lines(health, times, room))
@@ -161,7 +172,7 @@ def work_lines(health: Health, settings: Settings, types: JobTypes, times: Times
     lines += labelled("dead", [_dead_text(health)])
     pauses = first([pause_text(pause, times) for pause in health.pauses], 4)
     lines += labelled("paused", [line for pause in pauses for line in wrapped(pause, room, "  ")], "yellow")
-    lines += labelled("ticks", _tick_lines(health, times, room, settings.run.budget) or ["none yet"])
+    lines += labelled("ticks", _tick_lines(health, unended, times, room, settings.run.budget) or ["none yet"])
     return lines
 
 
@@ -172,9 +183,14 @@ def _dead_text(health: Health) -> str:
     return f"{total:,} in all, {health.dead['last_24h']:,} in the last 24 h{health.dismissed_words}"
 
 
-def _tick_lines(health: Health, times: Times, room: int, budget: timedelta) -> list[str]:
+def _tick_lines(
+    health: Health, unended: Sequence[Mapping[str, Any]], times: Times, room: int, budget: timedelta
+) -> list[str]:
     holders = Holders()
     gone = [job["locked_by"] for job in health.running if holders.is_gone(job["locked_by"])]
+    last = health.ticks[:TICKS_SHOWN]
+    ids, hosts = {tick["id"] for tick in last}, {tick["host"] for tick in last}
+    beside = [tick for tick in unended if tick["id"] not in ids and tick["host"] in hosts]
     rows = [
         [
             safe(tick["host"]),
@@ -184,11 +200,11 @@ def _tick_lines(health: Health, times: Times, room: int, budget: timedelta) -> l
             safe(tick["fingerprint"])[:8],
             did_and_ended(tick, times.now, budget, gone=any(holder.endswith(f":{tick['tick']}") for holder in gone)),
         ]
-        for tick in health.ticks[:5]
+        for tick in sorted([*last, *beside], key=lambda tick: (tick["started_at"], tick["id"]), reverse=True)
     ]
     lines = table(rows, ["host", "began", ">took", "version", "file", "did"], room=room, at_most={0: 16, 3: 8})
-    if len(health.ticks) > 5:
-        lines.append(f"… and {counted(len(health.ticks) - 5, 'host')} more")
+    if len(health.ticks) > len(last):
+        lines.append(f"… and {counted(len(health.ticks) - len(last), 'host')} more")
     return lines
 
 

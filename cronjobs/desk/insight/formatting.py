@@ -20,7 +20,6 @@ from cronjobs.text import one_line
 
 _UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?\+00:00")
 CELL_LIMIT: Final = 300  # one cell shows at most this many characters of a text
-AT_WORK: Final = timedelta(minutes=2)
 
 
 def safe(value: object, limit: int = CELL_LIMIT) -> str:
@@ -53,6 +52,11 @@ def pause_text(pause: Mapping[str, Any], times: LocalTimes) -> str:
     return safe(f"{what(pause['scope'], pause['name'])} {until}{skips}{by}{why}")
 
 
+def at_work_within(budget: timedelta) -> timedelta:
+    """Return how long ago an unfinished tick may have begun to count as at work, and not as killed."""
+    return max(timedelta(minutes=2), budget + timedelta(minutes=1))
+
+
 def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, gone: bool = False) -> str:
     """Say what a tick did and how it ended. An unfinished tick long past *budget* was probably killed.
 
@@ -60,7 +64,7 @@ def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, 
     """
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     if tick["finished_at"] is None:  # completing its row is the last thing a tick does
-        at_work = now - tick["started_at"] < max(AT_WORK, budget + timedelta(minutes=1))
+        at_work = now - tick["started_at"] < at_work_within(budget)
         ended = "its process is gone" if gone else "at work" if at_work else "did not end; was it killed?"
     else:
         ended = safe(tick["ended"])

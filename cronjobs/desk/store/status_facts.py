@@ -317,6 +317,18 @@ def killed_lately(connection: Connection, within: timedelta, longest: timedelta,
     return {row.host: Killed(row.ticks, row.started_at, within) for row in rows}
 
 
+def unended_ticks(connection: Connection, within: timedelta, limit: int) -> list[dict[str, Any]]:
+    """Return the *limit* newest ticks that began in the last *within* and have not ended, newest first."""
+    rows = run(
+        connection,
+        f"SELECT t.* FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} AND t.finished_at IS NULL "
+        "ORDER BY t.started_at DESC, t.id DESC LIMIT :limit",
+        ago_s=-within.total_seconds(),
+        limit=limit,
+    )
+    return [dict(row._mapping) for row in rows]
+
+
 def files_between(connection: Connection, ago: timedelta, until: timedelta) -> set[str]:
     """Return the fingerprints of the files of ticks that began between *ago* and *until* before now."""
     rows = run(

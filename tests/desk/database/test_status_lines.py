@@ -167,6 +167,21 @@ def test_in_a_pipe_the_first_twenty_are_shown_and_the_rest_counted(cronjobs: Cro
         assert (len(seen), sum("strip" in schedule for schedule in seen)) == (25, shown)
 
 
+def test_a_tick_at_work_is_shown_beside_a_later_one_that_has_ended(cronjobs: Cronjobs, rows: Rows) -> None:
+    unended: dict[str, Any] = {"finished_at": None, "ended": None}
+    rows.tick("web2", ago(seconds=50), **unended)  # its host is not listed
+    for number in range(5):
+        rows.tick(f"web1{number}", ago(seconds=10 + number))
+    rows.tick("web10", ago(seconds=40), id=1000, **unended)
+    rows.tick("web10", ago(minutes=9), id=1001, **unended)  # it was killed
+    rows.tick("web10", ago(seconds=5), id=1002)
+    out = cronjobs("status").out
+    shown = [" ".join(line.split()) for line in out[out.index("\nticks ") :].splitlines()[2:]]
+    assert shown[0] == "web10 5s ago 310ms 0.1.0 3f2a9c1b no job was due"
+    assert [line.split()[0] for line in shown] == ["web10", "web11", "web12", "web13", "web14", "web10", "…"]
+    assert shown[-2:] == ["web10 40s ago 0.1.0 3f2a9c1b at work", "… and 1 host more"]
+
+
 # --- trends -----------------------------------------------------------------------------------------------------------
 
 
