@@ -933,6 +933,13 @@ MUTANTS = (
                 "test_the_file_names_nobody_who_could_have_written_it",
             ),
             (
+                "the programs of an unusable file that others may write",
+                "cronjobs/engine/run_due/settings.py",
+                "        trust.require(settings, os.environ, programs=True)\n    except",
+                "    except",
+                "test_what_others_may_write_reports_no_unusable_file_for_root",
+            ),
+            (
                 "programs that others may write",
                 TRUST,
                 "        files.append(file)\n        if not file.exists():",

@@ -19,13 +19,14 @@ from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.job_types import remembered, runnable_types
 from cronjobs.engine.tick.extras import Hook, RunSummary
 from cronjobs.engine.tick.mail_throttle import Alarm, away_name
-from cronjobs.errors import CronjobsError, DatabaseBusy
+from cronjobs.errors import ConfigError, CronjobsError, DatabaseBusy
 
 LEAST_LEFT_S: Final = 3.0  # a look needs this much time left in the tick
 LEFT_FOR_MARKS_S: Final = 1.0  # this much more time is kept for marking messages as sent or failed
 OVERDUE_TICKS: Final = 2  # after this many ticks without time to look, a tick looks before its work
 OVERDUE_SHARE: Final = 0.25  # the share of the tick's time that such an early look may take; more in a short tick
 AWAY: Final = "database"  # the name for a database outage in a channel's findings: and ignore:
+UNUSABLE: Final = "config"  # the name for an unusable configuration there
 DATABASE_TROUBLE: Final = 4  # the exit code if the database cannot be reached or used
 
 
@@ -78,7 +79,7 @@ class AlertHook(Hook):
         def look_if_due() -> None:
             if left_s() < LEAST_LEFT_S:
                 return
-            alert_database_back(self.context.settings, self.context.clock.now(), left_s)
+            alert_outage_over(self.context.settings, self.context.clock.now(), left_s)
             with self.context.database.read() as connection:
                 ours = store.open_of(connection, self.context.identity.host)
             if due or anyway or ours:
@@ -129,36 +130,38 @@ def early_until(now: float, deadline: float) -> float:
     return min(now + share_s, deadline)
 
 
-# --- while the database is away ---------------------------------------------------------------------------------------
+# --- while no tick of this host can start -----------------------------------------------------------------------------
 
 
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
-    """Report through each channel that the database kept a tick from starting. Stop at *until*, a monotonic instant.
+    """Report through each channel that the database or the configuration kept a tick from starting.
 
-    Each host remembers what it has reported, so each host reports the outage for itself: at once, then hourly, then
-    daily.
+    Stop at *until*, a monotonic instant. Each host remembers what it has reported, so each host reports the outage for
+    itself: at once, then hourly, then daily.
     """
     if error.exit_code == DATABASE_TROUBLE:
-        _alert_database_away(settings, str(error), until)
+        _alert_outage(settings, AWAY, texts.away(str(error)), until)
+    elif isinstance(error, ConfigError):
+        _alert_outage(settings, UNUSABLE, texts.unusable(str(error)), until)
 
 
-def _alert_database_away(settings: Settings, error: str, until: float) -> None:
+def _alert_outage(settings: Settings, kind: str, text: str, until: float) -> None:
     now, alarm = SYSTEM.now(), _alarm(settings.file)
     left_s = until - SYSTEM.monotonic() - LEFT_FOR_MARKS_S
     if left_s < LEAST_S:
         return
-    untold = [name for name in _channels(settings) if alarm.worth_mailing(name, now)]
-    message = texts.note(texts.away(error), settings, Identity.here().host, now)
+    untold = [name for name in _channels(settings, kind) if alarm.worth_mailing(name, now)]
+    message = texts.note(text, settings, Identity.here().host, now)
     for name, failed in _deliver(untold, message, settings, left_s):
         if failed is not None:
             alarm.forget(name)  # the next tick tries again
 
 
-def alert_database_back(settings: Settings, now: datetime, left_s: Callable[[], float]) -> None:
-    """Send "the database is back" to the channels that got this host's outage alert."""
+def alert_outage_over(settings: Settings, now: datetime, left_s: Callable[[], float]) -> None:
+    """Report the end of this host's outage to the channels that got its alert."""
     alarm = _alarm(settings.file)
     causes = alarm.causes()
-    channels = [name for name in _channels(settings) if name in causes]
+    channels = [name for name in (settings.alerts.channels if settings.alerts is not None else ()) if name in causes]
     if not channels or left_s() < LEAST_S:
         return  # the next look retries
     message = texts.note(texts.back(), settings, Identity.here().host, now)
@@ -174,13 +177,13 @@ def _deliver(
     return deliver(dict.fromkeys(names, message), settings.alerts.channels, settings, min(CHANNEL_S, left_s))
 
 
-def _channels(settings: Settings) -> list[str]:
-    """Return the channels that get outage alerts."""
+def _channels(settings: Settings, kind: str) -> list[str]:
+    """Return the channels that get alerts about outages of this *kind*."""
     found = settings.alerts.channels.values() if settings.alerts is not None else ()
     return [
         each.name
         for each in found
-        if AWAY not in each.only.ignore and (each.only.findings is None or AWAY in each.only.findings)
+        if kind not in each.only.ignore and (each.only.findings is None or kind in each.only.findings)
     ]
 
 

@@ -241,5 +241,9 @@ def away(error: str) -> str:
     return f"the database cannot be used, so this host runs no jobs: {error}"
 
 
+def unusable(error: str) -> str:
+    return f"the configuration cannot be used, so this host runs no jobs: {error}"
+
+
 def back() -> str:
-    return "over: the database can be used again"
+    return "over: this host runs jobs again"

@@ -58,6 +58,10 @@ def database(found: Reached) -> Diagnosis:
     return ok(f"{found.name} answers")
 
 
+def unknown(why: str) -> Diagnosis:
+    return problem(why, "correct the configuration: until it names a database that can be used, no job runs")
+
+
 def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis:
     """Compare the tables' revision *there* with *code*, the revision of this version of cronjobs.
 

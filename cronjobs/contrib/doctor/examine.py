@@ -157,6 +157,8 @@ def _timeouts(patient: ExaminedSite) -> Diagnosis:
 
 def _database(patient: ExaminedSite) -> Diagnosis:
     if patient.settings is None or patient.database is None:
+        if patient.settings is not None and not patient.settings.database:
+            return database_verdicts.unknown(patient.unreachable)
         why = (
             patient.unreachable or "there is no configuration and no --database-url, so there is no database to look at"
         )

@@ -27,8 +27,10 @@ def patient_of(source: Source, open_things: ExitStack) -> ExaminedSite:
     patient = ExaminedSite(file, Identity.here().host, SYSTEM.now(), os.environ, known_types)
     settings, unusable = _settings(source, file)
     patient = replace(patient, settings=settings, unusable=unusable)
-    if settings is None or not settings.database:
-        return patient if settings is None else replace(patient, unreachable="the configuration names no database")
+    if settings is None:
+        return patient
+    if not settings.database:
+        return replace(patient, unreachable=settings.database_unset or "the configuration names no database")
     try:
         if missing := project_database.missing_file(settings):
             return replace(patient, unreachable=f"the database {missing} does not exist yet", no_file=True)

@@ -23,7 +23,8 @@ from cronjobs.installed import needed
 def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     """Return the alarms that ``status`` shows, as sentences. Raises DatabaseError."""
     if not settings.database:
-        raise ConfigError([Problem(str(settings.file), 0, 0, "database", "--live needs a database, and none is set")])
+        why = settings.database_unset or "--live needs a database, and none is set"
+        raise ConfigError([Problem(str(settings.file), *settings.positions.get("database", (0, 0)), "database", why)])
     if file := missing_file(settings):
         return [f'there is no database {file} yet: the first "cronjobs run-due" creates it']
     with closing(open_database(settings)) as database, database.read() as connection:

@@ -88,7 +88,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
         url = checked_url(database_url(), settings.folder)
     except FieldError as error:
         if not need:
-            return replace(settings, database="")
+            return replace(settings, database="", database_unset=str(error))
         line, column = settings.positions.get("database", (0, 0))
         # If the file is not YAML, its env: is unknown, too: what is wrong with the file comes first.
         problem = Problem(file, line, column, "database" if line else "", str(error))

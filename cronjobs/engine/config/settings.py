@@ -240,7 +240,7 @@ class Settings:
     file: Path
     folder: Path
     database: str = ""
-    database_unset: str = ""  # why ``database`` is "", if a variable in the URL is not set
+    database_unset: str = ""  # why ``database`` is "": an unset variable, or unusable Django settings
     project: str = ""
     environment: str = ""
     schema: str | None = None

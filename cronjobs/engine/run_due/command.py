@@ -21,10 +21,10 @@ from cronjobs.engine.host.forks import keep_streams_from_copies
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.run_due.cron_mail import CronMail, as_object, summary
 from cronjobs.engine.run_due.options import SHOWS_PROGRESS, TickOptions
-from cronjobs.engine.run_due.settings import fires_schedules, taken_over, tick_settings
+from cronjobs.engine.run_due.settings import fires_schedules, readable_settings, taken_over, tick_settings
 from cronjobs.engine.tick import deadline
 from cronjobs.engine.tick.tick import Tick
-from cronjobs.errors import CronjobsError
+from cronjobs.errors import ConfigError, CronjobsError
 from cronjobs.installed import needed
 
 PROGRESS_EVERY_S: Final = 5.0
@@ -86,6 +86,8 @@ def run_tick(given: TickOptions) -> NoReturn:
         result = tick.run()
     except CronjobsError as error:
         mail.not_started(error)
+        if settings is None and isinstance(error, ConfigError):
+            settings = readable_settings(given)
         if settings is not None and not given.dry_run:
             mail.alert_elsewhere(settings, error, until)
         if given.as_json:

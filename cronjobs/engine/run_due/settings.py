@@ -10,7 +10,7 @@ from cronjobs.engine.command.settings import read_settings
 from cronjobs.engine.config import trust
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.run_due.options import TAKES_OVER, TickOptions
-from cronjobs.errors import UsageError
+from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration
 
 
@@ -35,6 +35,19 @@ def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
         settings = replace(settings, run=replace(settings.run, workers=given.workers))
     trust.require(settings, os.environ, programs=True)
     return settings, budget
+
+
+def readable_settings(given: TickOptions) -> Settings | None:
+    """Return what can be read of a file that no tick can use, so that its ping and its alerts can report that.
+
+    None means that the file is not valid YAML, or that root does not trust what it names.
+    """
+    try:
+        settings = read_settings(given.config, given.database_url, need_database=False, only_database=True)
+        trust.require(settings, os.environ, programs=True)
+    except CronjobsError:
+        return None
+    return settings
 
 
 def taken_over(settings: Settings) -> list[str]:

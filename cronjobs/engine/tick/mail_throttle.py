@@ -228,7 +228,7 @@ def alarm_name(config: Path) -> str:
 
 
 def away_name(config: Path) -> str:
-    """The name of the file that lists the alert channels that got the alert that the database is unreachable."""
+    """The name of the file that lists the alert channels that got the alert that no tick can start here."""
     return f"away-{_name(config)}.json"
 
 

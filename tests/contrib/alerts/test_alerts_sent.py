@@ -208,7 +208,33 @@ def test_a_database_that_is_away_is_told_once_and_its_return_once(
         look_now(project)
     notes = [body for path, body in web.got if path == "/"]
     assert len(notes) == 2
-    assert b"can be used again" in notes[1]
+    assert b"this host runs jobs again" in notes[1]
+
+
+def test_a_file_that_no_tick_can_use_is_told_once_and_its_end_once(sqlite_project: Project, web: Web) -> None:
+    more = f'run: {{ping: "{web.url}/tick"}}\n'
+    configured(sqlite_project, web, more + "shedules: {}\n")
+    for _ in range(3):
+        assert sqlite_project.tick().wait() == 3
+    notes = [body for path, body in web.got if path == "/"]
+    assert len(notes) == 1
+    assert b"the configuration cannot be used, so this host runs no jobs: " in notes[0]
+    assert b"shedules" in notes[0]
+    assert [path.partition("?")[0] for path in web.paths if path != "/"] == ["/tick/3"] * 3
+    configured(sqlite_project, web, more)
+    for _ in range(2):
+        assert sqlite_project.tick().wait() == 0
+        look_now(sqlite_project)
+    notes = [body for path, body in web.got if path == "/"]
+    assert len(notes) == 2
+    assert b"this host runs jobs again" in notes[1]
+
+
+def test_a_channel_that_ignores_config_is_not_told_of_an_unusable_file(sqlite_project: Project, web: Web) -> None:
+    hook = f'{{webhook: {{url: "{web.url}/"}}, ignore: [config]}}'
+    sqlite_project.configure(f"alerts: {{channels: {{hook: {hook}}}}}\nshedules: {{}}\n", HANDLERS)
+    assert sqlite_project.tick().wait() == 3
+    assert web.got == []
 
 
 def test_a_channel_that_cannot_be_read_disables_itself_and_nothing_else(sqlite_project: Project, web: Web) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -18,6 +19,8 @@ from django.db import connections  # type: ignore[import-untyped]
 from django.test.utils import setup_test_environment, teardown_test_environment  # type: ignore[import-untyped]
 from support.commands import until
 from support.django_project import django_project
+from support.inboxes import Web
+from support.inboxes import web as web
 
 from cronjobs import enqueue, masking
 from cronjobs.desk.insight.effective_settings import Overrides, effective
@@ -328,11 +331,29 @@ def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -
     assert "cronjobs.yaml:1:11: database: it is not known which Django settings to use:" in python(
         elsewhere, *words, code=3
     )
-    (site / "cronjobs.yaml").write_text("imports: [orders\nenv: {DJANGO_SETTINGS_MODULE: x}\ndatabase: django\n")
-    told = python(elsewhere, "-m", "cronjobs", "status", "--config", config, code=3)
-    assert told.index("cronjobs.yaml:2:4: YAML: ") < told.index("it is not known which Django settings to use:")
     (site / "cronjobs.yaml").write_text("env: {DJANGO_SETTINGS_MODULE: nosuch}\ndatabase: django\n")
     assert "No module named 'nosuch'" in python(elsewhere, *words, code=3)
+
+
+ENV_LINES = ["env: {DJANGO_SETTINGS_MODULE: site_settings}", "env:\n  DJANGO_SETTINGS_MODULE: site_settings"]
+
+
+def test_broken_settings_are_named_by_check_doctor_and_the_ping(site: Path, web: Web) -> None:
+    file = site / "cronjobs.yaml"
+    file.write_text(f'database: django\n{ENV_LINES[0]}\nrun: {{ping: "{web.url}/tick"}}\n')
+    with (site / "site_settings.py").open("a") as settings:
+        settings.write("x = (\n")
+    real = "Django's settings cannot be used: SyntaxError: '(' was never closed"
+    assert real in python(site, "-m", "cronjobs", "run-due", code=3)
+    assert [path.partition("?")[0] for path in web.paths] == ["/tick/3"]
+    live = python(site, "-m", "cronjobs", "check", "--live", code=3)
+    assert f"cronjobs.yaml:1:11: database: {real}" in live
+    checks = json.loads(python(site, "-m", "cronjobs", "doctor", "--json", code=1))["checks"]
+    found = {each["check"]: each for each in checks}
+    for name in ("configuration", "database"):
+        assert found[name]["status"] == "problem"
+        assert real in found[name]["text"]
+    assert "the server" not in found["database"]["fix"]
 
 
 def test_config_show_names_djangos_settings_as_the_source(folder: Path, sqlite_url: str) -> None:

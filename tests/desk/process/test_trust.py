@@ -34,7 +34,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.files import make_folder, open_regular
 from cronjobs.engine.jobs import job_types
 from cronjobs.engine.run_due.options import TickOptions
-from cronjobs.engine.run_due.settings import tick_settings
+from cronjobs.engine.run_due.settings import readable_settings, tick_settings
 from cronjobs.engine.tick.long_jobs import PROGRAM, Handover
 from cronjobs.errors import ConfigError
 from cronjobs.testing.configured import handlers_of, settings_of
@@ -470,6 +470,19 @@ def test_whoever_tests_handlers_trusts_them(
     (settings.folder / "prepare.py").chmod(0o666)
     (settings.folder / "prepare.py").write_text("def all() -> None: ...\n")
     assert handlers_of(settings_of(config, () if config else ["prepare"], "sqlite:///x.db")).faults == ()
+
+
+def test_what_others_may_write_reports_no_unusable_file_for_root(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alerts of such a file may run a program."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    settings.file.write_text("database: sqlite:///x.db\nshedules: {}\n")
+    given = TickOptions(config=settings.file)
+    settings.file.chmod(0o644)
+    assert readable_settings(given) is not None
+    settings.file.chmod(0o666)
+    assert readable_settings(given) is None
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
