@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -75,17 +75,26 @@ def _content(file: Path) -> bytes:
 def salvaged(content: bytes | None) -> YamlMapping:
     """Return the settings that identify the database, from a file that is not valid YAML.
 
-    Only lines that begin with a key in KEPT are read. If one of these keys is repeated, or if these lines are not valid
-    YAML either, nothing is returned.
+    Only lines that begin with a key in KEPT are read, and ``env:`` with the lines below it, which may name Django's
+    settings. If one of these keys is repeated, or if these lines are not valid YAML either, nothing is returned.
     """
-    nothing = YamlMapping(1, 1)
     text = decode(content or b"")
-    if not isinstance(text, str):
-        return nothing
-    # Keep line numbers.
-    lines = [line if line.partition(":")[0] in KEPT else "" for line in text.splitlines()]
-    tree, flaws = parse("\n".join(lines))
-    return tree if isinstance(tree, YamlMapping) and not (flaws or tree.duplicates) else nothing
+    if isinstance(text, str):
+        for keys in (KEPT | {"env"}, KEPT):
+            tree, flaws = parse("\n".join(_lines_of(keys, text)))
+            if isinstance(tree, YamlMapping) and not (flaws or tree.duplicates):
+                return tree
+    return YamlMapping(1, 1)
+
+
+def _lines_of(keys: Collection[str], text: str) -> Iterator[str]:
+    """Yield the lines of *text* that begin with one of *keys*, and empty lines for the others, to keep line numbers."""
+    key = ""
+    for line in text.splitlines():
+        is_below = line.startswith((" ", "\t"))
+        if not is_below:
+            key = line.partition(":")[0]
+        yield line if key in keys and (not is_below or key == "env") else ""
 
 
 def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:

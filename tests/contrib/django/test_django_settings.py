@@ -338,6 +338,15 @@ def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -
 ENV_LINES = ["env: {DJANGO_SETTINGS_MODULE: site_settings}", "env:\n  DJANGO_SETTINGS_MODULE: site_settings"]
 
 
+@pytest.mark.parametrize("env", ENV_LINES)
+def test_a_file_that_is_not_yaml_still_names_djangos_settings_to_readers(site: Path, env: str) -> None:
+    (site / "cronjobs.yaml").write_text(f"imports: [orders\n{env}\ndatabase: django\n")
+    told = python(site, "-m", "cronjobs", "status", code=0)
+    assert "cronjobs.yaml:2:4: YAML: " in told
+    assert "it is not known which Django settings to use" not in told
+    assert "YAML: " in python(site, "-m", "cronjobs", "run-due", code=3)
+
+
 def test_broken_settings_are_named_by_check_doctor_and_the_ping(site: Path, web: Web) -> None:
     file = site / "cronjobs.yaml"
     file.write_text(f'database: django\n{ENV_LINES[0]}\nrun: {{ping: "{web.url}/tick"}}\n')
