@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -149,6 +150,31 @@ def test_djangos_test_client_acts_in_the_tests_own_transaction(
                 assert cursor.fetchall() == [("dead" if enforces else "queued",)]
             transaction.set_rollback(True, using=alias)
     assert statuses(database) == ["dead"]
+
+
+@pytest.mark.connects_as(OWNER)
+def test_djangos_test_client_that_enforces_csrf_checks_sends_the_pages_token_back(
+    config: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RequestFactory stores cookies as Client does: from ``response.cookies``."""
+    monkeypatch.setattr(mail, "outbox", [], raising=False)
+    with django_project(database_url) as alias, transaction.atomic(using=alias):
+        view, client = pages(config=config), RequestFactory()
+
+        def ask(method: str, address: str, *form: dict[str, str]) -> Any:
+            asked = getattr(client, method)(f"/jobs/{address}", *form)
+            asked.user, asked._dont_enforce_csrf_checks = users("root"), False
+            response = view(asked, address)
+            client.cookies.update(response.cookies)
+            return response
+
+        page = ask("get", "jobs/1")
+        (cookie,) = page.cookies.values()
+        assert (cookie["path"], cookie["httponly"], cookie["samesite"]) == ("/jobs", True, "Strict")
+        (token,) = set(re.findall(r'name="?csrf"? value="?([^" >]+)', page.content.decode()))
+        assert ask("post", "jobs/1/retry", {"csrf": "y" * 64}).status_code == 403
+        assert ask("post", "jobs/1/retry", {"csrf": token}).status_code == 303
+        transaction.set_rollback(True, using=alias)
 
 
 def test_outside_of_djangos_tests_nobody_is_exempt(view: Any, config: Path, engine: Engine) -> None:

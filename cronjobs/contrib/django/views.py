@@ -74,7 +74,10 @@ def pages(
         status, headers = begun[-1]
         answer.status_code = int(status.partition(" ")[0])
         for name, value in headers:
-            answer[name] = value
+            if name.lower() == "set-cookie":
+                answer.cookies.load(value)  # Django's test client stores only these cookies
+            else:
+                answer[name] = value
         return answer
 
     return csrf_exempt(show)
