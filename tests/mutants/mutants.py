@@ -406,6 +406,15 @@ MUTANTS = (
         (LOST_ANSWERS,),
     ),
     Mutant(
+        "the beginning of a secret in the output of a handler that hangs",
+        "cronjobs/engine/execution/reporting.py",
+        "mask(text[: safe_until(text, secrets)], secrets)",
+        "mask(text, secrets)",
+        (
+            "tests/desk/unit/execution/test_reporting.py::test_the_output_so_far_shows_no_part_of_a_secret_that_is_still_being_written",
+        ),
+    ),
+    Mutant(
         "jobs begin although their claim took as long as its lease",
         "cronjobs/engine/tick/loop.py",
         "        if any(attempt.safe_until <= now for attempt in attempts):\n",

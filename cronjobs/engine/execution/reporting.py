@@ -11,7 +11,7 @@ from typing import Final
 from cronjobs.engine.rules.lease import Lease, Report
 from cronjobs.engine.rules.progress import LIVE_LIMIT, HowFar, Reported, progress_line
 from cronjobs.masking import longest_form, mask, mask_urls, safe_until
-from cronjobs.text import OUTPUT_LIMIT, CappedText
+from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
 LOOK_BACK: Final = OUTPUT_LIMIT // 2  # the most bytes of new output to read; ``CappedText`` may hold no more of its end
 MOST_HELD: Final = 4 * LIVE_LIMIT  # bytes that wait for the end of a possible secret
@@ -83,6 +83,11 @@ class Reporting:
             return None
         old_output = self._written is not None and self._written.output_end == self._end
         return Report(lease, reported, None if old_output else self._tail)
+
+    def output_so_far(self, secrets: frozenset[str]) -> str | None:
+        """Return all output so far, masked, except its end if a secret may begin there."""
+        text = None if self.output is None else self.output.text()
+        return clean(mask(text[: safe_until(text, secrets)], secrets)) or None if text else None
 
     def written(self, report: Report) -> None:
         """Note that *report* has been committed to the attempt's row."""

@@ -183,13 +183,13 @@ def _is_moot(finish: Finish) -> bool:
     return finish.error_type == NOT_COMMITTED
 
 
-def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str) -> Finish:
-    """Return the history row of an attempt that is still running.
+def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str, output: str | None = None) -> Finish:
+    """Return the history row of an attempt that is still running. *output* is its output so far, masked.
 
     The next tick reads it after the lease has expired.
     """
     unchanged = Transition(Status.RUNNING, job.failures, job.losses, job.interruptions)
-    return _finish(Finished(job, outcome, duration, worker), unchanged, timedelta(0))
+    return _finish(Finished(job, outcome, duration, worker, output), unchanged, timedelta(0))
 
 
 def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:

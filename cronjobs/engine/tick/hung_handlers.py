@@ -17,18 +17,22 @@ from cronjobs.engine.execution.attempt import Attempt, InFlight, Phase
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.rules.lease import Finish
 from cronjobs.engine.tick.result import Counts
-from cronjobs.model import Interrupted, TimedOut, duration_text
+from cronjobs.model import Interrupted, Job, TimedOut, duration_text
 
 
 @dataclass
 class HungHandlers:
-    """Notes handlers that run past their time. ``collect`` takes the ends that workers have delivered so far."""
+    """Notes handlers that run past their time. ``collect`` takes the ends that workers have delivered so far.
+
+    ``secrets_of`` returns the values to mask in a job's output.
+    """
 
     clock: Clock
     in_flight: InFlight
     counts: Counts
     emit: Callable[[events.Event], None]
     collect: Callable[[], None]
+    secrets_of: Callable[[Job], frozenset[str]]
 
     def note_overdue(self) -> None:
         """Note attempts whose thread runs past its timeout, and ask them to stop.
@@ -71,7 +75,8 @@ class HungHandlers:
         outcome = timed_out(attempt) if attempt.recorded == "timed_out" else Interrupted()
         started = attempt.started if attempt.started is not None else self.clock.monotonic()
         ran = timedelta(seconds=max(0.0, self.clock.monotonic() - started))
-        return running_row(attempt.job, outcome, ran, attempt.worker)
+        output = attempt.reporting.output_so_far(self.secrets_of(attempt.job))
+        return running_row(attempt.job, outcome, ran, attempt.worker, output)
 
 
 def timed_out(attempt: Attempt) -> TimedOut:

@@ -119,7 +119,14 @@ class Loop:
             now_read_at=self.now_read_at,
             tells_each=self.tells_each,
         )
-        self.hung = HungHandlers(self.clock, self.in_flight, self.counts, self.emit, lambda: self.ends.collect(0))
+        self.hung = HungHandlers(
+            self.clock,
+            self.in_flight,
+            self.counts,
+            self.emit,
+            lambda: self.ends.collect(0),
+            self.settings.secrets_of,
+        )
         self.in_threads = self.job_types
         self._isolate(self.crashing)
         self.handovers = Handovers(self.settings, self.clock, self.workers.ended)

@@ -51,6 +51,7 @@ def loop(ctx):
 @job("hang.sleep", timeout="0.5s", retry=SOON)
 def sleep(ctx):
     if first_try(ctx):
+        print("step 1")
         time.sleep(1000)
 
 @job("hang.recv", timeout="0.5s", retry=SOON)
@@ -138,6 +139,15 @@ def test_handlers_that_never_return_are_recorded_timed_out_and_never_run_twice_a
     project.make_due()
     assert project.tick().wait() == 0
     assert project.times_ran() == dict.fromkeys([quick_id, *hanging_ids], 1)
+
+
+def test_what_a_handler_printed_before_it_hung_is_kept_with_its_attempt(project: Project) -> None:
+    hung_id, _ = hanging(project, "hang.sleep")
+    assert project.tick("--budget", BUDGET).wait() == 0
+    until(project.lease_ended, 5)
+    assert project.tick().wait() == 0
+    assert project.outcomes(hung_id)[0] == "timed_out"
+    assert project.value(f"SELECT output FROM cronjobs_job_runs WHERE attempt = 1 AND job_id = {hung_id}") == "step 1\n"
 
 
 def test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others(project: Project) -> None:

@@ -166,3 +166,11 @@ def test_a_command_says_it_in_a_line_of_its_output_even_if_that_comes_in_two_par
         reporting.read(part, 1.0)
         said.append(reporting.progress)
     assert said == [None, HowFar(3, 120, "two parts"), HowFar(3, 120, "two parts")]
+
+
+def test_the_output_so_far_shows_no_part_of_a_secret_that_is_still_being_written() -> None:
+    reporting, output, secrets = Reporting(), CappedText(), frozenset({"hunter2-correct-horse"})
+    assert reporting.output_so_far(secrets) is None
+    reporting.output = output
+    output.write("step 1: hunter2-correct-horse\nstep 2: hunter2-cor")
+    assert reporting.output_so_far(secrets) == "step 1: ***\nstep 2: "
