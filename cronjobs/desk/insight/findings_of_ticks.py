@@ -9,7 +9,7 @@ from typing import Any
 
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, waiting_words
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_from_starting_here
+from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_from_starting_here, why_none_starts
 from cronjobs.desk.insight.same_cause import (
     NO_OTHER,
     SameCause,
@@ -135,9 +135,12 @@ def _config(
     types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
     recorded, hosts = _recorded(dict(as_noted(where, what) for where, what, _ in here), health, at_work)
     closed = {limit.prefix: jobs for limit, jobs in health.limited.items() if limit.most == 0}
+    kept = _due_while_refused(health, settings)
     for where, what, text in here:
         its = types if takes_away(where, types) else ()
         held = sum(closed.pop(prefix) for prefix in list(closed) if _names_limit(where, prefix))
+        if kept and text in map(str, settings.problems):
+            held, kept = kept, 0
         stuck = {name: late.pop(name) for name in list(late) if names_schedule([where], name)}
         since = min(stuck.values(), default=_recorded_since(where, what, health, at_work))
         known = as_noted(where, what) in recorded.items()
@@ -149,6 +152,13 @@ def _config(
         alike.setdefault(frozenset(recorded_faults(tick).items()), []).append(tick)
     for ticks in alike.values():
         yield _of_hosts(recorded_faults(ticks[0]), ticks, health, same)
+
+
+def _due_while_refused(health: Health, settings: Settings) -> int:
+    """Count the due jobs that wait because the ticks here refuse the file, and no other host runs them."""
+    if not settings.broken or not why_none_starts(settings.file, ticking(health.ticks, health.now, settings.run.every)):
+        return 0
+    return sum(queue.due for queue in (*health.queues.values(), health.others) if not queue.paused)
 
 
 def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Mapping[str, Any]]) -> datetime | None:

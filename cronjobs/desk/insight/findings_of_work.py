@@ -20,6 +20,7 @@ from cronjobs.desk.insight.finding import (
 )
 from cronjobs.desk.insight.formatting import pace, time_left
 from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.kept_from_starting import did_not_start, why_none_starts
 from cronjobs.desk.insight.same_cause import (
     NO_OTHER,
     SameCause,
@@ -33,7 +34,7 @@ from cronjobs.desk.insight.waiting import LateGroup, entries_of
 from cronjobs.desk.insight.watched import late_after, ticking
 from cronjobs.desk.store.failing_types import IN_A_ROW
 from cronjobs.desk.store.status_facts import DEATHS_COUNTED
-from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
@@ -56,7 +57,7 @@ _WHY_LATE: Final = {
 
 
 def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
-    yield from _late(health, settings.run, same)
+    yield from _late(health, settings, same)
     for job_type in sorted((health.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.more_types:
@@ -99,7 +100,8 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         yield Finding("lease", text, Severity.NOTICE, command="cronjobs config show run.lease", subject=job_type)
 
 
-def _late(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding]:
+def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
+    run = settings.run
     groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
     late = sum(group.late for group in groups) + health.more_late
     at_work = ticking(health.ticks, health.now, run.every)
@@ -112,7 +114,8 @@ def _late(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding
         why = list(_why_stranded(health))
         if runnable:
             text += f" and {have} not started" if runnable == late else f", and {runnable:,} of them could run"
-            why.insert(0, _why_late(could, at_work, run.workers))
+            kept = why_none_starts(settings.file, at_work)
+            why.insert(0, did_not_start("this host", kept) if kept else _why_late(could, at_work, run.workers))
         text = f"{text}: {'; '.join(why)}"
         yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")
     for found in health.out_of_reach:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.desk.store.explaining import records_between
+from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.tick.mail_throttle import Alarm
 from cronjobs.engine.tick.result import noted_causes
 from cronjobs.text import one_line
@@ -53,6 +54,12 @@ def _began_by(did: Any, at: datetime) -> bool:
 def kept_from_starting_here(file: Path) -> Causes:
     """Return why the last ticks of *file* on this host, under this user, did not start. Empty if the last one did."""
     return kept_from_starting({"kept_from_starting": noted_causes(Alarm(file).kept_from_starting())})
+
+
+def why_none_starts(file: Path, at_work: Iterable[Mapping[str, Any]]) -> Causes:
+    """Return why the last ticks here did not start. Empty if the last one did, or if another host is *at_work*."""
+    here = Identity.here().host
+    return () if any(tick["host"] != here for tick in at_work) else kept_from_starting_here(file)
 
 
 def did_not_start(whose: str, causes: Causes) -> str:

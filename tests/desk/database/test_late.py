@@ -15,7 +15,7 @@ from support.postgres import OWNER
 from support.yard import MINUTE, START
 
 from cronjobs.desk.cli.status_lines import _waiting_lines
-from cronjobs.desk.insight.finding import Finding
+from cronjobs.desk.insight.finding import Finding, Severity
 from cronjobs.desk.insight.findings import troubles
 from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.gathering import look
@@ -27,6 +27,8 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.store.job_types import Loaded, record_types
+from cronjobs.engine.tick.mail_throttle import Alarm
+from cronjobs.errors import Problem
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables
@@ -356,3 +358,26 @@ def test_a_job_that_a_tick_claims_during_the_reads_is_not_late(
 
     monkeypatch.setattr(trends, "succeeded_lately", while_one_begins)
     assert world.found()["late"].startswith("1 job has"), "only the one in the other queue could run"
+
+
+@pytest.mark.parametrize("other_host", [False, True])
+def test_while_ticks_here_refuse_the_file_due_work_waits_for_the_fix(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_host: bool
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CRONJOBS_HOST", "web2" if other_host else "web1")
+    world = World(database, tmp_path)
+    world.tick()
+    world.put()
+    problem = Problem("f", 3, 1, "shedules", "unknown key")
+    Alarm(tmp_path / "f").worth_mailing(str(problem), database.clock.now(), not_started=True)
+    settings = Settings(file=tmp_path / "f", folder=tmp_path, broken=True, problems=(problem,))
+    with database.read() as connection:
+        found = {each.kind: each for each in troubles(look(connection, settings, JobTypes()), settings)}
+    config, late = found["config"], found["late"]
+    if other_host:
+        assert config.severity is Severity.WARNING
+        assert late.text.endswith("the ticks cannot keep up")
+    else:
+        assert (config.severity, config.text) == (Severity.CRITICAL, f"{problem}; 1 due job waits for it")
+        assert late.text.endswith(f"not started: ticks of this host did not start: {problem} (once)")
