@@ -92,7 +92,7 @@ class ForeignDatabase(CronjobsError):
 
     def __init__(self, *, what: str, theirs: str, ours: str) -> None:
         super().__init__(
-            f'this database belongs to {what} "{theirs}", but the configuration says "{ours}": nothing was claimed. '
+            f'this database belongs to {what} "{theirs}", but the configuration says "{ours}": nothing was written. '
             f'To take it over (for example a restored copy, or after a change of name), run "cronjobs db adopt"'
         )
 
@@ -103,7 +103,7 @@ class MovedDatabase(ForeignDatabase):
     def __init__(self, where: str) -> None:
         CronjobsError.__init__(
             self,
-            f'"cronjobs db copy" has moved this database to {where}: nothing was claimed here. Name that database in '
+            f'"cronjobs db copy" has moved this database to {where}: nothing was written here. Name that database in '
             "the configuration. If the copy was interrupted, start it again. To continue with this database instead, "
             'run "cronjobs db adopt"',
         )

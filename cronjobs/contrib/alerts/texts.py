@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cronjobs.contrib.alerts.statements import DueAlert, FailedJob
 from cronjobs.desk.insight.causes import cause_object, cause_text
-from cronjobs.desk.insight.formatting import LocalTimes, in_full
+from cronjobs.desk.insight.formatting import LocalTimes, counted, in_full
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.causes import Cause
 from cronjobs.engine.rules.failed_job import LINE, absolute, described, error_line, last_own_line
@@ -191,7 +191,7 @@ def _finding_lines(each: ReportedFinding, zone: str) -> list[str]:
     lines += [f"  … and {each.more_causes:,} more causes: cronjobs status"] if each.more_causes else []
     for job in each.jobs:
         of = f", schedule {job['schedule']}" if job["schedule"] else ""
-        lines.append(f"  job {job['id']} {job['job_type']}{of}, failed {job['failures']} times")
+        lines.append(f"  job {job['id']} {job['job_type']}{of}, failed {counted(job['failures'], 'time')}")
         lines += [f"    {error}"] if (error := error_line(job)) else []
         lines += [f"    at {job['at']}"] if job["at"] else []
         lines += [f"    | {line}" for line in job["output"]]

@@ -218,7 +218,10 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
     subject = f"Attempt {attempt.number}"
     match attempt.outcome:
         case "succeeded":
-            return f"{subject} succeeded at {at}{on}, after {took}" + (f" ({error})." if error else ".")
+            said = f"{subject} succeeded at {at}{on}, after {took}"
+            if error and attempt.error_type:  # raised after the handler had committed the success itself
+                return f"{said}; then this error followed: {class_and_text(name(attempt.error_type), error)}."
+            return f"{said} ({error})." if error else f"{said}."
         case "failed":
             kind = name(attempt.error_type) if attempt.error_type else None
             said = class_and_text(kind, error or "no error was recorded")
@@ -394,6 +397,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         ends = [
             f"It dies at {at} if every version of the code that ticks has refused it, and after {latest} in any case."
         ]
+    if job.type_facts is not None and not job.type_facts.here and job.type_facts.last is None:
+        ends.append(f'If no handler will ever have this name, type "cronjobs jobs cancel {job.id}".')
     failed = f" (failed {_of(job)})" if job.failures else ""
     waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, times, around))
     if job.run_at > now:

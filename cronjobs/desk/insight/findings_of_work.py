@@ -177,7 +177,7 @@ def _unknown_type(job_type: str, health: Health) -> Finding:
 
 
 def _misfit(found: WaitingMisfits) -> Finding:
-    what = found.error.removeprefix(f"payload does not fit {found.job_type}").removeprefix(":").strip()
+    what = found.error.removeprefix("payload does not fit ").removeprefix(f"{found.job_type}:").strip()
     jobs = "payload of 1 job does not fit" if found.jobs == 1 else f"payloads of {found.jobs:,} jobs do not fit"
     reasons = f", for {found.reasons:,} reasons; one of them" if found.reasons > 1 else ""
     return Finding(

@@ -13,7 +13,7 @@ from cronjobs.engine.jobs.tracing import with_trace
 from cronjobs.engine.rules.payload import check_meta, check_payload, text_fault
 from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.errors import PayloadError, UsageError
-from cronjobs.model import duration, duration_text
+from cronjobs.model import RetryPolicy, duration, duration_text
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import nearest, one_line
 
@@ -74,6 +74,8 @@ def no_such_argument(said: str, given: Iterable[str], known: Collection[str]) ->
     """Return the error for the first name of *given* that is not in *known*."""
     wrong = next(name for name in given if name not in known)
     meant = nearest(wrong, known)
+    if "retry" in known and wrong in RetryPolicy.__dataclass_fields__:
+        return TypeError(f"{said}() has no argument {wrong!r}: write retry=RetryPolicy({wrong}=…)")
     return TypeError(f"{said}() has no argument {wrong!r}" + (f", did you mean {meant!r}?" if meant else ""))
 
 

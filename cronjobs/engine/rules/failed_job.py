@@ -11,10 +11,12 @@ from typing import Any, Final
 
 from cronjobs import masking
 from cronjobs.engine.rules.error_groups import class_and_text
+from cronjobs.errors import EffectUnknown
 from cronjobs.text import one_line
 
 LINE: Final = 300  # characters
 COMMAND: Final = 2000
+SETTLE: Final = "cronjobs effects settle"
 _FRAME: Final = re.compile(r'(?m)^  File "([^"\n]{1,500})", line (\d{1,9}), in (\S{1,200})$')
 _NOT_THEIRS: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 
@@ -33,11 +35,14 @@ def described(
     def shown(text: str | None, limit: int = LINE) -> str | None:
         return None if not text else one_line(mask(text), limit)
 
+    text = shown(error, 2 * LINE)
+    if text is not None and error_type == EffectUnknown.__name__:
+        text = text.replace(SETTLE, absolute(SETTLE, config))
     return {
         "id": job_id,
         "job_type": shown(job_type),
         "error_type": shown(error_type),
-        "error": shown(error, 2 * LINE),
+        "error": text,
         "at": shown(at),
         "command": absolute(f"cronjobs jobs show {job_id}", config),
     }

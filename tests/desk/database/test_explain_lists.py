@@ -222,7 +222,9 @@ def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) ->
     mail = put(world.database, job_type="t.work", queue="mail")
     brake(world, "pause", "--queue", "mail", "--why", "provider down", monkeypatch=monkeypatch)
     assert "Job 1 waits for its turn, due at 08:10:30, in 9m59s." in world.ask(str(later))
-    assert 'no handler or command "os:system" is registered in this configuration' in world.ask(str(stranger))
+    told = world.ask(str(stranger))
+    assert 'no handler or command "os:system" is registered in this configuration' in told
+    assert f'If no handler will ever have this name, type "cronjobs jobs cancel {stranger}".' in told
     assert "the next tick with room will run it" in world.ask(str(too_long))
     assert (
         "queue mail has been paused by ada since 08:00:30, until someone resumes it (why: provider down)"

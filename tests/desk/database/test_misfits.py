@@ -306,7 +306,7 @@ def test_status_says_that_payloads_do_not_fit_for_several_reasons(fleet: Fleet) 
     settings = Host(fleet.database, fleet.folder).settings
     with fleet.database.read() as connection:
         [found] = work_findings(look(connection, settings, job_types.load(settings)), settings)
-    what = "(amount, currency): missing a required argument: 'currency'"
+    what = "t.pay(amount, currency): missing a required argument: 'currency'"
     assert found.text == (f"the payloads of 3 jobs do not fit the handler of t.pay, for 2 reasons; one of them: {what}")
 
 

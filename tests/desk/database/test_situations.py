@@ -486,7 +486,7 @@ def test_a_database_of_another_environment(world: World) -> None:
     assert "Ticks with the file here refuse this database: " in world.ask("s", "--at", "02:01")
     whose = 'this database belongs to project "shop", environment "staging"'
     here = (
-        'this database belongs to environment "staging", but the configuration says "production": nothing was claimed'
+        'this database belongs to environment "staging", but the configuration says "production": nothing was written'
     )
     assert here in world.ask("s", "--at", "02:01")
     said = found(world)

@@ -169,6 +169,10 @@ MISSPELT: list[tuple[Callable[..., Any], str]] = [
         lambda: ANY.RetryPolicy(max_retries=3),
         "RetryPolicy() has no argument 'max_retries', did you mean 'max_attempts'?",
     ),
+    (
+        lambda: ANY.job("t.x", max_attempts=1),
+        "job() has no argument 'max_attempts': write retry=RetryPolicy(max_attempts=…)",
+    ),
     (lambda: ANY.job("t.x", timout="5s"), "job() has no argument 'timout', did you mean 'timeout'?"),
     (lambda: ANY.enqueue(0, "t.x", prioritty=1), "enqueue() has no argument 'prioritty', did you mean 'priority'?"),
     (

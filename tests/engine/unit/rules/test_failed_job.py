@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cronjobs.engine.rules.failed_job import last_own_line
+from cronjobs.engine.rules.failed_job import absolute, described, error_line, last_own_line
+from cronjobs.errors import EffectUnknown
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/shop/shop.py", line 9, in pay
@@ -24,3 +25,9 @@ def test_the_last_line_of_their_own_code_is_found() -> None:
     assert last_own_line(TRACEBACK, Path("/elsewhere")) == found
     assert last_own_line("ValueError: x", Path("/srv/shop")) is None
     assert last_own_line(None, Path("/srv/shop")) is None
+
+
+def test_the_command_that_settles_an_effect_can_be_typed_in_any_folder() -> None:
+    file = Path("/srv/shop/cronjobs.yaml")
+    job = described(6, "shop.pay", "EffectUnknown", str(EffectUnknown("invoice-email:6")), None, file)
+    assert f"{absolute('cronjobs effects settle invoice-email:6 done', file)} (or not-done)" in error_line(job)
