@@ -19,6 +19,7 @@ from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import Address, parse_url
 from cronjobs.engine.database.connection import Database, as_database_error
+from cronjobs.engine.database.user_connections import savepoint
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.meta import require_schema
 
@@ -62,9 +63,10 @@ class HealthCheck:
 def health(connection: Any = None, *, config: str | Path | None = None, database_url: str | None = None) -> HealthCheck:
     """Check the whole system in a few indexed reads: are ticks running, is anything late, dead, failing or held back?
 
-    *connection* is an SQLAlchemy Connection, Session or Engine. The call only reads. If *connection* is None, the
-    database is found as in ``connect``, from *config* or *database_url*. The file *config* also supplies ``run.every``,
-    the lease and the limits; without a file, the defaults apply. Raises SchemaMissing, SchemaTooOld or DatabaseError.
+    *connection* is an SQLAlchemy Connection, Session or Engine. The call only reads, in a savepoint, so your
+    transaction stays usable if the call fails. If *connection* is None, the database is found as in ``connect``, from
+    *config* or *database_url*. The file *config* also supplies ``run.every``, the lease and the limits; without a file,
+    the defaults apply. Raises SchemaMissing, SchemaTooOld, DatabaseError, or ConfigError if the file cannot be used.
     """
     settings = Settings(file=NO_FILE, folder=Path(), database=database_url or "", broken=True)
     if config is not None or (connection is None and database_url is None):
@@ -89,7 +91,9 @@ def _reading(connection: Any, settings: Settings) -> Iterator[Connection]:
             with connection.connect() as own:
                 yield own
         else:
-            yield connection if isinstance(connection, Connection) else _of_session(connection)
+            lent = connection if isinstance(connection, Connection) else _of_session(connection)
+            with savepoint(lent):
+                yield lent
     except DBAPIError as error:
         raise as_database_error(Address(bind.engine.url, settings.schema), error) from None
 

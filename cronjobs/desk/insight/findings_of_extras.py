@@ -14,6 +14,7 @@ from cronjobs.desk.insight.finding import Finding
 from cronjobs.engine.config import django_project
 from cronjobs.engine.config.import_path import prepare_imports
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.user_connections import savepoint
 from cronjobs.engine.store.sql import is_lost
 from cronjobs.engine.tick import extras
 from cronjobs.errors import DatabaseError
@@ -39,7 +40,7 @@ def findings_of_extras(connection: Connection, settings: Settings, now: datetime
         try:
             there = import_module(module) if module in settings.extras else if_installed(module)
             if (found := getattr(there, "found", None)) is not None:
-                with connection.begin_nested():
+                with savepoint(connection):
                     by_extra.append(Findings(*found(connection, settings, now)))
         except DatabaseError:
             raise

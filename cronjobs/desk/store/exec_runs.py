@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection
 
 from cronjobs.engine.probe.idle_conditions import IS_EXEC
-from cronjobs.engine.probe.sql_text import JOBS, after_now, either
+from cronjobs.engine.probe.sql_text import JOBS, before_now, either, shifted
 from cronjobs.engine.rules.lease import Finish
 from cronjobs.engine.rules.quarters import NOTHING, QUARTER, ResultSpan, painted
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
@@ -23,8 +23,8 @@ from cronjobs.engine.store.quarters import quarter_sql
 from cronjobs.engine.store.sql import AMONG_IDS, JSON_TYPE, run
 from cronjobs.model import Status
 
-_BEGAN_AGO: Final = after_now("-:began_ago")
-_LEASE_LATER: Final = after_now("-:began_ago + :lease_s")
+_BEGAN_AGO: Final = before_now(":began_ago")
+_LEASE_LATER: Final = shifted(_BEGAN_AGO, ":lease_s")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def end(connection: Connection, state: ExecState, row: ExecRow, finish: Finish) 
 _PRUNE: Final = f"""
   DELETE FROM {JOBS} WHERE id IN (
     SELECT j.id FROM {JOBS} j
-    WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < {after_now("-:kept_s")}
+    WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < {before_now(":kept_s")}
     ORDER BY j.finished_at LIMIT 500) RETURNING id"""
 
 

@@ -15,7 +15,16 @@ from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, and
 from cronjobs.desk.store.listing import STREAM_BATCH, Filter, in_status, without_index
 from cronjobs.desk.store.workload import RUN_SECONDS
 from cronjobs.engine.database.tables import audit, job_runs, jobs, occurrences, schedules
-from cronjobs.engine.probe.sql_text import JOB_RUNS, JOB_TYPE_LISTS, JOBS, OCCURRENCES, SCHEDULES, TICKS, shifted
+from cronjobs.engine.probe.sql_text import (
+    JOB_RUNS,
+    JOB_TYPE_LISTS,
+    JOBS,
+    OCCURRENCES,
+    SCHEDULES,
+    TICKS,
+    shifted,
+    shifted_back,
+)
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY
 from cronjobs.engine.store.shown_columns import LONGEST, beginning, columns_shown, fetched, shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
@@ -293,7 +302,7 @@ def clocks_set_back(connection: Connection, since: datetime, by: timedelta) -> S
           SELECT t.started_at AS ahead_at, (SELECT a.id FROM {TICKS} a
             WHERE a.id > t.id AND a.finished_at IS NOT NULL ORDER BY a.id LIMIT 1) AS next_id
           FROM {TICKS} t WHERE t.started_at >= :since) AS pairs JOIN {TICKS} n ON n.id = next_id
-        WHERE n.finished_at < {shifted("ahead_at", "-:by_s")} ORDER BY ahead_at""",
+        WHERE n.finished_at < {shifted_back("ahead_at", ":by_s")} ORDER BY ahead_at""",
         since=since,
         by_s=by.total_seconds(),
     ).all()
@@ -318,7 +327,7 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
               ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
           FROM {TICKS} t WHERE t.started_at >= coalesce(
             (SELECT max(b.started_at) FROM {TICKS} b WHERE b.started_at <= :since), :since)) AS pairs
-        WHERE quiet_from < {shifted("next_at", "-:gap_s")} AND NOT EXISTS (SELECT 1 FROM {TICKS} a
+        WHERE quiet_from < {shifted_back("next_at", ":gap_s")} AND NOT EXISTS (SELECT 1 FROM {TICKS} a
           WHERE a.id > last_id AND a.id < next_id AND a.started_at > {shifted("next_at", ":gap_s")})
         ORDER BY next_at""",
         since=since,
@@ -342,9 +351,10 @@ def host_gaps(
             max(coalesce(t.finished_at, t.started_at)) OVER (PARTITION BY {host}
               ORDER BY t.started_at, t.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS quiet_from
           FROM {TICKS} t WHERE t.started_at >= :read_from) AS pairs
-        WHERE ticks >= :steady AND next_at >= :since AND quiet_from < {shifted("next_at", "-:gap_s")}
+        WHERE ticks >= :steady AND next_at >= :since AND quiet_from < {shifted_back("next_at", ":gap_s")}
           AND EXISTS (SELECT 1 FROM {TICKS} o WHERE o.host <> pairs.host
-            AND o.started_at > {shifted("quiet_from", ":half_s")} AND o.started_at < {shifted("next_at", "-:half_s")})
+            AND o.started_at > {shifted("quiet_from", ":half_s")}
+            AND o.started_at < {shifted_back("next_at", ":half_s")})
         ORDER BY next_at, host""",
         since=since,
         read_from=read_from,

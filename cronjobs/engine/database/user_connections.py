@@ -9,7 +9,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -285,3 +285,8 @@ def commits_by_itself(connection: Any) -> bool:
         return _sqlite_commits_by_itself(driver)
     begun = getattr(getattr(driver, "info", None), "transaction_status", 0)  # psycopg: the caller may have sent BEGIN
     return bool(getattr(raw, "autocommit", False)) and not begun
+
+
+def savepoint(connection: Connection) -> AbstractContextManager[Any]:
+    """Open a savepoint on a user's connection, or nothing where each statement is its own transaction."""
+    return nullcontext() if commits_by_itself(connection) else connection.begin_nested()

@@ -50,15 +50,30 @@ NOW = either(postgresql=POSTGRESQL_NOW, sqlite=":now_")
 
 
 def shifted(instant: str, seconds: str) -> str:
-    """Return SQL for *instant* plus *seconds*, both of which are SQL expressions. *seconds* may be negative."""
+    """Return SQL for *instant* plus *seconds*, both of which are SQL expressions. *seconds* may be negative.
+
+    To subtract a parameter, use ``shifted_back``: asyncpg sends no types, and PostgreSQL cannot infer one in ``-:x``.
+    """
     return either(
         postgresql=f"({instant} + make_interval(secs => {seconds}))",
         sqlite=f"({instant} + CAST(({seconds}) * 1000000 AS INTEGER))",
     )
 
 
+def shifted_back(instant: str, seconds: str) -> str:
+    """Return SQL for *instant* minus *seconds*."""
+    return either(
+        postgresql=f"({instant} - make_interval(secs => {seconds}))",
+        sqlite=f"({instant} - CAST(({seconds}) * 1000000 AS INTEGER))",
+    )
+
+
 def after_now(seconds: str) -> str:
     return shifted(NOW, seconds)
+
+
+def before_now(seconds: str) -> str:
+    return shifted_back(NOW, seconds)
 
 
 def qualified(table: str, schema: str | None) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.database.tables import job_type_lists
-from cronjobs.engine.probe.sql_text import JOB_TYPE_LISTS, NOW, SCHEDULES, TICKS, after_now, shifted
+from cronjobs.engine.probe.sql_text import JOB_TYPE_LISTS, NOW, SCHEDULES, TICKS, after_now, before_now, shifted_back
 from cronjobs.engine.store.overlap import AMONG_RUNNABLE, PRESENT_TYPE, runnable_value
 from cronjobs.engine.store.sql import inserted_into, run
 
@@ -24,9 +24,9 @@ REMEMBERED: Final = timedelta(minutes=10)  # a type becomes unknown when no tick
 
 MOST_NAMED: Final = 100  # schedules to name
 
-WITHIN_AGO: Final = after_now("-:within_s")
+WITHIN_AGO: Final = before_now(":within_s")
 WITHIN_AHEAD: Final = after_now(":within_s")  # a clock may have been set back
-_BEFORE_NEWEST: Final = shifted("n.at", "-:within_s")
+_BEFORE_NEWEST: Final = shifted_back("n.at", ":within_s")
 
 
 def remembered(every: timedelta) -> timedelta:
