@@ -105,12 +105,14 @@ class Attempt:
     recorded: str | None = None  # the outcome in its history row, written while its thread still runs
     recorded_at: float = 0.0
     is_row_due: bool = False  # whether that history row still has to be written
+    stack: str | None = None  # where its thread was when its timeout was noted
 
     # Fields of its worker.
     worker: str = ""
     on_its_way: bool = False  # a worker or a process has the attempt and will report its end
     handed_over: bool = False  # a separate process was asked to adopt the job, and may have done so
     started: float | None = None
+    thread: int | None = None  # the thread that is running its handler now
     begun: bool = False  # the job's own code may have run, so a failure now uses up a try
     let_go: threading.Event | None = None  # with ``durable: each``, the worker waits for this; it is set at the commit
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -72,7 +73,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
     assert registration is not None
     ctx = _context(attempt, around, clock) if registration.takes_ctx else None
     handler = _surrounded(registration.handler, ctx, attempt, around, clock)
-    attempt.begun = True
+    attempt.begun, attempt.thread = True, threading.get_ident()
     try:
         with EndingCopies():
             arguments, misfits = registration.decoded(attempt.job.payload)  # runs code of the user's classes
@@ -87,6 +88,8 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
         return not_committed(ctx) or _succeeded(result_of(ctx, result))
     except BaseException as error:  # sys.exit() in a handler fails the attempt, but the worker carries on
         return outcome_of(error, attempt, clock)
+    finally:
+        attempt.thread = None
 
 
 def _surrounded(

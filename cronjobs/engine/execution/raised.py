@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -300,6 +300,22 @@ def _kind(error: BaseException) -> str:
         return "".join([kind_name(type(error))])
     except BaseException:  # anyone can set __module__ and __qualname__
         return "Exception"
+
+
+def stack_of(attempt: Attempt) -> str | None:
+    """Return where the thread that runs the attempt's handler is now, like a traceback, or None if it has ended."""
+    try:
+        if attempt.thread is None:
+            return None
+        frames = [*traceback.walk_stack(sys._current_frames()[attempt.thread])][::-1]
+        if attempt.thread is None:  # it ended meanwhile, so these may be another attempt's frames
+            return None
+        last = max(place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == _OURS[0])
+        theirs = dropwhile(lambda each: each[0].f_code.co_filename in _OURS, frames[last:])
+        lines = traceback.StackSummary.extract(iter(theirs)).format()
+        return cap("".join(["Stack at the timeout (most recent call last):\n", *lines]), TRACEBACK_LIMIT)
+    except BaseException:  # as in ``_trace``
+        return None
 
 
 def _trace(error: BaseException) -> str | None:

@@ -220,7 +220,7 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case None | "lost":
             return Lost()
         case "timed_out":
-            return TimedOut(expired.error or "timed out")
+            return TimedOut(expired.error or "timed out", expired.traceback)
         case "interrupted":
             return Interrupted(expired.error or "interrupted by shutdown")
         case other:

@@ -105,6 +105,7 @@ class Expired:
     cancel_requested: bool = False
     unbegun: bool = False
     doubtful: bool = False
+    traceback: str | None = None
 
 
 def lease_margin_s(lease_s: float) -> float:

@@ -85,7 +85,8 @@ def expired_leases(
         connection,
         f"""
         SELECT {FACTS_UNREAD}, {NOW} AS now, j.policy, j.cancel_requested_at, r.outcome, r.error,
-          r.error_type AS run_error_type, j.error_type
+          r.error_type AS run_error_type, j.error_type,
+          CASE WHEN r.outcome = 'timed_out' THEN r.traceback END AS traceback
         FROM {JOBS} j LEFT JOIN {JOB_RUNS} r ON r.job_id = j.id AND r.attempt = j.attempts
         WHERE j.locked_until IS NOT NULL AND {_GIVEN_UP} AND NOT {_RUNS_FAR}
         ORDER BY j.locked_until LIMIT :limit {LOCK}""",
@@ -102,6 +103,7 @@ def expired_leases(
             read_policy(row.policy),
             row.cancel_requested_at is not None,
             doubtful=row.error_type == NOT_READ,
+            traceback=row.traceback,
         )
         for row in rows
     ]

@@ -14,9 +14,11 @@ from datetime import timedelta
 from cronjobs import events
 from cronjobs.clock import Clock
 from cronjobs.engine.execution.attempt import Attempt, InFlight, Phase
+from cronjobs.engine.execution.raised import stack_of
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.rules.lease import Finish
 from cronjobs.engine.tick.result import Counts
+from cronjobs.masking import mask
 from cronjobs.model import Interrupted, Job, TimedOut, duration_text
 
 
@@ -45,6 +47,7 @@ class HungHandlers:
         now = self.clock.monotonic()
         for attempt in self._overdue():
             self.in_flight.note_overdue(attempt, "timed_out", now)
+            attempt.stack = mask(stack_of(attempt) or "", self.secrets_of(attempt.job)) or None
             attempt.stop.set("timeout")
             self.counts.timed_out += 1
             self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
@@ -80,4 +83,4 @@ class HungHandlers:
 
 
 def timed_out(attempt: Attempt) -> TimedOut:
-    return TimedOut(f"still running after its timeout of {duration_text(attempt.timeout)}")
+    return TimedOut(f"still running after its timeout of {duration_text(attempt.timeout)}", attempt.stack)

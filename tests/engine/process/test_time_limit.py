@@ -171,6 +171,21 @@ def test_nobody_begins_a_hung_job_while_its_tick_goes_on_with_others(project: Pr
     assert_one_owner(project, hung_id, tick)
 
 
+def test_a_time_out_says_where_the_handler_hangs(project: Project) -> None:
+    """The tick that settles the attempt reports the line too, after the process is gone."""
+    project.configure("run: {workers: 2}\n", HANGS)
+    hanging_id = project.add("hang.sleep", max_attempts=1)
+    assert project.start("--budget", BUDGET).wait() == 0
+    stack = project.value(f"SELECT traceback FROM cronjobs_job_runs WHERE job_id = {hanging_id}")
+    assert stack.startswith("Stack at the timeout (most recent call last):\n  File ")
+    assert stack.endswith("in sleep\n    time.sleep(1000)\n"), stack
+    assert "/cronjobs/engine/" not in stack
+    until(project.lease_ended, 5)
+    settling = project.tick()
+    assert project.job(hanging_id)["status"] == "dead"
+    assert "in sleep: time.sleep(1000)" in settling.stderr, settling.stderr
+
+
 def test_a_time_out_is_in_the_history_while_its_thread_still_runs(project: Project) -> None:
     """A slot is left for others, so the tick goes on; what it wrote does not wait for its end."""
     project.configure("run: {workers: 2}\n", HANGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -18,7 +19,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.execution.attempt import Attempt, WorkerContext
 from cronjobs.engine.execution.handler import run_attempt
-from cronjobs.engine.execution.raised import outcome_of
+from cronjobs.engine.execution.raised import outcome_of, stack_of
 from cronjobs.engine.jobs.job_types import JobType
 from cronjobs.engine.jobs.registry import Registration
 from cronjobs.engine.rules.ending import decide
@@ -40,6 +41,24 @@ from cronjobs.text import ERROR_LIMIT
 
 JOB = Job(id=1, job_type="t", payload={}, attempt=1, locked_by="test")
 WEST = timezone(-timedelta(hours=12))
+
+
+def test_the_stack_of_a_running_handler_begins_with_its_own_code_and_ends_where_it_is() -> None:
+    seen: list[str | None] = []
+
+    def handler() -> None:
+        with contextlib.ExitStack() as stack:  # a file whose frames are left out only around a handler
+            stack.callback(deeper)
+
+    def deeper() -> None:
+        seen.append(stack_of(attempt))
+
+    attempt = attempt_of(handler)
+    run_attempt(attempt, WorkerContext(Settings(Path(), Path())), SYSTEM)
+    stack = seen[0] or ""
+    assert next(line.split(" in ")[1] for line in stack.splitlines() if line.startswith("  File")) == "handler"
+    assert " in deeper\n" in stack
+    assert stack_of(attempt) is None, "its thread may have another attempt by now"
 
 
 def attempt_of(handler: Callable[..., Any] | None = None, *, stop: str | None = None, over: bool = False) -> Attempt:
