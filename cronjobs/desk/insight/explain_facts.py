@@ -197,7 +197,7 @@ class JobFacts:
     locked_until: datetime | None = None
     cancel_requested_at: datetime | None = None
     dismissed: bool = False  # whether the job is dead and was dismissed
-    unsettled: str | None = None  # the unsettled effect that made the dead job die, or that it began
+    unsettled: str | None = None  # the unsettled effect that made the dead job die, or that the job began
     triggered: tuple[Triggered, ...] = ()  # if the job did not succeed: later runs by hand, newest first
     acts: tuple[tuple[str, AuditEntry], ...] = ()  # operators' actions on the job: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()

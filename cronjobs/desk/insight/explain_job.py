@@ -399,6 +399,10 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         ]
     if job.type_facts is not None and not job.type_facts.here and job.type_facts.last is None:
         ends.append(f'If no handler will ever have this name, type "cronjobs jobs cancel {job.id}".')
+    if job.unsettled is not None:
+        unknown = f"Nobody knows whether its effect {one_line(job.unsettled, 600)} happened"
+        settle = f'"{settling(job.unsettled)}" (or not-done)'
+        ends.append(f"{unknown}; if you find out before its next try, record it: {settle}.")
     failed = f" (failed {_of(job)})" if job.failures else ""
     waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, times, around))
     if job.run_at > now:

@@ -144,14 +144,17 @@ class Ledger:
         Raises LeaseLost if the lease is gone. Raises Cancelled if the job has to stop while the database is failing.
         """
         decided: list[Entry] = []
+        before: Record | None = None
 
         def write(connection: Connection) -> Entry:
             if not hold(connection, self.lease):
                 raise LeaseLost(f"{self._whose()} no longer holds its lease: the effect {key} was not begun")
+            nonlocal before
             while True:
                 found = store.find(connection, key)
                 if found is not None and found.is_by(self.lease) and decided and isinstance(decided[-1], Begin):
                     return decided[-1]  # the previous try committed, but its reply was lost
+                before = found
                 decided.append(decide_entry(found, self.lease, on_unknown))
                 if self._write(connection, key, decided[-1]):
                     return decided[-1]
@@ -162,6 +165,9 @@ class Ledger:
                 raise EffectUnknown(key)
             case Wait(job_id=job_id):
                 raise EffectBusy(key, job_id)
+            case Begin(unknown=True):
+                whose = f" by attempt {before.attempt} of job {before.job_id}" if before and before.job_id else ""
+                self.log.warning("effect %s was begun%s without a recorded result: doing it again", key, whose)
         return entry
 
     def _write(self, connection: Connection, key: str, entry: Entry) -> bool:

@@ -208,6 +208,24 @@ def test_the_job_of_its_schedule_that_a_job_waits_for_is_named(world: World, ask
     assert "of schedule s" not in world.ask("2").steady[-1]
 
 
+def test_a_waiting_job_names_its_unknown_effect(world: World) -> None:
+    a_night(world)
+
+    def fail() -> None:
+        with world.database.write() as connection:
+            connection.execute(insert(tables.effects).values(key="pay:7", job_id=1, attempt=1, state="begun"))
+        raise ValueError("no answer")
+
+    world.plan = [fail]
+    world.tick(utc("2026-11-20T07:15:12"))
+    assert world.ask("1").steady[-1] == (
+        "Nobody knows whether its effect pay:7 happened; if you find out before its next try, record it: "
+        '"cronjobs effects settle pay:7 done" (or not-done).'
+    )
+    assert world.cronjobs("effects", "settle", "pay:7", "done").code == 0
+    assert "pay:7 happened" not in " ".join(world.ask("1").steady)
+
+
 @pytest.mark.parametrize(
     ("key", "asked"),
     [

@@ -108,6 +108,19 @@ def test_an_exception_leaves_the_effect_unknown_also_within_one_attempt(jobs: Jo
     assert jobs.effects() == {KEY: ("recorded", job.id, 1, None)}
 
 
+def test_an_attempt_that_repeats_an_unknown_effect_logs_whose_it_was(
+    jobs: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = jobs.claimed()
+    with pytest.raises(ZeroDivisionError), jobs.context(job).effect(KEY):
+        raise ZeroDivisionError
+    assert "again" not in caplog.text
+    with jobs.context(jobs.taken_over(job)).effect(KEY):
+        pass
+    said = f"effect {KEY} was begun by attempt 1 of job {job.id} without a recorded result: doing it again"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
 @pytest.mark.parametrize("raised", [True, False])
 def test_what_surely_did_nothing_was_never_begun(jobs: Jobs, raised: bool) -> None:
     ctx = jobs.context(jobs.claimed())
