@@ -305,9 +305,9 @@ def _kind(error: BaseException) -> str:
 def stack_of(attempt: Attempt) -> str | None:
     """Return where the thread that runs the attempt's handler is now, like a traceback, or None if it has ended."""
     try:
-        if attempt.thread is None:
+        if (thread := attempt.thread) is None:
             return None
-        frames = [*traceback.walk_stack(sys._current_frames()[attempt.thread])][::-1]
+        frames = [*traceback.walk_stack(sys._current_frames()[thread])][::-1]
         if attempt.thread is None:  # it ended meanwhile, so these may be another attempt's frames
             return None
         last = max(place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == _OURS[0])

@@ -46,8 +46,8 @@ class HungHandlers:
         self.collect()  # an attempt that ended during a slow turn is not overdue
         now = self.clock.monotonic()
         for attempt in self._overdue():
-            self.in_flight.note_overdue(attempt, "timed_out", now)
             attempt.stack = mask(stack_of(attempt) or "", self.secrets_of(attempt.job)) or None
+            self.in_flight.note_overdue(attempt, "timed_out", now)
             attempt.stop.set("timeout")
             self.counts.timed_out += 1
             self.emit(events.job_timed_out(attempt.job, attempt.worker, attempt.timeout))
