@@ -81,7 +81,8 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
         short = [delay for delay in _delays(policy) if timedelta(0) < delay < every]
         if short and policy.max_attempts > 1:
             sooner = "" if settings.run.linger else "; run: {linger: true} polls every second"
-            wait = f"begins with the next tick, so up to {duration_text(every)} later{sooner}"
+            later = f"up to {duration_text(every)} later{sooner}"
+            wait = f"begins in the same tick if that is still at work, else with the next one, so {later}"
             yield f"{whose}a retry after {duration_text(short[0])} {wait}", (path,)
 
 

@@ -311,7 +311,10 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
             if "runs as a long job" not in str(note)
         ]
 
-    tick = "begins with the next tick, so up to 1m later; run: {linger: true} polls every second"
+    tick = (
+        "begins in the same tick if that is still at work, else with the next one, so up to 1m later; "
+        "run: {linger: true} polls every second"
+    )
     either = 'and also when the weekday is 1: cron joins these two fields by "or", unless one of them begins with "*"'
     shell = 'since commands run without a shell: to use one, write [sh, -c, "/bin/echo app > /b.sql"]'
     assert noted() == [
