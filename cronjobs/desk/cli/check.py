@@ -48,7 +48,7 @@ def check(
     try:
         settings = load_settings(source, need_database=False)
     except ConfigError as error:
-        _print_fatal(error, _live_anyway(source) if live else None, as_json)
+        _print_fatal(_for_a_tick(source, error), _live_anyway(source) if live else None, as_json)
         raise typer.Exit(3) from None
     try:
         known = None if no_import else known_types(settings)
@@ -70,6 +70,15 @@ def check(
         _print(found, wrong, no_import, reviewed)
     misfits = reviewed is not None and reviewed.misfits > 0
     leaving.leave(1 if found.findings or wrong or misfits else 0, stuck=False)
+
+
+def _for_a_tick(source: Source, error: ConfigError) -> ConfigError:
+    """Return what a tick, which needs the database, reports about a file with *error*."""
+    try:
+        load_settings(source)
+    except ConfigError as of_a_tick:
+        return of_a_tick
+    return error
 
 
 def _live_anyway(source: Source) -> list[str]:

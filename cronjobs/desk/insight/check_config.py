@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from cronjobs.desk.insight import check_notes
 from cronjobs.engine.config import trust
 from cronjobs.engine.config.reader import nearest
+from cronjobs.engine.config.settings import START_UP as BUSY_START_UP
 from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import CronTiming, clock_changes, timing
 from cronjobs.engine.database.address import parse_url
@@ -84,6 +85,7 @@ def check(
             *(each.problem for each in names if each.by_fault),
             *(_written_by_others(place, found) for found in others if not found.refused),
             *(_long_jobs(place, settings, known) if known is not None else ()),
+            *(_tight(place, settings, known) if known is not None else ()),
             *(place.problem(text, *paths) for text, paths in check_notes.notes(settings, known)),
             *_clock_changes(place, settings.schedules, now),
         ),
@@ -291,6 +293,19 @@ def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[P
             f"allows), at most {run.long_jobs} at once on a host (run.long_jobs): {names}",
             *long[0].places,
         )
+
+
+def _tight(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+    """Note timeouts that fit a tick only if nothing delays its start."""
+    budget = settings.run.budget
+    for timed in _timed(settings.schedules, known):
+        left = budget - timed.timeout - timed.job_type.stop_grace
+        if timed.job_type.executor is None and START_UP <= left <= min(BUSY_START_UP, budget / 3):
+            yield place.problem(
+                f"{timed.job_type.name}: timeout {duration_text(timed.timeout)} leaves {duration_text(left)} of "
+                f"run.budget ({duration_text(budget)}): a tick that takes longer to start passes the job over",
+                *timed.places,
+            )
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

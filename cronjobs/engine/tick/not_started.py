@@ -103,7 +103,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     if timeout_s + stop_s > tick.whole_s:
         return {"why": TOO_SHORT, **its, "whole_s": round(tick.whole_s, 1)}
     if timeout_s + stop_s > tick.remaining_s:
-        return {"why": OUT_OF_TIME, **its, "left_s": round(max(0.0, tick.remaining_s), 1)}
+        return {"why": OUT_OF_TIME, **its, "left_s": math.floor(max(0.0, tick.remaining_s) * 10) / 10}
     return {"why": "late" if tick.slots else NO_WORKER}
 
 
@@ -168,6 +168,8 @@ def in_words(entry: Mapping[str, Any]) -> str | None:
     """Return an entry as a sentence, or None if the entry lacks a fact."""
     try:
         spans = {name: rough(timedelta(seconds=value)) for name, value in entry.items() if name.endswith("_s")}
+        if spans.get("left_s") == spans.get("timeout_s"):  # rounded, they look as if the timeout fitted
+            spans |= {name: f"{entry[name]:.1f}s" for name in ("left_s", "timeout_s") if name in spans}
         stop = f", with {spans['stop_s']} to stop its process," if "stop_s" in spans else ""
         return one_line(WHY[str(entry["why"])].format_map({**entry, **spans, "stop": stop}), 300)
     except (KeyError, ValueError, TypeError, OverflowError):

@@ -229,6 +229,10 @@ def test_explain_says_what_took_the_time_that_a_job_of_a_backlog_lacked(
     with database.write() as connection:
         connection.execute(update(ticks).values(did={"claimed": "2"}))
     assert "did not fit into the 1s left in the tick." in explained(host, 3)
+    left[0] |= {"timeout_s": 50.0, "left_s": 49.6}
+    with database.write() as connection:
+        connection.execute(update(ticks).values(not_started=left))
+    assert "the timeout of 50.0s did not fit into the 49.6s left in the tick." in explained(host, 3)
 
 
 def test_a_timeout_longer_than_a_whole_tick_waits_for_no_next_tick(

@@ -359,6 +359,23 @@ def test_long_jobs_are_one_note_and_no_finding(project: Project) -> None:
     )
 
 
+@pytest.mark.parametrize(("timeout", "noted"), [("49s", False), ("50s", True)])
+def test_a_timeout_that_leaves_no_time_for_a_slow_start_is_a_note(project: Project, timeout: str, noted: bool) -> None:
+    project.write(f"job_types:\n  t.say: {{timeout: {timeout}}}", HANDLERS)
+    done = project.call("check")
+    said = "t.say: timeout 50s leaves 5s of run.budget (55s): a tick that takes longer to start passes the job over"
+    assert (done.code, said in done.out) == (0, noted)
+
+
+def test_a_file_that_cannot_be_used_also_names_the_database_variable_that_is_unset(project: Project) -> None:
+    project.url = "${SHOP_DATABASE_URL}"
+    project.write("env_file: gone.env")
+    done = project.call("check")
+    assert done.code == 3
+    assert "gone.env" in done.out
+    assert "SHOP_DATABASE_URL" in done.out
+
+
 def test_a_short_lease_is_a_note(project: Project) -> None:
     project.write("run: {lease: 30s}")
     done = project.call("check")
