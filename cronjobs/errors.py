@@ -197,7 +197,7 @@ class DatabaseBusy(TransientTrouble):
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
             f"database {url} was locked by another connection for {waited_s:.1f}s: "
-            "find what holds a transaction open on it, perhaps the handler itself"
+            "find what holds a transaction open on it; in a handler, it may be the handler itself"
         )
 
 

@@ -40,7 +40,7 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
         contents[file.absolute()] = content
         text = decode(content)
     except FileNotFoundError:
-        how = 'run "cronjobs init" to write one, or name yours with --config or $CRONJOBS_CONFIG'
+        how = 'run "cronjobs init" to write one, or name yours with --config (config= in an app) or $CRONJOBS_CONFIG'
         return None, [problem(f"there is no such file: {how}")]
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         return None, [problem(f"the file cannot be read: {getattr(error, 'strerror', None) or 'invalid file name'}")]

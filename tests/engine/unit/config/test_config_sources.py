@@ -225,8 +225,8 @@ def test_a_missing_file_names_init() -> None:
     with pytest.raises(ConfigError) as refused:
         load(Path("sub/c.yaml"), environ={})
     assert str(refused.value) == (
-        'sub/c.yaml: there is no such file: run "cronjobs init" to write one, or name yours with --config or '
-        "$CRONJOBS_CONFIG"
+        'sub/c.yaml: there is no such file: run "cronjobs init" to write one, or name yours with --config '
+        "(config= in an app) or $CRONJOBS_CONFIG"
     )
     Path("sub").mkdir()
     with pytest.raises(ConfigError, match="sub: the file cannot be read: Is a directory"):
