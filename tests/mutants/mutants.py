@@ -1764,8 +1764,15 @@ MUTANTS = (
     Mutant(
         "swap leaves a wrapped line beside the schedule that runs it",
         "cronjobs/contrib/take_over/swap_cli.py",
-        "        raise crontab.CrontabError(wrapped)\n",
+        "        raise crontab.CrontabError(twice.sentence_wrapped)\n",
         "        pass\n",
+        (TAKE_OVER,),
+    ),
+    Mutant(
+        "swap leaves a line beside the schedule that does its work with another command",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "    if twice.changed and not yes:\n",
+        "    if False:\n",
         (TAKE_OVER,),
     ),
     Mutant(

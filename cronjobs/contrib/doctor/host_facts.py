@@ -30,10 +30,10 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
         text = program.read()
         found = block.find(text, file)
         doubled = None if settings is None else double_runs.doubled(text, settings)
-        twice, hand_over = (doubled.sentence, doubled.hand_over) if doubled is not None else ("", "")
+        double = {} if doubled is None else _as_said(doubled)
         if found is None:
             said = f"the crontab of {host.user().pw_name} has no line for {file}"
-            return CronLine("missing", said, daemon, twice=twice, hand_over=hand_over)
+            return CronLine("missing", said, daemon, **double)
         if settings is None:
             same = block.command(file, program.interpreter()) in found.text
         else:
@@ -45,7 +45,16 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
         return CronLine("unknown", str(error), daemon)
     said = "has exactly this line" if same else "has a line for this file that differs from what this version writes"
     others = block.same_file(text, file)
-    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, others, twice, hand_over)
+    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, others, **double)
+
+
+def _as_said(found: double_runs.DoubleRuns) -> dict[str, str]:
+    return {
+        "twice": found.sentence,
+        "hand_over": found.hand_over,
+        "changed": found.sentence_changed,
+        "settle_changed": found.settle_changed,
+    }
 
 
 def cron_mail(file: Path, settings: Settings | None, root: Path) -> MailSetUp:

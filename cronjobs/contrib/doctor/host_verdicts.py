@@ -100,6 +100,8 @@ class CronLine:
     others: Sequence[str] = ()  # blocks that name the same file by other paths
     twice: str = ""  # names the crontab's lines that both cron and a schedule run
     hand_over: str = '"cronjobs crontab swap"'  # what to type so that only ticks run them
+    changed: str = ""  # names the lines whose schedule runs another command
+    settle_changed: str = ""  # what to do about them
 
 
 def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
@@ -113,6 +115,8 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
             f"{found.twice}, and ticks run the same commands",
             f"to hand those lines over to ticks: {found.hand_over}",
         )
+    if found.changed and (ticks or found.state != "missing"):
+        return warning(found.changed, f"{found.settle_changed}; if both are meant, rename the schedule")
     if found.state == "missing":
         if found.twice:
             return not_applicable(f"{found.twice}; to hand those lines over to ticks: {found.hand_over}")

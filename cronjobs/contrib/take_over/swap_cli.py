@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
@@ -28,6 +28,10 @@ from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.text import one_line
 
+MeantOption = Annotated[
+    bool,
+    typer.Option("--yes", help="Swap even if a line stays with cron although a schedule of its name will run."),
+]
 EARLY: Final = range(2, 40)  # in these seconds of a minute, cron has read the crontab and a tick still has time
 
 
@@ -37,6 +41,7 @@ def swap(
     cron: CronOption = WhichCron.DEBIAN,
     dry_run: DryRunOption = False,
     force: ForceOption = False,
+    yes: MeantOption = False,
 ) -> None:
     """Let cronjobs run the imported lines of your crontab, and comment them out there, in one write.
 
@@ -45,8 +50,13 @@ def swap(
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
-    if wrapped := double_runs.doubled(old, wanted.settings).sentence_wrapped:
-        raise crontab.CrontabError(wrapped)
+    twice = double_runs.doubled(old, wanted.settings)
+    if twice.wrapped:
+        raise crontab.CrontabError(twice.sentence_wrapped)
+    if twice.changed and not yes:
+        raise crontab.CrontabError(
+            f"{twice.sentence_changed}. Nothing was changed: {twice.settle_changed}; if both are meant, add --yes"
+        )
     found = taken_over(old, host_timezone(), cron)
     pairs = paired(found.taken, wanted.settings)
     numbers = [pair.taken.line.number for pair in pairs if pair.same_command]

@@ -114,6 +114,11 @@ def install(
         if not force and crontab.find(old, wanted.file) is None:
             raise crontab.CrontabError(f"{say}; to install anyway, add --force")
         complain(say)
+    if twice.changed:
+        say = f"{twice.sentence_changed}: {twice.settle_changed}"
+        if not force and crontab.find(old, wanted.file) is None:
+            raise crontab.CrontabError(f"{say}; to install anyway, add --force")
+        complain(say)
     new = crontab.install(old, wanted.block, wanted.file)
     if dry_run:
         echo_dry_run(old, new)

@@ -1,4 +1,8 @@
-"""Find the crontab lines whose command a schedule of the file also runs: the command would run twice. Pure."""
+"""Find the crontab lines that a schedule of the file also runs: their work would be done twice. Pure.
+
+A schedule that ``import`` made for a line has the line's name. Once the schedule's command is changed, only the name
+shows that both do the same work.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cronjobs.desk.crontab.lines import CrontabEntry, job_lines, unwrapped
+from cronjobs.desk.crontab.naming import name_of, unused
+from cronjobs.desk.crontab.swapping import unswapped
 from cronjobs.engine.config.settings import JobTypeSettings, Settings
 
 
@@ -13,11 +19,13 @@ from cronjobs.engine.config.settings import JobTypeSettings, Settings
 class DoubleRuns:
     """Schedules whose command cron also runs, each with the number of the first such line.
 
-    ``wrapped`` are those of them whose line runs the command through ``cronjobs exec``.
+    ``wrapped`` are those of them whose line runs the command through ``cronjobs exec``. ``changed`` are schedules that
+    run another command than the line that they are named after, each with the number of that line.
     """
 
     lines: Mapping[str, int]
     wrapped: Mapping[str, int]
+    changed: Mapping[str, int]
 
     @property
     def sentence(self) -> str:
@@ -39,6 +47,20 @@ class DoubleRuns:
             return ""
         return f'cron runs {_listed(self.wrapped)} through "cronjobs exec": run "cronjobs crontab unwrap" first'
 
+    @property
+    def sentence_changed(self) -> str:
+        """A sentence that names the lines whose schedule has another command, or "" if there are none."""
+        if not self.changed:
+            return ""
+        of_that_name = "a schedule of that name runs" if len(self.changed) == 1 else "schedules of those names run"
+        return f"cron runs {_listed(self.changed)}, and {of_that_name} another command: both would run"
+
+    @property
+    def settle_changed(self) -> str:
+        """What to do so that only one of cron and the schedule runs each line."""
+        its = ("line", "schedule", "line's") if len(self.changed) == 1 else ("lines", "schedules", "lines'")
+        return f"take the {its[0]} out of the crontab, or give the {its[1]} the {its[2]} words again"
+
 
 def runs_line(job_type: JobTypeSettings | None, line: CrontabEntry) -> bool:
     """Whether *job_type* runs the same command as cron does for *line*: same shell, text and standard input."""
@@ -47,18 +69,35 @@ def runs_line(job_type: JobTypeSettings | None, line: CrontabEntry) -> bool:
 
 
 def doubled(crontab: str, settings: Settings) -> DoubleRuns:
-    """Find the lines of *crontab* that run the command of a schedule, also through ``cronjobs exec``."""
+    """Find the lines of *crontab* that run a schedule's command, also through ``cronjobs exec``, or have its name."""
     lines = [(line, unwrapped(line)) for line in job_lines(crontab)]
     found: dict[str, int] = {}
     wrapped: dict[str, int] = {}
+    own: set[int] = set()  # the lines that a schedule runs in their own words
     for schedule in settings.schedules.values():
         job_type = settings.job_types.get(schedule.job)
         for line, inside in lines:
             if runs_line(job_type, inside or line):
+                own.add(line.number)
                 found.setdefault(schedule.name, line.number)
                 if inside is not None:
                     wrapped.setdefault(schedule.name, line.number)
-    return DoubleRuns(found, wrapped)
+    changed: dict[str, int] = {}
+    names = names_of_lines(crontab)
+    for line, _ in lines:
+        name = names.get(line.number)
+        if line.number not in own and name in settings.schedules and name not in found:
+            changed[name] = line.number
+    return DoubleRuns(found, wrapped, changed)
+
+
+def names_of_lines(crontab: str) -> dict[int, str]:
+    """Return the name that ``import`` gave each line, by the line's number, also for lines swapped or wrapped since."""
+    names: dict[int, str] = {}
+    for line in job_lines(unswapped(crontab)):
+        if line.when != "@reboot":  # import leaves it in the crontab, without a name
+            names[line.number] = unused(name_of((unwrapped(line) or line).command), names.values())
+    return names
 
 
 def _listed(lines: Mapping[str, int]) -> str:

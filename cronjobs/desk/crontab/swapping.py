@@ -7,8 +7,10 @@ Restoring removes only the prefix, so it needs no backup, and keeps lines that w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 from cronjobs.desk.crontab import block
 from cronjobs.desk.crontab.block import SWAPPED
@@ -30,6 +32,14 @@ def restore(crontab: str, config: Path) -> str:
     if any(line.startswith(added) for line in lines):
         lines = block.remove(crontab, config).split("\n")
     return "\n".join(line.removeprefix(added if line.startswith(added) else had) for line in lines)
+
+
+def unswapped(crontab: str) -> str:
+    """Return *crontab* with every swapped line as it was, whatever its configuration. No line moves."""
+    return "\n".join(_ANY_BEGIN.sub("", line, count=1) for line in crontab.split("\n"))
+
+
+_ANY_BEGIN: Final = re.compile(rf"^{SWAPPED}(?:beside )?/.*?: ")
 
 
 def _begin(config: Path, *, had_block: bool) -> str:

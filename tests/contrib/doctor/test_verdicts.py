@@ -84,6 +84,9 @@ CASES: list[tuple[str, Diagnosis, str]] = [
         "and ticks run the same commands",
     ),
     ("problem", host.crontab(replace(LINE, twice=BOTH), ticks=False), "and ticks run the same commands"),
+    ("warning", host.crontab(replace(LINE, changed="cron runs line 3 …"), ticks=False), "cron runs line 3 …"),
+    ("warning", host.crontab(replace(LINE, state="missing", changed="line 3 …"), ticks=True), "line 3 …"),
+    ("problem", host.crontab(replace(LINE, state="missing", changed="line 3 …"), ticks=False), "nothing starts ticks"),
     ("not applicable", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=False), BOTH),
     (
         "not applicable",

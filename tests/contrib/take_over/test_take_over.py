@@ -535,6 +535,11 @@ def test_install_refuses_while_cron_runs_what_a_schedule_runs(cron_host: Host) -
     assert cron_host.crontab == old
     others = old.replace("/bin/bash", "/bin/dash").replace("@hourly", "# @hourly").replace("hello", "good day")
     cron_host.has(others)
+    said = str(cron_host.cli("install").exception)
+    assert "cron runs line 2 (backup) and line 5 (joe), and schedules of those names run another command" in said
+    assert "take the lines out of the crontab, or give the schedules the lines' words again" in said
+    assert cron_host.crontab == others
+    cron_host.has(others.replace("backup", "tar").replace("joe", "ann"))
     assert cron_host.cli("install").exit_code == 0  # cron runs other commands now
     cron_host.has(old + cron_host.block)
     again = cron_host.cli("install")
@@ -588,10 +593,38 @@ def test_wrap_refuses_a_project_whose_file_is_not_there(cron_host: Host) -> None
     assert cron_host.crontab == "@daily a\n"
 
 
+def test_swap_refuses_while_cron_runs_a_line_whose_schedule_has_another_command(cron_host: Host) -> None:
+    """The entry may do the same as an argument list: then the line would run twice."""
+    old = "* * * * * heartbeat\n@hourly b\n"
+    imported(cron_host, old)
+    text = cron_host.config.read_text()
+    cron_host.config.write_text(text.replace('[/bin/sh, "-c", heartbeat]', "[heartbeat]"))
+    assert cron_host.config.read_text() != text
+    said = str(cron_host.cli("swap").exception)
+    assert "cron runs line 1 (heartbeat), and a schedule of that name runs another command: both would run" in said
+    assert "take the line out of the crontab, or give the schedule the line's words again" in said
+    assert "if both are meant, add --yes" in said
+    assert cron_host.crontab == old
+    assert "line 1 (heartbeat)" in str(cron_host.cli("swap", "--dry-run").exception)
+    assert "stays with cron" in swapped(cron_host, "--yes").stderr
+    cron_host.has(f"{cron_host.crontab}@daily heartbeat --all\n")
+    assert "line 1 (heartbeat)" in cron_host.cli("install").stderr
+
+
+def test_a_line_that_stays_is_not_taken_for_the_swapped_line_of_the_same_program(cron_host: Host) -> None:
+    imported(cron_host, "@daily a x\n@hourly a y\n@weekly a z\n")
+    whole = cron_host.config.read_text()
+    cron_host.config.write_text(whole.replace("  a-2:", "  kept:\n    environments: [staging]"))
+    assert "a-3:" in whole
+    swapped(cron_host)
+    assert "cron runs line" not in cron_host.cli("install").output
+
+
 def test_swap_leaves_a_line_that_no_schedule_runs_any_more(cron_host: Host) -> None:
     imported(cron_host, "@daily a\n@hourly b\n")
     cron_host.has("@daily a --changed\n@hourly b\n")
-    result = swapped(cron_host)
+    assert isinstance(cron_host.cli("swap").exception, block.CrontabError)
+    result = swapped(cron_host, "--yes")
     assert (cron_host.crontab or "").startswith("@daily a --changed\n# cronjobs swapped ")
     assert "line 1 stays with cron (no schedule runs it): @daily a --changed" in result.stderr
 
