@@ -1776,6 +1776,13 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "swap lets runs that waited run late beside the new ones",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "        _require_none_waiting(wanted, taken)\n",
+        "        pass\n",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "a second swap runs again what cron has run",
         "cronjobs/engine/tick/tick.py",
         "                self.try_part(self.firing.take_over)\n",

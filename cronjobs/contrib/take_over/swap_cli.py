@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -10,6 +14,7 @@ import typer
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.contrib.take_over.cli import CronOption, WhichCron, taken_over
 from cronjobs.contrib.take_over.comparing import paired
+from cronjobs.contrib.take_over.unfinished_runs import UnfinishedRuns, unfinished_runs
 from cronjobs.desk.cli.crontab import (
     CrontabArgs,
     DryRunOption,
@@ -25,12 +30,18 @@ from cronjobs.desk.cli.options import ConfigOption
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.engine.command.printing import complain, echo
+from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.host_timezone import host_timezone
+from cronjobs.errors import CronjobsError
 from cronjobs.text import one_line
 
 MeantOption = Annotated[
     bool,
-    typer.Option("--yes", help="Swap even if a line stays with cron although a schedule of its name will run."),
+    typer.Option(
+        "--yes",
+        help="Swap even if a line stays with cron although a schedule of its name will run, and even if earlier runs "
+        "still wait.",
+    ),
 ]
 EARLY: Final = range(2, 40)  # in these seconds of a minute, cron has read the crontab and a tick still has time
 
@@ -64,13 +75,15 @@ def swap(
         raise crontab.CrontabError(
             f"no schedule in {wanted.file} runs a line of the crontab, so there is nothing to swap"
         )
+    taken = [pair.schedule.name for pair in pairs if pair.schedule and pair.same_command]
+    if not yes:
+        _require_none_waiting(wanted, taken)
     new = swapping.swap(old, numbers, wanted.block, wanted.file)
     if dry_run:
         echo_dry_run(old, new)
     else:
         minute = _early_in_a_minute()
         environment = host.environment(new, wanted.file)
-        taken = [pair.schedule.name for pair in pairs if pair.schedule and pair.same_command]
         tick = trial(wanted, environment, force, taken)
         write(old, new)
         way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"  # works from any folder
@@ -112,6 +125,40 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
     else:
         write(old, new)
         echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
+        _print_unfinished(new, file)
+
+
+def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> None:
+    """Raise CrontabError if runs of *schedules* wait: ticks would run them late, beside the new ones.
+
+    If the database cannot be read, do nothing: the trial tick reports it.
+    """
+    runs = UnfinishedRuns()
+    with suppress(CronjobsError):
+        runs = unfinished_runs(wanted.settings, schedules)
+    if runs.waiting:
+        raise crontab.CrontabError(
+            f"{runs.sentence_waiting} from before, and ticks would run them late, in addition to new runs. Nothing was "
+            f"changed: cancel them ({runs.cancel(wanted.file)}), or add --yes to let them run"
+        )
+
+
+def _print_unfinished(restored: str, file: Path) -> None:
+    """Print which runs of the lines in *restored* are left to ticks, which may no longer come."""
+    try:
+        settings = configuration.load(file, environ=os.environ, need_database=False)
+        twice = double_runs.doubled(restored, settings)
+        runs = unfinished_runs(settings, [*twice.lines, *twice.changed])
+    except CronjobsError as error:
+        complain(f"runs of these lines may still wait in the jobs database, which cannot be read: {error}")
+        return
+    if runs.waiting:
+        complain(
+            f"{runs.sentence_waiting}, and cron does not run them: a tick would, after the next swap. To cancel "
+            f"them: {runs.cancel(file)}"
+        )
+    if runs.running:
+        complain(f"{runs.sentence_running}: cron does not wait for their end")
 
 
 def _early_in_a_minute() -> datetime:

@@ -173,6 +173,16 @@ def choose(connection: Connection, wanted: Filter, statuses: Collection[Status])
     return _stream(connection, _of_statuses(wanted, statuses, *columns))
 
 
+def unfinished_of(connection: Connection, names: Collection[str]) -> Sequence[Row[Any]]:
+    """Count the waiting and running jobs of the schedules *names*, by schedule and status."""
+    each = _of_statuses(Filter(), (Status.QUEUED, Status.FAILED, Status.RUNNING), jobs.c.schedule, jobs.c.status)
+    found = each.subquery()
+    count = select(found.c.schedule, found.c.status, func.count().label("jobs"))
+    return connection.execute(
+        count.where(found.c.schedule.in_(names)).group_by(found.c.schedule, found.c.status).order_by(found.c.schedule)
+    ).all()
+
+
 def error_groups(
     connection: Connection, wanted: Filter, statuses: Collection[Status], limit: int, newest: int | None = None
 ) -> Iterator[Row[Any]]:

@@ -7,6 +7,9 @@ import pwd
 import random
 import stat
 import string
+import subprocess
+import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,10 +32,12 @@ from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, ImportedLi
 from cronjobs.desk.crontab import block, host, swapping
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.desk.crontab.naming import name_of
+from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.writing import written
+from cronjobs.engine.store.sql import run
 from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import RetryPolicy
 from cronjobs.testing import FakeClock
@@ -638,6 +643,41 @@ def test_swap_changes_nothing_if_no_line_fits_or_the_tick_fails(cron_host: Host)
     cron_host.has("@daily other\n")
     assert isinstance(cron_host.cli("swap").exception, block.CrontabError)
     assert cron_host.crontab == "@daily other\n"
+
+
+def test_restore_names_the_runs_that_wait_and_swap_refuses_until_they_are_cancelled(cron_host: Host) -> None:
+    old = "@daily a\n@hourly b\n"
+    imported(cron_host, old)
+    swapped(cron_host)
+
+    with closing(ready_database(load(cron_host.config, environ={}))) as database, database.write() as connection:
+        run(connection, "INSERT INTO {jobs} (job_type, schedule) VALUES ('a', 'a'), ('a', 'a')")
+    restored = cron_host.cli("restore")
+    cancel = f"cronjobs jobs cancel --config {cron_host.config} --schedule a"
+    assert (
+        f"2 runs wait (a), and cron does not run them: a tick would, after the next swap. To cancel them: {cancel}"
+        in restored.stderr
+    )
+    assert cron_host.crontab == old
+    refused = str(cron_host.cli("swap").exception)
+    assert "2 runs wait (a) from before, and ticks would run them late, in addition to new runs" in refused
+    assert f"cancel them ({cancel}), or add --yes to let them run" in refused
+    assert cron_host.crontab == old
+    swapped(cron_host, "--yes")
+    assert cron_host.cli("restore").exit_code == 0
+    done = subprocess.run([sys.executable, "-m", *cancel.split(), "--yes"], check=True, capture_output=True, text=True)
+    assert done.stdout == "cancelled 2 jobs\n"
+    swapped(cron_host)
+    assert "wait" not in cron_host.cli("restore").output
+
+
+def test_restore_says_when_it_cannot_look_for_runs_that_wait(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n")
+    swapped(cron_host)
+    cron_host.config.unlink()
+    restored = cron_host.cli("restore")
+    assert restored.exit_code == 0
+    assert "runs of these lines may still wait in the jobs database, which cannot be read" in restored.stderr
 
 
 def test_the_trial_tick_of_a_swap_takes_over_the_schedules_of_the_lines_that_cron_ran(cron_host: Host) -> None:

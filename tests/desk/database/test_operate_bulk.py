@@ -374,6 +374,7 @@ def test_choosing_and_changing_read_no_big_table_from_end_to_end(
         for verb in (jobs_change.RETRY, jobs_change.CANCEL, jobs_change.RELEASE):
             list(listing.choose(connection, Filter(), verb.takes))
         list(listing.error_groups(connection, Filter(), (Status.FAILED, Status.DEAD), 20_000))
+        listing.unfinished_of(connection, ["nightly", "hourly"])
         operating.retry(connection, [500, 1000], act)
         operating.cancel(connection, [500, 20_001, 20_003], act)
         operating.states(connection, [1, 2])
