@@ -104,7 +104,8 @@ def import_crontab(
             echo(f"wrote {visible(str(env_file))}: {_counted(len(secrets), 'secret')}, readable by you alone")
         config = "" if out == "cronjobs.yaml" else f" --config {visible(out)}"
         crontab = "" if file is None else f" --file {visible(file)}"
-        echo(f"next: cronjobs crontab compare{crontab}{config}, then cronjobs crontab swap{config}")
+        own = "" if file is None else ", which takes lines over from your own crontab only"
+        echo(f"next: cronjobs crontab compare{crontab}{config}, then cronjobs crontab swap{config}{own}")
     if any(left.broken for left in found.left):
         raise typer.Exit(1)
 
@@ -174,8 +175,9 @@ def _read(file: str | None) -> str:
         raise UsageError(f"--file {one_line(file, 200)}: {why}") from None
     if _is_system_crontab(file) or names_users(text, _is_user):
         raise UsageError(
-            f"--file {one_line(file, 200)}: its lines name a user before the command, as in a system crontab: copy "
-            "each user's lines, without that name, to a file, and import it as that user"
+            f"--file {one_line(file, 200)}: its lines name a user before the command, as in a system crontab: "
+            "import and swap take over only a user's own crontab. Take the lines out of the file, remove the name, and "
+            "add them with their settings to the crontab of that user (crontab -u NAME -e), then import as that user"
         )
     return text
 

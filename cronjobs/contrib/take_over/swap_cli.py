@@ -73,7 +73,8 @@ def swap(
     numbers = [pair.taken.line.number for pair in pairs if pair.same_command]
     if not numbers:
         raise crontab.CrontabError(
-            f"no schedule in {wanted.file} runs a line of the crontab, so there is nothing to swap"
+            f"no schedule in {wanted.file} runs a line of the crontab of {host.user().pw_name}, so there is nothing to "
+            "swap. If cron runs the lines from another file, move them from there to this crontab first"
         )
     taken = [pair.schedule.name for pair in pairs if pair.schedule and pair.same_command]
     if not yes:

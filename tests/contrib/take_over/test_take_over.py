@@ -277,7 +277,7 @@ def test_a_system_crontab_is_refused(cron_host: Host, command: str) -> None:
         result = cron_host.cli(command, "--file", file, stdin=copy.read_bytes())
         assert isinstance(result.exception, UsageError)
         assert "name a user before the command" in str(result.exception)
-        assert "without that name, to a file, and import it as that user" in str(result.exception)
+        assert "Take the lines out of the file, remove the name, and add them" in str(result.exception)
 
 
 @pytest.mark.parametrize(
@@ -641,7 +641,9 @@ def test_swap_changes_nothing_if_no_line_fits_or_the_tick_fails(cron_host: Host)
     assert isinstance(failed.exception, host.TrialTickFailed)
     assert cron_host.crontab == "@daily a\n"
     cron_host.has("@daily other\n")
-    assert isinstance(cron_host.cli("swap").exception, block.CrontabError)
+    nothing = cron_host.cli("swap").exception
+    assert isinstance(nothing, block.CrontabError)
+    assert "If cron runs the lines from another file, move them from there to this crontab first" in str(nothing)
     assert cron_host.crontab == "@daily other\n"
 
 
