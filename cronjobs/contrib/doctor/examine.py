@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from cronjobs.contrib.doctor import database_facts, database_verdicts, host_facts, host_verdicts, statements
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, not_applicable, warning
+from cronjobs.desk.crontab import program
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.judged_types import waiting_without_handler
@@ -238,9 +239,11 @@ def _crontab(patient: ExaminedSite) -> Diagnosis:
     if patient.database is not None and patient.settings is not None and patient.tables:
         with patient.database.read() as connection:
             found = database_facts.fired(connection, patient.settings.run.every, patient.host)
-            often = len(statements.ticks_of_host(connection, patient.host)) >= STEADY_TICKS
+            begun = [row.started_at for row in statements.ticks_of_host(connection, patient.host)]
         quiet = quiet_after(patient.settings.run.every)
-        ticks = often and found.last_at is not None and found.now - found.last_at <= quiet
+        changed = program.changed_at()  # the ticks before may have been started by a line that is gone
+        still = found.last_at is not None and found.now - found.last_at <= quiet
+        ticks = still and len(begun) >= STEADY_TICKS and (changed is None or changed < max(begun))
     return host_verdicts.crontab(_cron_line(patient), ticks=ticks)
 
 

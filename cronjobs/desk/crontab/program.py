@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
@@ -25,6 +26,7 @@ from cronjobs.text import visible
 _NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such file or directory", re.IGNORECASE)
 
 
+_COPY: Final = "crontab-"
 LOCK_TRIES: Final = 200
 LOCK_PAUSE_S: Final = 0.05
 
@@ -149,14 +151,26 @@ def keep_copy(crontab: str) -> Path | None:
     if not crontab:
         return None
     content = crontab.encode("utf-8", "surrogateescape")
-    state = os.environ.get("XDG_STATE_HOME", "")
-    folder = (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "cronjobs"
+    folder = _copies()
     make_folder(folder, 0o700)
-    file = folder / f"crontab-{hashlib.sha256(content).hexdigest()[:12]}"
+    file = folder / f"{_COPY}{hashlib.sha256(content).hexdigest()[:12]}"
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as copy:
         copy.write(content)
     return file
+
+
+def changed_at() -> datetime | None:
+    """Return when a command of cronjobs last changed the crontab, as far as the kept copies show."""
+    written = []
+    with suppress(OSError, RuntimeError):
+        written = [file.stat().st_mtime for file in _copies().glob(f"{_COPY}*")]
+    return datetime.fromtimestamp(max(written), UTC) if written else None
+
+
+def _copies() -> Path:
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "cronjobs"
 
 
 def _crontab(argument: str, text: str | None = None) -> subprocess.CompletedProcess[bytes]:

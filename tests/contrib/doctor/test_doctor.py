@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -100,6 +101,19 @@ def test_all_is_well(surgery: Surgery) -> None:
     assert text.code == 0
     assert text.out.endswith("ok, 0 warnings, 0 problems\n")
     assert all(len(line) <= 160 for line in text.out.splitlines())
+
+
+def test_ticks_before_restore_do_not_run_lines_twice(surgery: Surgery) -> None:
+    """Its line is gone, so they have ended, although the last one was a moment ago."""
+    types = "job_types: {a: {command: [/bin/sh, -c, a], stdin: none}}\n"
+    surgery.world.file(types, **MINUTELY, a="every: 1h, job: a")
+    surgery.store.write_text("@hourly a\n")
+    assert "and ticks run the same commands" in surgery.see()["crontab"]["text"]
+    copy = surgery.put(surgery.folder / "state/cronjobs/crontab-0123456789ab", "")
+    for changed, status in (("08:11:05", "problem"), ("08:11:15", "not applicable")):
+        at = utc(f"2026-03-02T{changed}").timestamp()
+        os.utime(copy, (at, at))
+        assert surgery.see()["crontab"]["status"] == status
 
 
 # --- what is broken, which check says so, and how bad it is -----------------------------------------------------------
