@@ -249,7 +249,15 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
     since = min((at for at in health.watch.not_loaded.values() if at is not None), default=None)
     found: dict[str, list[str]] = {}
     for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
-        place = next((place for place, wheres in places.items() if names_type(wheres, job_type)), None)
+        inline = job_type in health.unknown_schedules.get(job_type, ())  # its schedule's entry has the command
+        place = next(
+            (
+                place
+                for place, wheres in places.items()
+                if names_type(wheres, job_type) or (inline and names_schedule(wheres, job_type))
+            ),
+            None,
+        )
         if place is None and module_gone and not _gone_before(job_type, since, health):
             place = next((place for place, wheres in places.items() if _names_module(wheres)), None)
         if place is not None:
@@ -310,7 +318,9 @@ def names_type(wheres: Collection[str], job_type: str) -> bool:
 
 def takes_away(where: str, types: Collection[str]) -> bool:
     """Whether a fault at *where* may make some of *types* unknown."""
-    return _names_module([where]) or any(names_type([where], job_type) for job_type in types)
+    return _names_module([where]) or any(
+        names_type([where], job_type) or names_schedule([where], job_type) for job_type in types
+    )
 
 
 def _gone_before(job_type: str, since: datetime | None, health: Health) -> bool:

@@ -485,6 +485,23 @@ def test_a_fault_of_one_type_is_why_that_type_is_unknown_and_no_other() -> None:
     assert texts(facts(unresolved={"t.a": 1, "t.b": 1}, ticks=[wrong])).keys() == {"config:web1", "unresolved:t.b"}
 
 
+@pytest.mark.parametrize("here", [True, False], ids=["here", "on a host"])
+def test_a_bad_schedule_that_holds_the_command_is_why_its_type_is_unknown(here: bool) -> None:
+    """The cause, minute 99 is not in 0–59, came last, as a warning."""
+    bad = Problem("cronjobs.yaml", 6, 10, "schedules.report.cron", "minute 99 is not in 0–59")
+    ticks = [tick("web1") if here else tick("web1") | {"did": {"broken": {bad.path: bad.message}}}]
+    more = facts(
+        unresolved={"report": 1}, unknown_schedules={"report": ["report"], "gone": ["report.gone"]}, ticks=ticks
+    )
+    found = {each.key: each for each in troubles(more, replace(SETTINGS, problems=(bad,) if here else ()))}
+    config = "config" if here else "config:web1"
+    assert found.keys() == {config, "unresolved:gone"}
+    assert found[config].severity == "critical"
+    assert (
+        "minute 99 is not in 0–59; without report, 1 due job waits and schedule report cannot run" in found[config].text
+    )
+
+
 def test_a_schedule_that_ticks_do_not_fire_for_its_bad_entry_is_one_finding() -> None:
     late = StoredSchedule(1, "typo", {"job": "t.a"}, "f", "active", NOW, NOW - HOUR)
     other = StoredSchedule(2, "typo.other", {"job": "t.a"}, "f", "active", NOW, NOW - HOUR)
