@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 FINDINGS: Final = ("cronjobs.contrib.exec.findings", "cronjobs.contrib.alerts.findings")  # each has found()
-WITHOUT_PROJECT: Final = "cronjobs.contrib.exec.settling"  # settings for commands run without a project
+WITHOUT_PROJECT: Final = "cronjobs.contrib.exec.settling"  # settings for commands run without a project; settle()
 RUN_BY_CRON: Final = "cronjobs.contrib.exec.rows"  # crontab lines that cron itself runs, for status
 EXECUTORS: Final = "cronjobs.contrib.dask.check_cluster"  # checks each executor of the file, for check --live
 REPORT: Final = "cronjobs.contrib.web.report"  # writes the pages to one file

@@ -47,8 +47,13 @@ def catch_up(settings: Settings) -> None:
     No tick does this, since ticks do not open that database. Errors are ignored.
     """
     with suppress(CronjobsError), closing(open_target(settings)) as database:
-        deliver(database, spool_address(None, None))
-        settle_lost(database)
+        settle(database, spool_address(None, None))
+
+
+def settle(database: Database, spool: str) -> None:
+    """Write the ends that *database* does not have yet: those in *spool*, and those of runs whose exec was killed."""
+    deliver(database, spool)
+    settle_lost(database)
 
 
 def tidy(database: Database, *, local: bool) -> None:

@@ -9,7 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cronjobs.desk.cli.loading import load_settings
+from cronjobs.desk import doors
+from cronjobs.desk.cli.loading import load_settings, spool_of
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.progress import is_interactive
@@ -17,11 +18,14 @@ from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.insight.leftovers import Leftover, what_is_outside
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.command.printing import complain, echo
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.host.known_databases import forget
 from cronjobs.engine.schema import dropping
-from cronjobs.engine.schema.dropping import Content
+from cronjobs.engine.schema.dropping import Content, TablesInUse
 from cronjobs.errors import DatabaseError, UsageError
+from cronjobs.installed import if_installed
 
 LATE: Final = timedelta(seconds=30)  # how long after its minute a tick may start and end
 WORDS: Final = {"queued": "waiting", "failed": "retrying", "running": "running", "dead": "dead"}
@@ -52,6 +56,8 @@ def drop(
             content = dropping.look(database, settings, force=True, quiet=quiet)
             _print_content(content, "would drop")
         else:
+            if not force:
+                _settle_exec(source, settings, database, quiet)
             content = dropping.drop(
                 database, settings, force=force, quiet=quiet, before=lambda found: _ask(found, settings.project, yes)
             )
@@ -64,6 +70,15 @@ def drop(
             settings, database.address, others, is_shared_file=content.is_shared_file, in_django=content.in_django
         )
     )
+
+
+def _settle_exec(source: Source, settings: Settings, database: Database, quiet: timedelta) -> None:
+    """Write the ends of exec's runs that still seem to run: no tick may come any more that does it."""
+    try:
+        dropping.look(database, settings, force=False, quiet=quiet)
+    except TablesInUse:
+        if (there := if_installed(doors.WITHOUT_PROJECT)) is not None:
+            there.settle(database, spool_of(source, settings))
 
 
 def _ask(content: Content, project: str, yes: bool) -> None:

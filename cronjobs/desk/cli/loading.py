@@ -34,9 +34,14 @@ def load_settings(
 
 def runs_in_spool(source: Source, settings: Settings) -> int:
     """Count the exec runs that this host's spool holds for the database of *settings*."""
+    return len(spooled(spool_of(source, settings)))
+
+
+def spool_of(source: Source, settings: Settings) -> str:
+    """Return the name of this host's spool for the database of *settings*."""
     url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
     where = (None, None) if settings.without_project else (str(settings.file), url)
-    return len(spooled(spool_address(*where)))
+    return spool_address(*where)
 
 
 def names_project(config: Path | None, url: str | None) -> bool:

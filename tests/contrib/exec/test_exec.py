@@ -20,7 +20,11 @@ from support.databases import until
 from support.ticking import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.exec import spool
+from cronjobs.contrib.exec import delivery, spool
+from cronjobs.contrib.exec.run import ExecRun
+from cronjobs.engine.command.database import ready_database
+from cronjobs.engine.config.load import load
+from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.probe.state_files import spool_address
 
 CRONS = {"PATH": "/usr/bin:/bin", "HOME": "/", "SHELL": "/bin/sh", "LOGNAME": "ada"}
@@ -341,6 +345,21 @@ def test_an_idle_tick_delivers_what_waits_in_the_spool(project: Project) -> None
     assert [file.name[:16] for file in (project.folder / "cronjobs" / spool.FOLDER).iterdir()] == [
         spool_address("/other.yaml", None)
     ]
+
+
+def test_db_drop_delivers_what_waits_in_the_spool(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tick comes any more that would, and the run that has ended kept the tables in use."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(box.state))
+    file = box.folder / "cronjobs.yaml"
+    file.write_text("database: sqlite:///jobs.db\n")
+    began = SYSTEM.now().timestamp() - 60
+    facts = {"token": "0123456789abcdef", "name": "backup", "locked_by": str(Identity.here()), "began": began}
+    with closing(ready_database(load(file, environ={}))) as database:
+        delivery.begin(database, ExecRun.read(facts))
+    assert spool.put(spool_address(str(file), None), facts | {"ended": began + 9, "took": 9.0, "status": 0}) is None
+    command = [sys.executable, "-P", "-m", "cronjobs", "db", "drop", "--yes", "--config", str(file)]
+    subprocess.run(command, env=box.env, capture_output=True, check=True)
+    assert not box.spooled()
 
 
 @pytest.mark.slow
