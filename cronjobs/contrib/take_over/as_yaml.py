@@ -71,8 +71,8 @@ def as_yaml(
 ) -> str:
     """Return the YAML. *of* names the crontab that the YAML is made from.
 
-    *sender* is the From address of alerts if the crontab sets no MAILFROM. *env_file* is the name of the file with the
-    *secrets*. If *env_file* is None, the YAML itself contains the secrets.
+    *sender* is the From address of alerts if the crontab sets no MAILFROM. The *secrets* appear only as ``${NAME}``;
+    *env_file* is the name of the file with their values, or None if there is no such file.
     """
     count = max(1, min(len(found.taken), MOST_LONG_JOBS))
     parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]

@@ -82,10 +82,16 @@ def import_crontab(
     if not found.taken:
         raise CrontabError(f"{named} has no line that can be taken over: nothing was written")
     sender = f"{owner}@{os.uname().nodename}"
+    secrets = secrets_of(found)
     if out == "-":
-        write(as_yaml(found, of=named, timezone=timezone, sender=sender).splitlines())
+        write(as_yaml(found, of=named, timezone=timezone, sender=sender, secrets=secrets).splitlines())
+        if secrets:
+            complain(
+                f"not printed: the values of {', '.join(secrets.values())}. They belong in the file that env_file "
+                "names, which import --out FILE writes"
+            )
     else:
-        secrets, env_file = secrets_of(found), Path(out).with_suffix(".env")
+        env_file = Path(out).with_suffix(".env")
         text = as_yaml(found, of=named, timezone=timezone, sender=sender, env_file=env_file.name, secrets=secrets)
         _write_new(Path(out), text, env_file, as_env_file(secrets) if secrets else None)
     for note in found.notes:

@@ -268,6 +268,14 @@ def test_import_reads_standard_input_and_writes_standard_output(cron_host: Host)
     assert again.exit_code == 0
 
 
+def test_standard_output_gets_no_secret(cron_host: Host) -> None:
+    cron_host.has("PGPASSWORD=hunter2hunter2\n@daily pg_dump\n")
+    result = cron_host.cli("import", "--out", "-")
+    assert "hunter2" not in result.output
+    assert 'PGPASSWORD: "${PGPASSWORD}"' in result.stdout
+    assert "not printed: the values of PGPASSWORD. They belong in the file that env_file names, which" in result.stderr
+
+
 @pytest.mark.parametrize("command", ["import", "compare"])
 def test_a_system_crontab_is_refused(cron_host: Host, command: str) -> None:
     imported(cron_host, "@daily x\n")
