@@ -131,16 +131,19 @@ def compare(
     """Compare when cron starts each line with when its schedule is due, across clock changes too.
 
     Cron's start times are computed minute by minute, the way cron does it, in the time zone of $TZ, or else of this
-    host. --json prints {"lines", "same", "differences"}; "lines" and "same" are numbers of lines.
+    host. --json prints {"lines", "same", "differences", "without_schedule"}; "lines" and "same" are numbers of lines.
+    Lines that no schedule runs are listed, but not counted: they stay with cron.
 
-    The exit code is 0 if every imported line is due at the same instants as its schedule. It is 1 if there are
-    differences, which are listed, or if no line can be compared.
+    The exit code is 0 if every line that has a schedule is due at the same instants as the schedule. It is 1 if there
+    are differences, which are listed, or if no line can be compared.
     """
     settings = load_settings(Source(context, config), need_database=False)
     timezone = host_timezone()
     found = taken_over(_read(file), timezone, cron)
     start = _start(from_, timezone)
-    pairs = paired(found.taken, settings)
+    every = paired(found.taken, settings)
+    pairs = [pair for pair in every if pair.schedule is not None]
+    staying = [pair.taken.line for pair in every if pair.schedule is None]
     differing = differences(pairs, timezone, start, start + timedelta(days=days), cron.value)
     wrong = {each.taken.line.number for each in differing}
     if as_json:
@@ -148,11 +151,14 @@ def compare(
             "lines": len(pairs),
             "same": len(pairs) - len(wrong),
             "differences": [_as_json(each) for each in differing],
+            "without_schedule": [{"line": line.number, "text": line.text} for line in staying],
         }
         write([json_text(whole)])
     else:
         for each in differing:
             write(_as_text(each, timezone))
+        for line in staying:
+            write([f"line {line.number} stays with cron (no schedule runs it): {one_line(line.text, 100)}"])
         _sum_up(pairs, len(wrong), days)
     for left in found.left:
         complain(f"line {left.number} is not compared ({left.why}): {one_line(left.text, 200)}")
@@ -249,7 +255,7 @@ def _as_json(each: LineDifference) -> dict[str, object]:
     return {
         "line": each.taken.line.number,
         "text": each.taken.line.text,
-        "schedule": each.schedule.name if each.schedule else None,
+        "schedule": each.schedule.name,
         "reason": each.why,
         "count": len(each.instants),
         "instants": [{"at": at, "cron": old, "cronjobs": new} for at, old, new in each.instants[:LISTED]],
@@ -257,8 +263,8 @@ def _as_json(each: LineDifference) -> dict[str, object]:
 
 
 def _as_text(each: LineDifference, timezone: str) -> list[str]:
-    schedule = f" ({each.schedule.name})" if each.schedule else ""
-    lines = [f"line {each.taken.line.number}{schedule}: {each.why}: {one_line(each.taken.line.text, 100)}"]
+    line = each.taken.line
+    lines = [f"line {line.number} ({each.schedule.name}): {each.why}: {one_line(line.text, 100)}"]
     for at, old, new in each.instants[:SHOWN]:
         local = in_zone(at, ZoneInfo(timezone))
         lines.append(f"    {local:%a %Y-%m-%d %H:%M %z}  cron {_times(old)}, cronjobs {_times(new)}")

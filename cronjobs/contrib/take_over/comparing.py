@@ -16,7 +16,6 @@ from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import timing
 from cronjobs.engine.schedules.decide import spread_offset
 
-NO_SCHEDULE: Final = "no schedule in the file runs this line"
 OTHER_COMMAND: Final = "the schedule runs something else"
 OTHER_INSTANTS: Final = "cron and the schedule are not due at the same times"
 
@@ -41,7 +40,7 @@ class LineDifference:
     """
 
     taken: ImportedLine
-    schedule: ScheduleSettings | None
+    schedule: ScheduleSettings
     why: str
     instants: tuple[tuple[datetime, int, int], ...] = field(default=())
 
@@ -81,13 +80,15 @@ def paired(lines: Sequence[ImportedLine], settings: Settings) -> list[Pair]:
 def differences(
     pairs: Sequence[Pair], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[LineDifference]:
-    """Return the differences from *after* (exclusive) to *until*. Cron uses the host's *timezone*."""
+    """Return the differences from *after* (exclusive) to *until*, of lines with a schedule.
+
+    Cron uses the host's *timezone*.
+    """
     found = []
     by_cron = starts([pair.taken.cron_line for pair in pairs], timezone, after, until, cron)
     for pair, old in zip(pairs, by_cron, strict=True):
         schedule = pair.schedule
         if schedule is None:
-            found.append(LineDifference(pair.taken, None, NO_SCHEDULE))
             continue
         if not pair.same_command:
             found.append(LineDifference(pair.taken, schedule, OTHER_COMMAND))
