@@ -1776,6 +1776,13 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "install leaves a line beside the schedule that does its work with another command",
+        "cronjobs/desk/cli/crontab.py",
+        "    if twice.changed:\n",
+        "    if False:\n",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "swap lets runs that waited run late beside the new ones",
         "cronjobs/contrib/take_over/swap_cli.py",
         "        _require_none_waiting(wanted, taken)\n",

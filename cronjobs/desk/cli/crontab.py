@@ -106,16 +106,15 @@ def install(
     wanted = CrontabArgs.of(context, config)
     old = program.read()
     twice = double_runs.doubled(old, wanted.settings)
+    doubts = []
     if twice.lines:
-        say = (
+        doubts.append(
             f"{twice.sentence}, and ticks would run the same commands again: to hand these lines over to cronjobs, "
             f"run {twice.hand_over}"
         )
-        if not force and crontab.find(old, wanted.file) is None:
-            raise crontab.CrontabError(f"{say}; to install anyway, add --force")
-        complain(say)
     if twice.changed:
-        say = f"{twice.sentence_changed}: {twice.settle_changed}"
+        doubts.append(f"{twice.sentence_changed}. To run only one: {twice.settle_changed}")
+    for say in doubts:
         if not force and crontab.find(old, wanted.file) is None:
             raise crontab.CrontabError(f"{say}; to install anyway, add --force")
         complain(say)
