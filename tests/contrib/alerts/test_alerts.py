@@ -188,7 +188,7 @@ def test_a_mail_names_the_job_its_error_and_what_to_type(database: Database, tmp
     assert re.match(r"\[cronjobs shop production\] (critical|warning): 1 dead job", sent["Subject"])
     assert sent["To"] == "ops@example.com, b@example.com"
     text = sent.get_content()
-    assert f"job {job} t.fail, failed 1 time\n" in text
+    assert f"job {job} t.fail, failed 1 time\r\n" in text
     assert "    exit status 1" in text.splitlines()
     assert f"jobs show {job}" in text
 
