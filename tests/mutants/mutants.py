@@ -993,8 +993,8 @@ MUTANTS = (
             (
                 "a tick's programs without a look",
                 "cronjobs/engine/run_due/settings.py",
-                "    trust.require(settings, os.environ, programs=True)\n",
-                "",
+                "\n    trust.require(settings, os.environ, programs=True)\n",
+                "\n",
                 "test_a_tick_asks_for_its_programs",
             ),
             (
