@@ -124,7 +124,7 @@ def type_cleared(job_type: str) -> Event:
 
 def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelta) -> Event:
     error = (
-        f"the job's lease ran until {locked_until.isoformat()}, longer than any host with a correct clock "
+        f"the job's lease was to run until {locked_until.isoformat()}, longer than any host with a correct clock "
         "would set; it now ends in "
         f"{rough(left)} unless its runner renews it"
     )

@@ -211,14 +211,16 @@ def assert_fires(
     if at is not None:
         expected = [_moment(moment, zone) for moment in at]
         fine = [instant.astimezone(UTC) for instant in fires] == expected
-        wanted = "at " + (_listed([each.astimezone(ZoneInfo(zone)) for each in expected]) or "no time")
+        wanted = (
+            f"fire at {_listed([each.astimezone(ZoneInfo(zone)) for each in expected])}" if expected else "not fire"
+        )
     else:
         fine = len(fires) == count if count is not None else bool(fires)
-        wanted = f"{count} times" if count is not None else "at all"
+        wanted = f"fire {count} times" if count is not None else "fire"
     if not fine:
         raise AssertionError(
-            f"{schedule} does not fire {wanted} between {start.astimezone(ZoneInfo(zone))} and "
-            f"{end.astimezone(ZoneInfo(zone))}, but " + (f"at {_listed(fires)}" if fires else "never")
+            f"{schedule} should {wanted} between {start.astimezone(ZoneInfo(zone))} and "
+            f"{end.astimezone(ZoneInfo(zone))}, but " + (f"fires at {_listed(fires)}" if fires else "does not fire")
         )
     return fires
 
@@ -234,7 +236,7 @@ def _timing_of(
     settings: Settings = settings_of(config or "cronjobs.yaml")
     if schedule not in settings.schedules:
         there = ", ".join(settings.schedules) or "none"
-        raise UsageError(f'there is no schedule "{schedule}" in {settings.file}: its schedules are {there}')
+        raise UsageError(f'there is no schedule "{schedule}" in {settings.file}. Schedules there: {there}')
     found = settings.schedules[schedule]
     return found.cron, found.every, timezone or found.timezone
 

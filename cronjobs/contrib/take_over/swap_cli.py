@@ -166,8 +166,8 @@ def _early_in_a_minute() -> datetime:
     """Wait until cron has started this minute's lines and much of the minute is left. Return the minute.
 
     The trial tick makes the schedules active at once, but cron only notices that the old lines are gone when the next
-    minute begins. If cron had not started this minute's lines yet, they would not run at all. If the next minute began
-    before swap was done, that minute's lines might run twice.
+    minute begins. If cron had not started this minute's lines by then, nothing would run them: their schedules begin
+    later. If the next minute began before swap was done, that minute's lines might run twice.
     """
     if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
         complain("waiting for the next minute to begin, so that nothing runs twice …")

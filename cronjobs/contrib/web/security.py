@@ -40,7 +40,8 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 TOKEN: Final = "once"
-# A key in a request's environment. Its value is True, which no server can set, if the app's own tests made the request.
+# A key in a request's environment. If the app's own tests made the request, its value is True. A real request can never
+# have this value.
 EXEMPT: Final = "cronjobs.csrf_exempt"
 REALM: Final[dict[str, str | None]] = {
     "realm": "cronjobs pages"

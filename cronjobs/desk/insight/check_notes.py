@@ -56,7 +56,7 @@ def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Not
         )
         if named:
             text = (
-                f'"{limit.prefix}" names a job type, and limits count by concurrency_key: this one counts only jobs '
+                f'"{limit.prefix}" names a job type, but limits count by concurrency_key. This one counts only jobs '
                 f'that are enqueued with a key that begins with it: enqueue(connection, "{named[0]}", …, '
                 f'concurrency_key="{limit.prefix}")'
             )

@@ -62,7 +62,7 @@ class Reading:
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)
     extras: bool = False  # the file names third-party extras, so a finding of an unknown kind may be valid
-    database_unset: str = ""  # why the database URL is unset, for a command that needs no database
+    database_unset: str = ""  # why the database has no URL; reported only if the command needs one
     _came_in: set[str] = field(default_factory=set)
 
     def report(self, node: Node, path: str, message: str, column: int | None = None) -> None:

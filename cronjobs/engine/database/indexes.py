@@ -73,7 +73,8 @@ Index(
     postgresql_where=text(MISFITS_SQL),
     sqlite_where=text(MISFITS_SQL),
 )
-# Expired leases. With "WHERE status = 'running'", the finish statement would not use the primary key.
+# Expired leases. The condition is not "status = 'running'": the finish statement has that one, too, and would use this
+# index instead of the primary key.
 Index(
     "cronjobs_jobs_leased_idx",
     jobs.c.locked_until,

@@ -117,7 +117,7 @@ def new_job(
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
         raise UsageError(f"priority {priority!r} is not a whole number from 0 (first) to 9")
     if max_attempts is not None and (type(max_attempts) is not int or not 1 <= max_attempts <= 1_000_000):
-        raise UsageError(f"max_attempts {max_attempts!r} is not a whole number of at least 1")
+        raise UsageError(f"max_attempts {max_attempts!r} is not a whole number from 1 to 1,000,000")
     try:
         limit = None if timeout is None else duration(timeout)
     except ValueError as error:

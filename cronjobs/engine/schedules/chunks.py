@@ -36,8 +36,8 @@ class ChunkWriter:
     """Writes one chunk after another. A chunk that fails is retried in parts, down to the row that causes the error.
 
     For a row whose values the database refuses, ``refused`` is called with the row and the reason. The last transient
-    error is kept in ``trouble`` until the end, so that the other rows are still written. If the caller repeats
-    everything, only the rows that failed are written.
+    error is kept in ``trouble`` until the end, so that the other rows are still written. A caller that plans
+    again and repeats writes only the rows that failed, because the others are no longer in its plan.
     """
 
     def __init__(self, *, is_sqlite: bool) -> None:

@@ -62,7 +62,7 @@ _NAMING: Final = (
     "pause",
     "schedule",
     "unresolved",
-)  # kinds of findings whose rows are schedules
+)  # kinds of findings whose ``rows`` are names of schedules
 
 
 def rename_schedules(connection: Connection, names: Mapping[str, str]) -> None:

@@ -55,7 +55,8 @@ class SpareTime:
         """Note whether the clock jumped, and let the extras begin. A tick calls this before anything else."""
         tick, seen = self.tick, self.seen
         if pruning.clock_jumped(seen.last_tick_at, seen.now):
-            # Do this before the tick's row is written: compared with that row, the next tick's clock shows no jump.
+            # Do this before this tick's row is written. The next tick compares its clock with that row, so it sees no
+            # jump any more.
             tick.try_part(partial(pruning.note_pruned, tick, seen.now))
         self.extras.begin()
 

@@ -775,7 +775,7 @@ def test_more_owed_than_catch_up_limit(world: World) -> None:
     hourly(world, catch_up="all", catch_up_limit="2")
     told = world.ask("s", "--at", "2026-03-02T23:00")
     assert told.verdict == "missed"
-    assert "more than catch_up_limit were owed" in told
+    assert "more occurrences were to be made up for than catch_up_limit allows" in told
     assert "catch_up_within" not in told
     said = found(world)["dropped"]
     assert said.startswith("3 occurrences of s were dropped, because more were owed than catch_up_limit")

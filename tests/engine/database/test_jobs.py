@@ -176,7 +176,7 @@ def test_run_at_is_kept_to_the_microsecond(database: Database) -> None:
         ({"run_at": datetime(2027, 1, 1, tzinfo=UTC), "delay": "5m"}, "not both"),
         ({"priority": 10}, "0 .first. to 9"),
         ({"priority": True}, "0 .first. to 9"),
-        ({"max_attempts": 0}, "at least 1"),
+        ({"max_attempts": 0}, "from 1 to 1,000,000"),
         ({"delay": "soon"}, "not a duration"),
         ({"timeout": 0}, "above zero"),
         ({"queue": "a\nb"}, "unprintable characters"),
