@@ -46,13 +46,19 @@ class Yard:
         return materialise(self.database, self.events.append)
 
     def pause(
-        self, name: str = "", until: datetime | None = None, *, skip: bool = False, why: str | None = None
+        self,
+        name: str = "",
+        until: datetime | None = None,
+        *,
+        skip: bool = False,
+        why: str | None = None,
+        by: str = "ada",
     ) -> None:
         """Of a schedule, or of everything."""
         if name in self.skipped_last():
             materialise(self.database, self.events.append, put_aside=name)
         with self.database.write() as connection:
-            given: dict[str, Any] = {"until": until, "by": "ada", "why": why, "skip": skip}
+            given: dict[str, Any] = {"until": until, "by": by, "why": why, "skip": skip}
             store.pause(connection, scope="schedule" if name else "all", name=name, now=self.clock.now(), **given)
 
     def skipped_last(self) -> set[str]:

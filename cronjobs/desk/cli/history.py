@@ -391,7 +391,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
         if is_about and (ended is None or ended >= asked.begin) and (asked.end is None or pause.since < asked.end):
             found.append(
                 {"kind": "pause", "scope": pause.scope, "name": pause.name, "by": pause.by, "why": pause.why}
-                | {"started_at": pause.since, "until": pause.until, "skip": pause.skip}
+                | {"changed_by": pause.changed_by, "started_at": pause.since, "until": pause.until, "skip": pause.skip}
                 | {"finished_at": None if ended is None or ended > now else ended}
             )
     return found
@@ -549,6 +549,7 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             ended, until = entry["finished_at"], entry["until"]
             end = f"until {times.clock(ended)}" if ended else f"until {times.clock(until)}" if until else "and still is"
             by = f" by {safe(entry['by'], 80)}" if entry["by"] else ""
+            by += f", changed by {safe(entry['changed_by'], 80)}," if entry["changed_by"] else ""
             skips = ", and what came due was skipped" if entry["skip"] else ""
             why = f": {safe(entry['why'], 200)}" if entry["why"] else ""
             return f"{safe(pausing.what(entry['scope'], entry['name']), 100)}{by} {end}{skips}{why}"

@@ -363,11 +363,13 @@ class ScheduleEvidence:
                     triggered=tuple(each for each in triggered if row.job_id is None and each.at >= row.decided_at),
                     job_for=maker.last_for if maker else None,
                     stands_for=stands.get(row.job_id, 1) if row.outcome == "enqueued" else 1,
-                    pause=self._pause_of(row, facts.last_for),
                 )
+                facts = self._with_pauses(facts, row)
             elif facts.due and facts.count and (facts.owed or facts.last_for > self.stored.seen_until):
                 due = facts.last_for
-                facts = replace(facts, pause=self._pause(self.now, due) or self._held_back(due, self.now))
+                held, now = self._held_back(due, self.now), self._pause(self.now, due)
+                earlier = tuple(pause for pause in held if pause.ended_at is not None) if now else held[:-1]
+                facts = replace(facts, pause=now or (held[-1] if held else None), held_before=earlier)
             complete.append(facts)
         return complete
 
@@ -389,20 +391,29 @@ class ScheduleEvidence:
         since = min((row.decided_at for row in rows), default=None)
         return [] if since is None else triggered_since(self.connection, self.names, since)
 
-    def _pause_of(self, row: Any, due: datetime) -> PauseFacts | None:
-        """Return the pause that skipped the occurrence *due*, or held it back until it was settled."""
+    def _with_pauses(self, facts: OccurrenceFacts, row: Any) -> OccurrenceFacts:
+        """Add the pause that skipped the occurrence, or the pauses that held it back until it was settled."""
         if row.outcome == "skipped" and row.job_id is None:
-            skips = [pause for pause in self.pauses if pause.skip and in_force(pause, due)]
-            return skips[0] if skips else self._pause(row.decided_at)
-        return self._held_back(due, row.decided_at)
+            skips = [pause for pause in self.pauses if pause.skip and in_force(pause, facts.last_for)]
+            return replace(facts, pause=skips[0] if skips else self._pause(row.decided_at))
+        *before, last = self._held_back(facts.last_for, row.decided_at) or (None,)
+        return replace(facts, pause=last, held_before=tuple(before))
 
-    def _held_back(self, due: datetime, settled: datetime) -> PauseFacts | None:
-        """Return the pause that held back the occurrence *due* before *settled*.
+    def _held_back(self, due: datetime, settled: datetime) -> tuple[PauseFacts, ...]:
+        """Return the pauses that held back the occurrence *due* before *settled*, each with a later end than the last.
 
-        Of several, return one that was in force when the occurrence was due; of several such, the last to end.
+        If any was in force when the occurrence was due, the last of these to end comes first.
         """
+
+        def end(pause: PauseFacts) -> datetime:
+            return ends_at(pause) or settled
+
         held = [pause for pause in self.pauses if held_back(pause, due, settled)]
-        return max(held, key=lambda pause: (pause.since <= due, ends_at(pause) or settled), default=None)
+        found = [max(held, key=lambda pause: (pause.since <= due, end(pause)))] if held else []
+        for pause in sorted(held, key=lambda pause: pause.since):
+            if end(pause) > end(found[-1]):
+                found.append(pause)
+        return tuple(found)
 
     def _pause(self, moment: datetime, due: datetime | None = None) -> PauseFacts | None:
         """Return the pause that stops this schedule at *moment*.

@@ -88,6 +88,7 @@ class PauseFacts:
     until: datetime | None = None
     ended_at: datetime | None = None
     skip: bool = False  # the pause skips occurrences instead of holding them back
+    changed_by: str | None = None  # who last changed its end or reason, if not the person who began it
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,8 @@ class OccurrenceFacts:
     settled_ahead: bool = False  # the settler's clock was ahead, and had been set back when ``tick_after`` began
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
-    pause: PauseFacts | None = None  # the pause that skipped the occurrence or holds it back
+    pause: PauseFacts | None = None  # the pause that skipped the occurrence, or the last that holds or held it back
+    held_before: tuple[PauseFacts, ...] = ()  # earlier pauses that held it back, oldest first
     job: JobFacts | None = None  # the job that the occurrence made, gave way to or was coalesced into
     pruned_dead: datetime | None = None  # when retention removed the occurrence's dead job
     job_for: datetime | None = None  # the occurrence that ``job`` was made for

@@ -19,6 +19,7 @@ from cronjobs.desk.insight.explain_facts import (
     JobFacts,
     LedgerFacts,
     OccurrenceFacts,
+    PauseFacts,
     TickFacts,
     plain,
 )
@@ -234,13 +235,13 @@ def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[s
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """Explain why the occurrence was settled late. Return [] if it was settled in time."""
     before, after = facts.tick_before, facts.tick_after
-    brake = None if facts.pause is None or facts.pause.skip else facts.pause
+    brake = facts.pause if facts.pause is not None and _holds(facts.pause, facts) else None
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and brake is None:
         return []
     if facts.settled_ahead:
         return [f"It was settled by a tick whose clock was ahead and showed {times.clock(row.decided_at)}."]
     if brake is not None:
-        held = f"{capital(_it_was(facts))} held back: {pause(brake, times)}."
+        held = f"{capital(_it_was(facts))} held back: {_pauses(facts, times)}."
         ended = brake.ended_at
         if ended is None or row.decided_at - ended <= ON_TIME_WITHIN:
             return [held]
@@ -261,6 +262,16 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         usual = until - before.started_at <= facts.around.quiet_after
         return [] if usual else [f"No tick began {between(before.started_at, until, times)}."]
     return _quiet(facts, before.last_sign_at, until, times)
+
+
+def _holds(brake: PauseFacts, facts: OccurrenceFacts) -> bool:
+    """Whether the pause holds back the occurrence. A pause that skips holds back what was due before it."""
+    return not brake.skip or facts.owed or facts.last_for < brake.since
+
+
+def _pauses(facts: OccurrenceFacts, times: LocalTimes) -> str:
+    """Return text such as "the schedule was paused by ada from … to …, then everything was paused by bob …"."""
+    return ", then ".join(pause(each, times) for each in (*facts.held_before, facts.pause) if each is not None)
 
 
 def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
@@ -410,17 +421,17 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     now, last, brake = facts.around.now, facts.around.last_tick, facts.pause
     was_held, could_since = [], facts.last_for  # could_since: when ticks were first able to settle it
     if brake is not None and brake.ended_at is not None:
-        was_held = [f"{capital(_it_was(facts))} held back: {pause(brake, times)}."]
+        was_held = [f"{capital(_it_was(facts))} held back: {_pauses(facts, times)}."]
         could_since, brake = brake.ended_at, None
     if facts.first_for > now:
         sentences = [f"It is due in {rough(facts.first_for - now)}."]
         if brake is not None:
             then = "is skipped" if brake.skip else f"is held back, and when the pause ends, {_decides(facts)}"
             sentences.append(f"Now {pause(brake, times)}: what comes due meanwhile {then}.")
-    elif brake is not None and (not brake.skip or facts.owed or facts.last_for < brake.since):
+    elif brake is not None and _holds(brake, facts):
         held = "is held back" if facts.count == 1 else "are held back"
         them = "it" if facts.count == 1 else "they"
-        sentences = [f"{capital(them)} {held}: {pause(brake, times)}.", f"At its end {_decides(facts)}."]
+        sentences = [f"{capital(them)} {held}: {_pauses(facts, times)}.", f"At its end {_decides(facts)}."]
     else:
         waits = "It waits" if facts.count == 1 else "They wait"
         sentences = [*was_held, f"{waits} for a tick to settle {_it(facts)}; it is {times.clock(now)}."]
@@ -606,8 +617,8 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
         case "pending":
             if facts.first_for > facts.around.now:
                 return "still to come"
-            held = facts.pause is not None and not facts.pause.skip
-            return f"held back: {pause(facts.pause, times)}" if facts.pause and held else "no tick has settled it yet"
+            held = facts.pause is not None and _holds(facts.pause, facts)
+            return f"held back: {_pauses(facts, times)}" if held else "no tick has settled it yet"
         case "not_yet_defined" | "retired" | "unknown" | "beyond_retention":
             return OCCURRENCE_VERDICTS[found]
         case _:

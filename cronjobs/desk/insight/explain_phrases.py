@@ -41,6 +41,7 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
     """Return text such as "everything was paused by ada from … to … (why: deploy)"."""
     what = {"all": "everything", "schedule": "the schedule", "queue": f"queue {name(pause.name)}"}[pause.scope]
     by = f" by {name(pause.by)}" if pause.by else ""
+    by += f" (changed by {name(pause.changed_by)})" if pause.changed_by else ""
     why = f" (why: {one_line(pause.why, 300)})" if pause.why else ""
     if pause.ended_at is not None:
         return f"{what} was paused{by} from {times.clock(pause.since)} to {times.clock(pause.ended_at)}{why}"

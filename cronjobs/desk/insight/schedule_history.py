@@ -212,7 +212,9 @@ def pauses_over_time(
         if pause is not None and pause.skip != skip:
             found.append(replace(pause, ended_at=row.at))
             pause = None
-        on[subject] = PauseFacts(scope, name, row.actor, row.why, pause.since if pause else row.at, until, skip=skip)
+        begun = PauseFacts(scope, name, row.actor, None, row.at, skip=skip) if pause is None else pause
+        changed_by = None if row.actor == begun.by else row.actor
+        on[subject] = replace(begun, why=row.why, until=until, changed_by=changed_by)
     return found + list(on.values())
 
 
@@ -231,6 +233,9 @@ def in_force(pause: PauseFacts, moment: datetime) -> bool:
 
 
 def held_back(pause: PauseFacts, due: datetime, settled: datetime) -> bool:
-    """Whether, at some time before *settled*, the pause held back the occurrence *due*."""
+    """Whether, at some time before *settled*, the pause held back the occurrence *due*.
+
+    A pause that skips holds back what was due before it.
+    """
     end = ends_at(pause)
-    return not pause.skip and pause.since < settled and (end is None or due < end)
+    return (not pause.skip or due < pause.since) and pause.since < settled and (end is None or due < end)

@@ -390,12 +390,14 @@ def pause(
 ) -> None:
     """Begin a pause, or change the pause in force. If *until* is None, the pause has no end.
 
-    A changed pause keeps its beginning unless *skip* changes.
+    A changed pause keeps its beginning, and who began it, unless *skip* changes.
     """
     there = pause_row(connection, scope=scope, name=name)
     goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip
-    values = {"until": until, "by": by, "why": why, "skip": int(skip)}
-    values["paused_at"] = there.paused_at if there is not None and goes_on else now
+    values: dict[str, Any] = {"until": until, "by": by, "why": why, "skip": int(skip)}
+    values["paused_at"] = now
+    if there is not None and goes_on:
+        values |= {"paused_at": there.paused_at, "by": there.by}
     connection.execute(
         inserted_into(connection, pauses)
         .values(scope=scope, name=name, **values)

@@ -75,6 +75,45 @@ def test_a_pause_that_ended_without_a_tick(world: World, monkeypatch: pytest.Mon
     assert "No tick settled it between its end and 02:48:00." in told
 
 
+@pytest.mark.parametrize("skip", [False, True])
+def test_each_pause_that_held_an_occurrence_back_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, skip: bool
+) -> None:
+    second = ("s", "--skip") if skip else ("--all",)
+    world.file(s='cron: "5 * * * *"')
+    world.tick(utc("2026-03-03T02:03:00"))
+    brake(world, "pause", "s", monkeypatch=monkeypatch)
+    world.go(utc("2026-03-03T02:10:00"))
+    brake(world, "pause", *second, monkeypatch=monkeypatch, who="bob")
+    if not skip:
+        world.go(utc("2026-03-03T02:15:00"))
+        brake(world, "resume", "s", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T02:20:00"), utc("2026-03-03T02:24:00"))
+    first = f"the schedule was paused by ada from 02:03:00 to 02:1{'0' if skip else '5'}:00"
+    what = "the schedule" if skip else "everything"
+    told = world.ask("s", "--at", "02:05")
+    assert f"It is held back: {first}, then {what} has been paused by bob since 02:10:00, until" in told
+    world.go(utc("2026-03-03T02:30:00"))
+    brake(world, "resume", second[0], monkeypatch=monkeypatch, who="bob")
+    world.tick(utc("2026-03-03T02:33:00"))
+    told = world.ask("s", "--at", "02:05")
+    assert f"It was held back: {first}, then {what} was paused by bob from 02:10:00 to 02:30:00." in told
+    assert "No tick" not in told
+
+
+def test_a_pause_that_someone_changed_is_still_by_whoever_began_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.file(s='cron: "5 * * * *"')
+    world.tick(utc("2026-03-03T02:03:00"))
+    brake(world, "pause", "s", "--why", "one", monkeypatch=monkeypatch)
+    world.go(utc("2026-03-03T02:10:00"))
+    brake(world, "pause", "s", "--why", "two", monkeypatch=monkeypatch, who="bob")
+    said = "the schedule has been paused by ada (changed by bob) since 02:03:00, until someone resumes it (why: two)"
+    assert said in world.ask("s", "--at", "02:05")
+    assert "paused       schedule s by ada, changed by bob, and still is: two" in world.cronjobs("history").out
+
+
 def test_a_pause_that_ended_and_the_next_tick_is_still_to_come(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(s='cron: "20 * * * *"')
     world.tick(utc("2026-03-03T02:18:00"))

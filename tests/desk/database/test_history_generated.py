@@ -431,6 +431,7 @@ Wednesday 2026-07-01
         "scope": "schedule",
         "name": "sync",
         "by": "ada",
+        "changed_by": None,
         "why": None,
         "started_at": ago(hours=9).isoformat(),
         "until": None,

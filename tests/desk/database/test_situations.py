@@ -158,12 +158,16 @@ def test_of_two_pauses_the_one_in_force_when_the_occurrence_was_due_is_named(
     assert f"It is held back: {first}" in world.ask("s", "--at", "02:00")
     brake(world, "resume", "s", monkeypatch=monkeypatch)
     second = "everything has been paused by ada since 02:00:10, until someone resumes it (why: second)."
-    assert f"It is held back: {second}" in world.ask("s", "--at", "02:00")
+    told = world.ask("s", "--at", "02:00")
+    assert "It is held back: the schedule was paused by ada from 01:58:00 to 02:01:1" in told
+    assert f" (why: first), then {second}" in told
     world.go(utc("2026-03-03T02:01:40"))
     brake(world, "resume", "--all", monkeypatch=monkeypatch)
     world.tick(utc("2026-03-03T02:01:50"))
-    first = "the schedule was paused by ada from 01:58:00 to 02:01:10 (why: first)."
-    assert f"It was held back: {first}" in world.ask("s", "--at", "02:00")
+    first = "the schedule was paused by ada from 01:58:00 to 02:01:10 (why: first)"
+    assert f"It was held back: {first}, then everything was paused by ada from 02:00:10 to " in world.ask(
+        "s", "--at", "02:00"
+    )
 
 
 def test_a_schedule_paused_with_skip_in_a_paused_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

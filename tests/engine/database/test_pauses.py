@@ -257,11 +257,11 @@ def test_pausing_again_keeps_since_when(yard: Yard) -> None:
     yard.sync(yard.file(hourly()))
     yard.pause("s", why="first")
     yard.clock.advance(HOUR)
-    yard.pause("s", why="second")
+    yard.pause("s", why="second", by="bob")
     with yard.database.read() as connection:
         [pause] = store.pauses_in_force(connection)
     assert START <= pause.paused_at < START + MINUTE
-    assert pause.why == "second"
+    assert (pause.by, pause.why) == ("ada", "second")
 
 
 def test_a_backfill_leaves_alone_what_a_pause_holds_back(yard: Yard) -> None:
