@@ -22,6 +22,7 @@ from cronjobs.engine.probe.sql_text import (
     OCCURRENCES,
     SCHEDULES,
     TICKS,
+    either,
     shifted,
     shifted_back,
 )
@@ -45,6 +46,26 @@ _AT_ITS_TIME: Final = (
         for became, text_ in _LATER_OR_EARLIER.items()
     )
     + " ELSE c.outcome END"
+)
+
+
+def _reason_before(became: str) -> str:
+    """Return SQL for the reason that an occurrence had for having *became* so, before a backfill ran it."""
+    mark = f"{BEFORE}{became} ("
+    at = either(postgresql=f"strpos(c.reason, '{mark}')", sqlite=f"instr(c.reason, '{mark}')")
+    return (
+        f"WHEN c.reason LIKE '{BACKFILLED} %{mark}%' "
+        f"THEN substr(c.reason, {at} + {len(mark)}, length(c.reason) - {at} - {len(mark)})"
+    )
+
+
+_REASON_AT_ITS_TIME: Final = (
+    f"CASE WHEN c.outcome <> 'enqueued' THEN c.reason {_reason_before('missed')} {_reason_before('skipped')} "
+    f"WHEN c.reason LIKE '{BACKFILLED} %' THEN NULL ELSE c.reason END"
+)
+# A backfill names its own job in the row, not the one that the occurrence gave way to.
+_JOB_AT_ITS_TIME: Final = (
+    f"CASE WHEN c.outcome = 'enqueued' AND c.reason LIKE '{BACKFILLED} %' THEN NULL ELSE c.job_id END"
 )
 
 _WHEN: Final = {"attempt": "r.finished_at", "death": "j.finished_at", "occurrence": "c.last_for"}
@@ -191,15 +212,16 @@ def tallies(
           WHERE j.status = 'dead' AND j.finished_at IS NOT NULL AND j.finished_at >= :deaths_since{before["death"]}
             AND {of_job}
           UNION ALL
-          SELECT s.name, NULL, {_AT_ITS_TIME}, c.count, c.first_for, c.last_for, NULL, c.job_id, c.reason
+          SELECT s.name, NULL, {_AT_ITS_TIME}, c.count, c.first_for, c.last_for, NULL,
+            {_JOB_AT_ITS_TIME}, {_REASON_AT_ITS_TIME}
           FROM {OCCURRENCES} c JOIN {SCHEDULES} s ON s.id = c.schedule_id
           WHERE {_AT_ITS_TIME} IN {DID_NOT_RUN} AND c.last_for >= :occurrences_since{before["occurrence"]}
             AND (:any_schedule OR s.id {AMONG_IDS})),
         sums AS (
           SELECT schedule, job_type, outcome, CAST(sum(number) AS bigint) AS number, min(first_at) AS first_at,
             max(last_at) AS last_at, sum(seconds) / sum(number) AS seconds, max(seconds) AS longest,
-            CASE WHEN min(job_id) = max(job_id) THEN min(job_id) END AS job_id,
-            CASE WHEN min(reason) = max(reason) THEN min(reason) END AS reason
+            CASE WHEN min(job_id) = max(job_id) AND count(job_id) = count(*) THEN min(job_id) END AS job_id,
+            CASE WHEN min(reason) = max(reason) AND count(reason) = count(*) THEN min(reason) END AS reason
           FROM each WHERE CAST(:outcome AS text) IS NULL OR outcome = CAST(:outcome AS text)
           GROUP BY schedule, job_type, outcome)
         SELECT * FROM (

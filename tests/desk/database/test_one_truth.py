@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.explained import MINUTE, World, fail, utc
+from support.explained import HOUR, MINUTE, World, fail, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
@@ -101,6 +101,21 @@ def test_what_was_missed_stays_in_the_history_after_a_backfill(world: World) -> 
     found = world.cronjobs("history", "--since", "3h", "--outcome", "missed", "--json").json
     assert [row["last_for"][:19] for row in found] == ["2026-03-03T02:00:00", "2026-03-03T03:00:00"]
     assert [row["job_id"] for row in found] == [1, 2]
+
+
+def test_what_a_full_queue_skipped_keeps_its_reason_in_the_counts_after_a_backfill(world: World) -> None:
+    world.file(hourly='cron: "0 * * * *"')
+    world.tick(utc("2026-03-03T01:54:00"))
+    world.ticks(utc("2026-03-03T02:00:00"), utc("2026-03-03T03:00:00"), HOUR)
+    with world.database.write() as connection:
+        connection.execute(tables.jobs.delete())
+        full = {"outcome": "skipped", "job_id": None, "reason": "full: queue capped was at its limit"}
+        connection.execute(tables.occurrences.update().values(**full))
+    skipped = "skipped hourly ×2, full: queue capped was at its limit: "
+    assert skipped in " ".join(world.cronjobs("history").out.split())
+    for at in ("02:00", "03:00"):
+        assert world.cronjobs("backfill", "hourly", "--from", at, "--to", at).code == 0
+        assert skipped in " ".join(world.cronjobs("history").out.split())
 
 
 def an_hour_ahead(world: World) -> None:
