@@ -228,6 +228,7 @@ class Now:
     last_tick: TickFacts | None = None
     quiet_after: timedelta = timedelta(minutes=3)  # going without a tick for longer than this is a problem
     succeeded_kept: timedelta = timedelta(days=14)
+    dead_kept: timedelta = timedelta(days=90)
     ledger_kept: timedelta = timedelta(days=90)
     foreign: str | None = None  # why ticks with the configuration here refuse this database
     kept_from_starting: Causes = ()  # why ticks of this user here do not start, and how many

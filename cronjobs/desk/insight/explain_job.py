@@ -56,7 +56,8 @@ def explain_job(life: JobLife) -> Explanation:
     sentences = [_origin(life, job, made, times)]
     if job is None:
         sentences += in_order(_others(life, times))
-        sentences.append(row_gone(life.pruned_dead, times, life.around))
+        settled = max((row.ledger.decided_at for row in life.rows), default=None)
+        sentences.append(row_gone(life.pruned_dead, None if early else settled, times, life.around))
         verdict = "pruned"
     else:
         begin = [] if early else _begin(job, times)  # the job was not late: the clock was wrong
@@ -68,13 +69,23 @@ def explain_job(life: JobLife) -> Explanation:
     return Explanation(f"job {life.job_id}", at, verdict, tuple(sentences), facts=facts)
 
 
-def row_gone(pruned_dead: datetime | None, times: LocalTimes, around: Now) -> str:
-    """Return the sentence about a job whose row is gone."""
+def row_gone(pruned_dead: datetime | None, made_at: datetime | None, times: LocalTimes, around: Now) -> str:
+    """Return the sentence about a job whose row is gone. *made_at*: when it was made, or None if that is not known."""
     if pruned_dead is not None:
         when = times.clock(pruned_dead)
         return f"It was dead, nobody had dealt with it, and retention removed its row at {when}."
-    kept = duration_text(around.succeeded_kept)
-    return f"Its row was deleted (succeeded jobs are kept for {kept}), so how it ended is no longer recorded."
+    succeeded, others = around.succeeded_kept, around.dead_kept
+    kept = f"succeeded jobs are kept for {duration_text(succeeded)}, others for {duration_text(others)}"
+    unknown = "how it ended is no longer recorded"
+    age = max(succeeded, others) if made_at is None else around.now - made_at
+    if age < min(succeeded, others):
+        return (
+            f"Its row is gone, although retention cannot have pruned it yet ({kept}): someone deleted it, or the "
+            f"retention was shorter until recently; {unknown}."
+        )
+    if succeeded <= age < others:
+        return f"Its row is gone: it succeeded and was pruned ({kept}), unless someone deleted the row."
+    return f"Its row is gone ({kept}), so {unknown}."
 
 
 def _origin(life: JobLife, job: JobFacts | None, made: OccurrenceOfJob | None, times: LocalTimes) -> str:

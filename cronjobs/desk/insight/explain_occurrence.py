@@ -228,7 +228,8 @@ def _ran_early(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
 def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """Describe what became of the job, or that its row is gone."""
     if facts.job is None:
-        return [row_gone(facts.pruned_dead, times, facts.around)]
+        early = (row.reason or "").startswith(RAN_EARLY)  # then a clock was wrong
+        return [row_gone(facts.pruned_dead, None if early else row.decided_at, times, facts.around)]
     return job_sentences(facts.job, times, facts.around)
 
 

@@ -63,6 +63,7 @@ def surroundings(connection: Connection, settings: Settings) -> Now:
         last_tick=None if newest is None else tick_facts(newest),
         quiet_after=quiet_after(settings.run.every),
         succeeded_kept=settings.retention.succeeded,
+        dead_kept=settings.retention.dead,
         ledger_kept=settings.retention.occurrences,
         foreign=_foreign(connection, settings),
         kept_from_starting=kept_from_starting_here(settings.file),

@@ -441,7 +441,10 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
     assert told.verdict == "enqueued"
     assert told.steady[1:] == [
         "A tick of host alpha made job 1 for it, 12s late.",
-        "Its row was deleted (succeeded jobs are kept for 14d), so how it ended is no longer recorded.",
+        (
+            "Its row is gone: it succeeded and was pruned (succeeded jobs are kept for 14d, others for 90d), unless "
+            "someone deleted the row."
+        ),
     ]
     told = world.ask("1")
     assert told.verdict == "pruned"
@@ -450,7 +453,10 @@ def test_its_job_is_pruned_and_the_ledger_still_tells(world: World) -> None:
             "Job 1 was made by a tick of host alpha for the occurrence of nightly-report at 2026-11-20 02:15:00 "
             "America/New_York (07:15:00 UTC), 12s late."
         ),
-        "Its row was deleted (succeeded jobs are kept for 14d), so how it ended is no longer recorded.",
+        (
+            "Its row is gone: it succeeded and was pruned (succeeded jobs are kept for 14d, others for 90d), unless "
+            "someone deleted the row."
+        ),
     ]
 
 

@@ -1285,9 +1285,26 @@ def test_an_occurrence_whose_job_is_pruned(world: World) -> None:
     told = world.ask("s", "--at", "2026-03-02T09:00")
     assert told.steady[1:] == [
         "A tick of host alpha made job 1 for it, 10s late.",
-        "Its row was deleted (succeeded jobs are kept for 1d), so how it ended is no longer recorded.",
+        (
+            "Its row is gone: it succeeded and was pruned (succeeded jobs are kept for 1d, others for 90d), unless "
+            "someone deleted the row."
+        ),
     ]
     assert is_well(world)
+
+
+def test_a_job_whose_row_someone_deleted(world: World) -> None:
+    world.file(s='cron: "0 9 * * *"')
+    world.tick()
+    world.tick(utc("2026-03-02T09:00:10"))
+    with world.database.write() as connection:
+        connection.execute(tables.jobs.delete())
+    for asked in (("s", "--at", "09:00"), ("1",)):
+        assert world.ask(*asked).steady[-1] == (
+            "Its row is gone, although retention cannot have pruned it yet (succeeded jobs are kept for 14d, others "
+            "for 90d): someone deleted it, or the retention was shorter until recently; how it ended is no longer "
+            "recorded."
+        )
 
 
 def test_a_key_that_was_spent_and_is_forgotten(world: World) -> None:
