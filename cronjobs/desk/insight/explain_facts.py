@@ -140,12 +140,14 @@ class TypeFacts:
 
     ``known`` is None if no tick recorded any types. ``last``: the newest tick that could run the type. ``since``: when
     the first tick that could not run it began. ``not_loaded``: modules that the newest ticks failed to import.
+    ``silent_since``: the last sign of ``last``'s host, if the host has been silent for longer than usual.
     """
 
     name: str
     known: bool | None = None
     last: TickFacts | None = None
     since: datetime | None = None
+    silent_since: datetime | None = None
     not_loaded: tuple[tuple[str, str, str], ...] = ()  # host, module or job type, why
     here: bool = True  # whether the type is registered in the configuration here
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration

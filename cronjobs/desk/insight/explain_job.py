@@ -462,6 +462,8 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         if facts.known and facts.last is not None:  # this tick ran on another host, or on this one under a former name
             began = f"began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
             other = f", but the tick that {began} could run it"
+            if facts.silent_since is not None:
+                other += f" ({name(facts.last.host)} has not ticked since {times.clock(facts.silent_since)})"
         reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')
     if facts.file_fault is not None:
         reasons.append(f"the type's entry in the file here is broken: {one_line(facts.file_fault, 300)}")

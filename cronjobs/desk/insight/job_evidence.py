@@ -48,10 +48,12 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
-from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT, entry_for, in_words
+from cronjobs.engine.store.ticks import last_ticks
+from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT, UNKNOWN_TYPE, entry_for, in_words
 from cronjobs.errors import ForeignDatabase, MovedDatabase
 from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
+from cronjobs.text import one_line
 
 NOT_DONE: Final = (Status.DEAD, Status.CANCELLED)
 
@@ -190,13 +192,29 @@ def _passed_over(
             if entry is not None and (why := in_words(entry)) is not None:
                 found[row.id] = NotStartedRecord(
                     tick_facts(tick),
-                    why + (_after_others(tick.did) if entry["why"] == OUT_OF_TIME else ""),
+                    why + _more(entry["why"], tick),
                     too_short=entry["why"] == TOO_SHORT,
                     again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
                     no_place=entry["why"] == NO_PLACE,
                 )
                 break
     return found, beyond
+
+
+def _more(why: str, tick: Any) -> str:
+    """Return what the tick's row adds to why it did not start the job."""
+    if why == OUT_OF_TIME:
+        return _after_others(tick.did)
+    if why == UNKNOWN_TYPE and (faults := _not_loaded(tick.did)):
+        listed = (f"{one_line(where, 120)} {one_line(what, 200)}" for where, what in faults.items())
+        return f"; on {one_line(tick.host, 120)} {'; '.join(listed)}"
+    return ""
+
+
+def _not_loaded(did: Any) -> dict[str, str]:
+    """Return the modules and job types that a tick could not load, and why. *did*: what the tick recorded."""
+    found = did.get("not_loaded") if isinstance(did, dict) else None
+    return {str(where): str(what) for where, what in found.items()} if isinstance(found, dict) else {}
 
 
 def _after_others(did: Any) -> str:
@@ -226,15 +244,18 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     """Return whether some host can run a job type, and if not, why not, as far as ticks recorded it."""
     runnable = present_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
-    last, since, faults = None, None, {}
+    last, since, silent_since, faults = None, None, None, {}
     if not known or job_type not in types.types:
         row = explaining.last_tick_that_knew(connection, job_type)
         if row is not None:
             last = tick_facts(explaining.last_tick_with_its_types(connection, row))
             since = explaining.first_tick_without(connection, row)
+            newest = [tick_facts(tick) for tick in last_ticks(connection) if tick.host == row.host]
+            signs = [tick.last_sign_at for tick in newest]
+            quiet = bool(signs) and database_now(connection) - max(signs) > quiet_after(settings.run.every)
+            silent_since = max(signs) if quiet else None
         for tick in reversed(explaining.newest_ticks_with_types(connection)):
-            found = tick.did.get("not_loaded") if isinstance(tick.did, dict) else None
-            faults[tick.host] = found if isinstance(found, dict) else {}
+            faults[tick.host] = _not_loaded(tick.did)
     paths = f"job_types.{job_type}."
     problems = [str(problem) for problem in settings.problems if f"{problem.path}.".startswith(paths)]
     return TypeFacts(
@@ -242,7 +263,8 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         known,
         last,
         since,
-        tuple((host, str(where), str(what)) for host, several in faults.items() for where, what in several.items()),
+        silent_since,
+        tuple((host, where, what) for host, several in faults.items() for where, what in several.items()),
         here=job_type in types.types or settings.broken,  # a broken file is not evidence that the type is missing
         file_fault="; ".join(problems) or None,
     )

@@ -20,6 +20,7 @@ from cronjobs.engine.store.not_started import WaitingLane
 from cronjobs.model import rough
 from cronjobs.text import one_line
 
+UNKNOWN_TYPE: Final = "unknown type"
 ELSEWHERE: Final = "other hosts"
 BEHIND_ANOTHER: Final = "overlap"
 LIMITED: Final = "limits"
@@ -32,7 +33,7 @@ WHY: Final = {
     "paused": "the job's queue, or everything, was paused",
     "--queue": "the tick was only for queue {only}",
     "--only": "the tick was only for jobs of type {only}",
-    "unknown type": "no host knew the job type",
+    UNKNOWN_TYPE: "no host knew the job type",
     ELSEWHERE: "the job type cannot run on that host",
     BEHIND_ANOTHER: "another job of schedule {schedule} was running, or came first",
     LIMITED: "{limit}",
@@ -82,7 +83,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
         return {"why": "--queue", "only": tick.queue}
     if known is None:
         runnable = tick.types.runnable
-        return {"why": ELSEWHERE if runnable is None or lane.job_type in runnable else "unknown type"}
+        return {"why": ELSEWHERE if runnable is None or lane.job_type in runnable else UNKNOWN_TYPE}
     if tick.only not in (None, lane.job_type):
         return {"why": "--only", "only": tick.only}
     if not row.its_turn:
@@ -141,7 +142,7 @@ def counted(lanes: Iterable[WaitingLane]) -> dict[str, int]:
 def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
     """Return the entry for a job type that *schedules* use but no tick knows."""
     names = [one_line(name, LONGEST_NAME) for name in schedules[:MOST_ENTRIES]]
-    return {"why": "unknown type", "job_type": one_line(job_type, LONGEST_NAME), "schedules": names}
+    return {"why": UNKNOWN_TYPE, "job_type": one_line(job_type, LONGEST_NAME), "schedules": names}
 
 
 def entry_for(

@@ -627,12 +627,13 @@ def test_what_catch_up_leaves_to_a_run_that_a_wrong_clock_made_early_says_so(wor
 
 def test_a_start_that_was_late_after_the_job_was_made_is_explained_as_for_the_job(world: World) -> None:
     """``explain`` of the occurrence said "2.8s late" and nothing of the ticks in which no host knew the type."""
-    world.file(s='cron: "15 2 * * *", job: t.late')
+    world.file("imports: [nowhere.at_all]\n", s='cron: "15 2 * * *", job: t.late')
     world.ticks(utc("2026-03-03T02:10:00"), utc("2026-03-03T02:17:00"))
     world.file('job_types: {t.late: {command: ["true"], timeout: 5s}}\n', s='cron: "15 2 * * *", job: t.late')
     world.tick(utc("2026-03-03T02:18:00"))
     of_job = world.ask("1").steady[1:3]
-    assert "did not start it: no host knew the job type." in of_job[0]
+    assert "did not start it: no host knew the job type; on alpha module nowhere.at_all " in of_job[0]
+    assert "No module named 'nowhere'" in of_job[0]
     assert of_job[1] == "It was due at 02:15:00 and started 3m late, at 02:18:00."
     assert world.ask("s", "--at", "02:15").steady[2:4] == of_job
 
