@@ -85,13 +85,14 @@ def _period(connection: Connection, retention: Retention, begin: datetime, end: 
     first_tick = explaining.first_tick_at(connection)
     oldest = store.oldest_succeeded(connection)
     ledger_from: datetime = now - retention.occurrences
-    jobs_from: datetime = now - min(retention.succeeded, retention.dead)
+    kept_from: datetime = now - min(retention.succeeded, retention.dead)
     return Period(
         begin,
         end,
         ledger_from if first_tick is None else max(ledger_from, first_tick),
-        jobs_from if oldest is None else max(jobs_from, oldest),
+        kept_from if oldest is None else max(kept_from, oldest),
         now - retention.dead,
+        kept_from,
     )
 
 

@@ -46,7 +46,7 @@ class Period:
     """The period from ``begin`` to ``end``, and how far back rows are complete.
 
     All ledger rows from ``ledger_from`` on are still there, all jobs from ``jobs_from`` on, and all dead or cancelled
-    jobs from ``dead_from`` on.
+    jobs from ``dead_from`` on. By today's retention, all jobs from ``kept_from`` on should be there.
     """
 
     begin: datetime
@@ -54,6 +54,7 @@ class Period:
     ledger_from: datetime
     jobs_from: datetime
     dead_from: datetime
+    kept_from: datetime
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ class _Bookkeeper:
         self.cover = bytearray(len(self.due))
         self.differences: list[Difference] = []
         self.unnamed = {job.at / MICROS: job for job in account.unnamed}
+        self.gone_early = 0  # occurrences whose job is gone, although today's retention cannot have pruned it
 
     def book(self) -> Book:
         if not self.days:
@@ -220,6 +222,9 @@ class _Bookkeeper:
             return OF_JOB[entry.job]
         at = _instant(entry.last)
         if entry.job is None and entry.job_id is not None and (at < self.period.jobs_from or entry.by == "early"):
+            if at >= self.period.kept_from and entry.by != "early":
+                self.gone_early += 1
+                return "pruned"
             # From dead_from on, dead and cancelled jobs are still kept, so a missing job must have succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
@@ -343,8 +348,13 @@ class _Bookkeeper:
         if total["beyond"]:
             kept = in_full(self.period.ledger_from, self.account.timezone)
             yield f"{total['beyond']:,} have no ledger row: the ledger only goes back to {kept} (retention.occurrences)"
-        if total["pruned"]:
-            yield f"{total['pruned']:,} either succeeded or failed; their jobs are pruned, so nobody can tell which"
+        if pruned := total["pruned"] - self.gone_early:
+            yield f"{pruned:,} either succeeded or failed; their jobs are pruned, so nobody can tell which"
+        if self.gone_early:
+            yield (
+                f"{self.gone_early:,} either succeeded or failed; their jobs are gone, although today's retention "
+                "cannot have pruned them: it was shorter until recently, or someone deleted the rows"
+            )
         if total["extra"]:
             yield f"{total['extra']:,} ran without being due: a backfill under another definition, or a wrong clock"
         if early := self.account.early:

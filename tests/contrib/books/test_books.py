@@ -216,7 +216,17 @@ def test_after_any_history_the_books_balance_and_a_changed_ledger_does_not(world
     for row in life.random.sample(rows, rounds(5, 12)):
         with doubled(world.database, row):
             assert told(kept(world)), ("doubled", row)
-    assert told(kept(world)) == []
+    found = kept(world)
+    assert told(found) == []
+    ran = counts(found)["ran"]
+    for row in life.random.sample([row for row in rows if row.outcome == "enqueued"], rounds(5, 12)):
+        with world.database.write() as connection:
+            connection.execute(delete(tables.jobs).where(tables.jobs.c.id == row.job_id))
+        found = kept(world)
+        if not told(found):
+            must_add_up(found)
+        assert counts(found)["ran"] <= ran, ("its job deleted", row)
+        assert told(found) or any("are gone" in note for book in found for note in book.notes), ("its job deleted", row)
 
 
 def why(world: World, found: list[Book]) -> list[Any]:
@@ -463,6 +473,22 @@ def test_a_retention_that_was_shorter_until_now_is_no_difference(world: World) -
     a_week_of_which_three_days_are_kept(world)
     world.file(s='cron: "0 12 * * *"')
     assert told(kept(world)) == []
+
+
+def test_a_dead_job_that_someone_deleted_has_not_run(world: World) -> None:
+    world.file(bad='cron: "5 * * * *", max_attempts: 1', nightly='cron: "5 * * * *"')
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.plan = [fail()]
+    world.tick(utc("2026-03-03T02:05:10"))
+    world.plan = [fail()]
+    world.tick(utc("2026-03-03T03:05:10"))
+    with world.database.write() as connection:
+        [first] = connection.execute(select(tables.jobs.c.id).where(tables.jobs.c.status == "dead").limit(1)).scalars()
+        connection.execute(delete(tables.jobs).where(tables.jobs.c.id == first))
+    [bad, _] = found = kept(world)
+    assert counts(found) == {"due": 4, "ran": 2, "failed": 1, "pruned": 1}
+    [note] = bad.notes
+    assert note.startswith("1 either succeeded or failed; their jobs are gone, although today's retention cannot have ")
 
 
 def test_what_is_open_where_no_tick_fires_schedules_says_so(world: World) -> None:
