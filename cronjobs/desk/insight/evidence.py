@@ -201,6 +201,7 @@ class ScheduleEvidence:
             facts = self._facts(era, span, True)
             remark = self._remark(era, Asked(span.last), True) if span.count == 1 else None
             found.append((replace(facts, remark=remark), row))
+        found += [(facts, None) for facts in self._without_their_row(rows, begin, end)]
         known_from = min([self.horizon, *(row.first_for for row in rows)])
         for era in self.eras:
             if era.existence == "not_yet" and (lived := [row.first_for for row in rows if not _asked_for(row)]):
@@ -234,6 +235,24 @@ class ScheduleEvidence:
             for after, until in ((self.stored.seen_until, now), (now, span[1])):
                 if part := occurrences(era.timing, max(after, span[0]), min(until, span[1])):
                     found.append(self._facts(era, part, True))
+        return found
+
+    def _without_their_row(self, rows: Sequence[Any], begin: datetime, end: datetime) -> list[OccurrenceFacts]:
+        """Return facts about settled occurrences for which the ledger should have a row, but *rows* have none."""
+        accounted = sorted(
+            [(row.first_for - JUST_BEFORE, row.last_for) for row in rows]
+            + [(piece.start, piece.end) for _, piece in self.owed]
+        )
+        found = []
+        for era in self.eras:
+            span = era.clipped(max(begin, self.horizon), min(end, self.stored.seen_until))
+            if era.timing is None or span is None:
+                continue
+            after, until = span
+            for first, last in [*accounted, (until, until)]:
+                if after < min(first, until) and (part := occurrences(era.timing, after, min(first, until))):
+                    found.append(self._facts(era, part, True))
+                after = max(after, last)
         return found
 
     def _facts(self, era: DefinitionPeriod, span: Range, due: bool) -> OccurrenceFacts:

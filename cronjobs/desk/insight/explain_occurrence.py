@@ -620,6 +620,8 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
                 return "still to come"
             held = facts.pause is not None and _holds(facts.pause, facts)
             return f"held back: {_pauses(facts, times)}" if held else "no tick has settled it yet"
+        case "unknown" if facts.existence == "defined":
+            return f"the ledger should have a row for {_it(facts)} but has none"
         case "not_yet_defined" | "retired" | "unknown" | "beyond_retention":
             return OCCURRENCE_VERDICTS[found]
         case _:

@@ -159,6 +159,20 @@ def test_the_newest_of_a_long_range(world: World) -> None:
     assert found["summary"] == "4 occurrences: 4 enqueued; older ones are left out"
 
 
+def test_a_due_occurrence_without_a_row_is_in_the_list(world: World) -> None:
+    world.file(s='cron: "0 * * * *"')
+    world.tick(utc("2026-03-03T00:54:00"))
+    world.ticks(utc("2026-03-03T01:00:00"), utc("2026-03-03T06:00:00"), every=HOUR)
+    with world.database.write() as connection:
+        gone = [utc(f"2026-03-03T0{hour}:00:00") for hour in (2, 4, 5)]
+        connection.execute(tables.occurrences.delete().where(tables.occurrences.c.last_for.in_(gone)))
+    listed = world.say("s", "--from", "2026-03-03T00:30", "--to", "2026-03-03T08:30").out
+    assert "8 occurrences: 3 enqueued, 2 pending, 3 unknown" in listed
+    assert "the ledger should have a row for it but has none" in listed
+    assert "the ledger should have a row for them but has none" in listed
+    assert "3 enqueued, 3 unknown" in world.say("s", "--since", "2026-03-03T00:30").out
+
+
 def test_the_edges_of_a_range_cut_rows(world: World) -> None:
     an_outage(world)
     found = world.ask("s", "--from", "2026-03-03T02:00", "--to", "2026-03-03T02:10").found
