@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -24,6 +25,10 @@ class Holders:
         if locked_by not in self._gone:
             self._gone[locked_by] = is_gone(locked_by, self.here)
         return self._gone[locked_by]
+
+    def tick_is_gone(self, tick: str, running: Iterable[str]) -> bool:
+        """Whether the tick with this token holds a job of *running* (``locked_by``), and is known to have ended."""
+        return any(holder.endswith(f":{tick}") and self.is_gone(holder) for holder in running)
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
         """Whether the runner is gone. If unknown: whether the lease ends so late that no runner can have written it.

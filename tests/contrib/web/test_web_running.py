@@ -89,6 +89,18 @@ def test_a_bar_has_words_beside_it_on_every_page_that_shows_what_runs(rows: Rows
         assert "60 of 120 (50 %): Berlin about 1m40s left, until 14:04:47" in reply.words, page
 
 
+def test_a_tick_whose_process_is_gone_is_not_at_work(
+    rows: Rows, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.tick(tick="dead", began=ago(seconds=30), finished_at=None)
+    rows.job(status="running", locked_by="web1:boot:1:1:1:dead")
+    assert "at work" in browser.get("/hosts").words
+    monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
+    shown = browser.get("/hosts").words
+    assert "its process is gone" in shown
+    assert "at work" not in shown
+
+
 def test_without_a_total_there_are_words_and_no_bar(rows: Rows, browser: Browser) -> None:
     rows.job(status="running", started_at=ago(seconds=100), progress={"done": 1200, "ran_s": 90})
     rows.job(status="running")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from cronjobs.contrib.web.progress import progress_by_id
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.formatting import did_and_ended
+from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.desk.store import explaining, tailing, trail, workload
 from cronjobs.desk.store.trail import TrailFilter
@@ -25,21 +27,26 @@ def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
     running = workload.running_jobs(connection, RUNNING)
     return view.page(
         "hosts.html",
-        hosts=last_ticks(connection, view),
+        hosts=_described(ticks.last_ticks(connection), running, view),
         running=[(job, job.locked_until - now) for job in running],
         progress=progress_by_id(running, tailing.progress_of(connection, [job.id for job in running]), now),
-        ticks=[_tick(row, view) for row in explaining.newest_ticks(connection, TICKS)],
+        ticks=_described(explaining.newest_ticks(connection, TICKS), running, view),
         entries=trail.entries(connection, TrailFilter(), ENTRIES),
     )
 
 
 def last_ticks(connection: Connection, view: View) -> list[dict[str, Any]]:
     """Return the values for "hosts_section.html"."""
-    return [_tick(row, view) for row in ticks.last_ticks(connection)]
+    return _described(ticks.last_ticks(connection), workload.running_jobs(connection, RUNNING), view)
 
 
-def _tick(row: Any, view: View) -> dict[str, Any]:
-    """Return the tick's row as a dict. Add what the tick did, and whether its host has been quiet since."""
-    tick = dict(row._mapping)
-    quiet = view.times.now - (tick["finished_at"] or tick["started_at"]) > quiet_after(view.settings.run.every)
-    return {**tick, "quiet": quiet, "words": did_and_ended(tick, view.times.now, view.settings.run.budget)}
+def _described(rows: Sequence[Row[Any]], running: Sequence[Row[Any]], view: View) -> list[dict[str, Any]]:
+    """Return ticks' rows as dicts. Add what each tick did, and whether its host has been quiet since."""
+    now, settings, holders = view.times.now, view.settings, Holders()
+    locked_by = [job.locked_by for job in running]
+    found = []
+    for tick in (dict(row._mapping) for row in rows):
+        quiet = now - (tick["finished_at"] or tick["started_at"]) > quiet_after(settings.run.every)
+        gone = holders.tick_is_gone(tick["tick"], locked_by)
+        found.append({**tick, "quiet": quiet, "words": did_and_ended(tick, now, settings.run.budget, gone=gone)})
+    return found
