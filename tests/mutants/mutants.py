@@ -2260,13 +2260,6 @@ MUTANTS = (
         (f"{INCIDENTS}[retention removed a dead job]",),
     ),
     Mutant(
-        "retention removes the tick before an outage",
-        "cronjobs/engine/store/pruning.py",
-        "    AND t.id <> {_LAST_OLD_TICK} ORDER BY",
-        "    ORDER BY",
-        ("tests/desk/database/test_situations.py::test_an_outage_is_known_until_its_end_is_past_retention",),
-    ),
-    Mutant(
         "retention removes a schedule's newest row",
         "cronjobs/engine/store/pruning.py",
         " AND n.last_for > c.last_for)",

@@ -151,12 +151,6 @@ _UNLOCKED_C: Final = either(postgresql="FOR UPDATE OF c SKIP LOCKED", sqlite="")
 _UNLOCKED_E: Final = either(postgresql="FOR UPDATE OF e SKIP LOCKED", sqlite="")
 
 
-# Keep the newest of the old ticks: the time without ticks that began after it may have ended since.
-_LAST_OLD_TICK: Final = (
-    f"(SELECT b.id FROM {TICKS} b WHERE b.started_at < :before ORDER BY b.started_at DESC, b.id DESC LIMIT 1)"
-)
-
-
 def _removal_of_occurrences(from_here: str) -> str:
     return f"""
   WITH mine AS MATERIALIZED (SELECT c.schedule_id, c.last_for FROM {OCCURRENCES} c WHERE c.last_for < :before
@@ -169,7 +163,7 @@ def _removal_of_occurrences(from_here: str) -> str:
 def _removal_of_ticks(from_here: str) -> str:
     return f"""
   WITH mine AS MATERIALIZED (SELECT t.id FROM {TICKS} t WHERE t.started_at < :before AND {from_here}
-    AND t.id <> {_LAST_OLD_TICK} ORDER BY t.started_at LIMIT :limit {_UNLOCKED})
+    ORDER BY t.started_at LIMIT :limit {_UNLOCKED})
   DELETE FROM {TICKS} WHERE id IN (SELECT id FROM mine) RETURNING started_at"""
 
 
@@ -190,10 +184,7 @@ def remove_occurrences(connection: Connection, before: datetime, after: datetime
 
 
 def remove_ticks(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
-    """Delete up to *limit* ticks that began before *before* and at or after *after*, but not the last of them.
-
-    Return when they began.
-    """
+    """Delete up to *limit* ticks that began before *before* and at or after *after*. Return when they began."""
     return list(_from(connection, _removal_of_ticks, "t.started_at", before, after, limit).scalars())
 
 
@@ -298,9 +289,7 @@ def past_occurrences(connection: Connection, before: datetime) -> Past:
 
 def past_ticks(connection: Connection, before: datetime) -> Past:
     return _past(
-        connection,
-        f"""min(t.started_at) AS started_at FROM {TICKS} t WHERE t.started_at < :before AND t.id <> {_LAST_OLD_TICK}""",
-        before=before,
+        connection, f"min(t.started_at) AS started_at FROM {TICKS} t WHERE t.started_at < :before", before=before
     )
 
 
@@ -319,8 +308,7 @@ def past_job_type_lists(connection: Connection, before: datetime) -> Past:
     return _past(
         connection,
         f"""min(l.recorded_at) AS recorded_at FROM {JOB_TYPE_LISTS} l WHERE l.recorded_at < :before AND NOT EXISTS (
-             SELECT 1 FROM {TICKS} t WHERE t.job_types = l.hash
-               AND (t.started_at >= :before OR t.id = {_LAST_OLD_TICK}))""",
+             SELECT 1 FROM {TICKS} t WHERE t.job_types = l.hash AND t.started_at >= :before)""",
         before=before,
     )
 

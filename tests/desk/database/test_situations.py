@@ -1229,23 +1229,6 @@ def test_a_pruned_job_and_a_number_of_nothing(world: World) -> None:
     assert is_well(world)
 
 
-def test_an_outage_is_known_until_its_end_is_past_retention(world: World) -> None:
-    world.file("retention: {occurrences: 1d}\n", nightly='cron: "0 2 * * *"')
-    world.ticks(utc("2026-03-02T07:55:00"), utc("2026-03-02T08:00:00"))
-    world.ticks(utc("2026-03-03T09:00:00"), utc("2026-03-03T14:00:00"), every=10 * MINUTE)
-    with world.database.read() as connection:
-        oldest = connection.execute(select(func.min(tables.ticks.c.started_at))).scalar_one()
-    assert oldest - utc("2026-03-02T08:00:00") < timedelta(seconds=1), "the others before the outage are pruned"
-    assert oldest > utc("2026-03-02T07:59:59")
-    assert "without ticks" in world.cronjobs("history", "--since", "12h").out
-    told = world.ask("nightly", "--at", "2026-03-03T02:00")
-    assert any(said.startswith("No tick reached the database between ") for said in told.steady), told.steady
-    world.ticks(utc("2026-03-03T14:10:00"), utc("2026-03-04T10:00:00"), every=HOUR)
-    with world.database.read() as connection:
-        oldest = connection.execute(select(func.min(tables.ticks.c.started_at))).scalar_one()
-    assert oldest > utc("2026-03-03T08:00:00")
-
-
 def refuse() -> None:
     raise GiveUp("no such customer")
 
