@@ -129,6 +129,9 @@ def test_the_figures_of_the_text_are_those_of_the_code() -> None:
     assert [backoff(policy, failures, 0) for failures in range(1, len(delays) + 1)] == delays
     assert backoff(policy, policy.max_attempts, 0) == delays[-1]
     assert policy.jitter * 100 == pytest.approx(int(jitter))
-    assert "The default timeout is 30 s, or a third of the budget if that is less" in text
+    assert (
+        "By default that is a third of the *budget*, the time that a tick may take (`run.budget`), and at most 30 s."
+        in text
+    )
     assert RunSettings().default_timeout == min(timedelta(seconds=30), RunSettings().budget / 3)
     assert RunSettings(budget=timedelta(minutes=5)).default_timeout == timedelta(seconds=30)

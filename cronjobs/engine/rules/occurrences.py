@@ -85,7 +85,7 @@ def not_made_up_reason(into: datetime, settled: str | None) -> str:
 
 def dropped_reason(*, paused: bool = False) -> str:
     """Return why ``catch_up: all`` does not make up for an occurrence, although it is within ``catch_up_within``."""
-    why = "more occurrences were to be made up for than catch_up_limit allows"
+    why = "more were due than catch_up_limit allows"
     return f"{HELD_BACK}, and {why}" if paused else why
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +17,8 @@ from cronjobs import masking
 from cronjobs.contrib.web.lines import beside, in_lines
 from cronjobs.engine.database import tables
 from cronjobs.text import one_line
+
+LAST_DUE = datetime(2026, 7, 1, 6, 15, tzinfo=UTC)  # of Rows.schedule
 
 
 @pytest.mark.parametrize(
@@ -36,16 +38,19 @@ def test_the_badge_of_an_occurrence_is_how_its_job_stands(
     rows: Rows, browser: Browser, status: str | None, badge: tuple[str, str], more: dict[str, Any]
 ) -> None:
     job = 999 if status is None else rows.job(status=status, schedule="nightly-report", **more)
-    rows.occurrence(rows.schedule("nightly-report"), ago(hours=6), job_id=job)
+    rows.occurrence(rows.schedule("nightly-report"), LAST_DUE, job_id=job)
     body = browser.get("/schedule?name=nightly-report").body
     assert re.findall(r'<li><p>\s*<span class="badge ([\w-]+)">([^<]+)</span>', body) == [badge]
     assert '"badge enqueued"' not in body
 
 
 def test_what_made_no_job_keeps_its_verdict(rows: Rows, browser: Browser) -> None:
-    schedule = rows.schedule("nightly-report")
-    rows.occurrence(schedule, ago(hours=6), "missed")
-    rows.occurrence(schedule, ago(hours=5), "skipped", reason="overlap", job_id=rows.job(status="dead"))
+    twice = {"cron": "15 2,3 * * *", "timezone": "America/New_York", "job": "reports.nightly"}
+    schedule = rows.schedule("nightly-report", definition=twice)
+    rows.occurrence(schedule, LAST_DUE, "missed")
+    rows.occurrence(
+        schedule, LAST_DUE + timedelta(hours=1), "skipped", reason="overlap", job_id=rows.job(status="dead")
+    )
     body = browser.get("/schedule?name=nightly-report").body
     assert re.findall(r'<li><p>\s*<span class="badge ([\w-]+)">', body) == ["skipped", "missed"]
 
@@ -80,7 +85,7 @@ ERROR = "no route to host\n  rsync: connection unexpectedly closed\n\nC:\\new is
 def test_lines_of_errors_are_lines(rows: Rows, browser: Browser) -> None:
     job = rows.job(status="dead", last_error=ERROR, error_type="OSError", failures=1, schedule="nightly-report")
     rows.attempt(job, "failed", error=ERROR, error_type="OSError")
-    rows.occurrence(rows.schedule("nightly-report"), ago(hours=6), job_id=job)
+    rows.occurrence(rows.schedule("nightly-report"), LAST_DUE, job_id=job)
     for page in (f"/jobs/{job}", "/schedule?name=nightly-report"):
         body = browser.get(page).body
         assert "no route to host\n  rsync: connection unexpectedly closed\n\nC:\\new is \\n fine" in body, page

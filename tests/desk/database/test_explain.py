@@ -288,7 +288,7 @@ def test_a_job_that_put_itself_off_waited_for_no_try(world: World) -> None:
     [
         (
             {"catch_up": "all", "catch_up_limit": "3"},
-            "more occurrences were to be made up for than catch_up_limit allows",
+            "more were due than catch_up_limit allows",
         ),
         ({"catch_up_within": "10m"}, "beyond catch_up_within (10m)"),
         ({"catch_up": "none"}, "catch_up: none"),

@@ -107,7 +107,7 @@ def test_the_ledger_says_which_of_the_two_it_was(yard: Yard) -> None:
         rows = connection.execute(missed.order_by(tables.occurrences.c.last_for)).all()
     assert [(row._mapping["count"], row.reason) for row in rows] == [
         (15, "no tick came within catch_up_within"),
-        (3, "more occurrences were to be made up for than catch_up_limit allows"),
+        (3, "more were due than catch_up_limit allows"),
     ]
 
 

@@ -285,7 +285,7 @@ def test_status_and_explain_say_what_does_not_fit_and_how_long_it_waits(fleet: F
         [found] = work_findings(look(connection, settings, job_types.load(settings)), settings)
         life = job_life(connection, first, settings, lambda: job_types.load(settings))
     assert (found.key, found.command, found.rows) == ("misfit:t.pay", f"cronjobs explain {first}", (str(second),))
-    what = "(amount, currency): missing a required argument: 'currency'"
+    what = "t.pay(amount, currency): missing a required argument: 'currency'"
     assert found.text == f"the payloads of 2 jobs do not fit the handler of t.pay: {what}"
     assert abs((found.since or START) - START) < MOMENT
     assert life is not None

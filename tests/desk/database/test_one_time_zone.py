@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from support.lookingrows import NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
@@ -37,7 +39,8 @@ def test_instants_in_the_audit_trail_are_in_the_zone_that_it_names(rows: Rows, c
 
 
 def test_what_a_backfill_would_run_is_in_the_zone_in_which_it_was_asked_for(rows: Rows, cronjobs: Cronjobs) -> None:
-    rows.schedule("nightly-report")
+    schedule = rows.schedule("nightly-report")
+    rows.occurrence(schedule, datetime(2026, 6, 30, 6, 15, tzinfo=UTC), "missed")
     span = ("--from", "2026-06-30T00:00", "--to", "2026-07-01T00:00")
     answer = cronjobs("backfill", "nightly-report", *span, "--dry-run")
     assert answer.out.splitlines()[1:] == ["  2026-06-30 08:15:00 Europe/Berlin"]

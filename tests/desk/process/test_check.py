@@ -230,7 +230,7 @@ def test_a_limit_that_names_a_job_type_is_told_what_limits_count(project: Projec
     types = "job_types: {t.fetch: {command: [/bin/true]}}\n"
     (project.folder / "cronjobs.yaml").write_text(f"database: sqlite:///x.db\nlimits: {{'{prefix}': 2}}\n{types}")
     said = project.call("check").out
-    assert f'limits.{prefix}: "{prefix}" names a job type, and limits count by concurrency_key' in said
+    assert f'limits.{prefix}: "{prefix}" names a job type, but limits count by concurrency_key' in said
     assert f'enqueue(connection, "t.fetch", …, concurrency_key="{prefix}")' in said
     (project.folder / "cronjobs.yaml").write_text(f"database: sqlite:///x.db\nlimits: {{'fetch:': 2, t: 1}}\n{types}")
     assert "names a job type" not in project.call("check").out
