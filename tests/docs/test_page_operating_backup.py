@@ -109,7 +109,7 @@ def test_a_backup_of_a_database_at_work_is_whole_and_its_copy_keeps_still(kept: 
         before = copy.everything()
         refused = copy.tick()
         assert refused.process.returncode == 3
-        assert refused.stderr == PAGE.block("console", "claimed").partition("\n")[2]
+        assert refused.stderr == PAGE.block("console", "nothing was written").partition("\n")[2]
         assert copy.everything() == before
         assert json.loads(cli(copy, "status", "--json"))["running"]["total"] == 1  # whoever only looks may
 

@@ -1,4 +1,4 @@
-"""The guard: one call per attempt, on a cluster's worker. It ensures that the attempt runs only there.
+"""The guard is the function that a cluster's worker calls to run one attempt, which then runs nowhere else.
 
 The guard takes the attempt's token in the database, starts the handler in a child process of the launcher, and holds a
 permit. Unless the database confirms the permit in time, the process is killed before the lease ends. Clusters rerun a

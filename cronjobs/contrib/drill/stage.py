@@ -50,7 +50,7 @@ def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE
     give_up_at = SYSTEM.monotonic() + within_s
     while not condition():
         if SYSTEM.monotonic() >= give_up_at:
-            raise StuckError(f"the drill waited {within_s:g} s {what}, without success")
+            raise StuckError(f"the drill tried for {within_s:g} s {what}, and gave up")
         sleep(POLL_S)
 
 

@@ -56,7 +56,8 @@ def secrets_of(found: ImportedCrontab) -> Secrets:
 
 def as_env_file(secrets: Secrets) -> str:
     lines = [f"{variable}={_quoted(value)}\n" for (_, value), variable in secrets.items()]
-    return "".join(["# Secrets of the lines in the crontab, for the file beside this one.\n", *lines])
+    head = "# Secrets from the crontab's lines. The cronjobs.yaml in this folder refers to them as ${NAME}.\n"
+    return "".join([head, *lines])
 
 
 def _quoted(value: str) -> str:

@@ -289,8 +289,8 @@ def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[P
     if long and run.long_jobs:
         names = ", ".join(f"{timed.job_type.name} ({duration_text(timed.timeout)})" for timed in long)
         yield place.problem(
-            f"runs as a long job (timeout over {duration_text(run.longest_in_tick)}, the most that a tick "
-            f"allows), at most {run.long_jobs} at once on a host (run.long_jobs): {names}",
+            f"these run as long jobs, because their timeout is over {duration_text(run.longest_in_tick)}, the most "
+            f"that a tick allows: {names}. A host runs at most {run.long_jobs} long jobs at once (run.long_jobs)",
             *long[0].places,
         )
 

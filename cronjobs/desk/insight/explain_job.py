@@ -245,8 +245,10 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
             return f"{subject}, begun at {begun}{on}, was lost: its runner died or lost its lease, as recorded at {at}."
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
+        case "snoozed":
+            return f"{subject} ended at {at}{on}, after {took}: it asked to run again later."
         case other:
-            what = {"snoozed": "put itself off", "cancelled": "was cancelled"}.get(other, f"ended as {name(other)}")
+            what = "was cancelled" if other == "cancelled" else f"ended as {name(other)}"
             return f"{subject} {what} at {at}{on}, after {took}."
 
 

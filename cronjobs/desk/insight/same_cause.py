@@ -26,7 +26,8 @@ from cronjobs.engine.tick.result import as_noted
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
 SHORTLY: Final = timedelta(minutes=10)  # hosts may record the same change of types this far apart
-_OF_MODULES: Final = ("module ", "setup ")  # prefixes of faults in code that could not be imported, from jobs.job_types
+# A fault's ``where`` (see jobs.job_types) begins with one of these if code could not be imported.
+_OF_MODULES: Final = ("module ", "setup ")
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,7 @@ def _watch(
     kill_by = deadline + command.grace.total_seconds()
     reason: str | None = None
     ended = False
-    plan: deque[tuple[float, bytes]] = deque()  # the orders to send, and when, once the command must end
+    plan: deque[tuple[float, bytes]] = deque()  # once the command must end: when to send which order
     wait = POLL_S
     lease, on_output = command.lease, command.on_output
     watched = on_output is not None or command.output is not None

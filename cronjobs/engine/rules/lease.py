@@ -94,7 +94,8 @@ class Expired:
 
     ``outcome`` is what its runner recorded about the attempt, or None if the runner recorded nothing. ``policy`` is
     None if plain SQL claimed the job. ``unbegun`` says that the attempt waited on a cluster, where no worker had begun
-    it. ``doubtful`` says that an earlier claim of the job ended before its row was read.
+    it. ``doubtful`` says that an earlier tick claimed the job, but died or ran out of time before it had read the job's
+    row.
     """
 
     job: Job

@@ -92,9 +92,9 @@ READ: Final[Mapping[str, str]] = dict.fromkeys((*RELATIONS, HELD), "SELECT")
 def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
     """Return the SQL, as one transaction.
 
-    Running the SQL again is safe. It revokes each role's rights on our tables that the role does not need. *names* maps
-    the roles to grant to their names in the database. With *replace*, enqueuers may also replace a job that has not
-    started. With *find*, they may also read jobs, including payloads and results.
+    Running the SQL again is safe. It revokes each role's rights on our tables that the role does not need. *names*
+    gives each role that is to be granted its name in the database. With *replace*, enqueuers may also replace a job
+    that has not started. With *find*, they may also read jobs, including payloads and results.
     """
     schema = quoted(schema)
     lines = [

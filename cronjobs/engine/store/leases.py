@@ -112,8 +112,8 @@ def renew(
 def hold(connection: Connection, lease: Lease) -> bool:
     """Lock the job's row. Return whether the lease is ours; if so, it stays ours until this transaction ends.
 
-    This waits for the lock, because another runner may be taking the job over right now. Once the row is locked, no
-    runner can do so, and a renewal skips the row and tries again.
+    This waits for the lock, because another runner may be taking the job over right now. While the row is
+    locked, no other runner can take the job over. Our own renewals skip the row, and try it again later.
     """
     return bool(_mine(connection, [lease], f" {WAIT_FOR_LOCK}"))
 

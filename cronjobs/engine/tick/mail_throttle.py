@@ -104,13 +104,13 @@ class Alarm:
         self._store(known)
         return worth
 
-    def count(self, cause: str, times: int, *, reported: bool) -> None:
-        """Count *times* further occurrences of a *cause* that ``worth_mailing`` has just judged."""
-        known = self._load() if times else {}
+    def count(self, cause: str, more: int, *, reported: bool) -> None:
+        """Add *more* to the count of *cause*, which ``worth_mailing`` has just judged."""
+        known = self._load() if more else {}
         if (entry := known.get(cause)) is not None:
-            entry["seen"] += times
+            entry["seen"] += more
             if not reported:
-                entry["quiet"] = entry.get("quiet", 0) + times
+                entry["quiet"] = entry.get("quiet", 0) + more
             self._store(known)
 
     def unreported_before(self, cause: str) -> int:

@@ -48,7 +48,7 @@ class Counts:
     cancelled: int = 0
     interrupted: int = 0
     snoozed: int = 0
-    timed_out: int = 0  # among failed and dead, or still running
+    timed_out: int = 0  # also counted in failed or dead, unless the attempt's code is still running
     handed_over: int = 0  # long jobs: their own processes record how they end
     released: int = 0
     lost: int = 0

@@ -1142,7 +1142,7 @@ def test_a_short_snooze_is_no_alarm(world: World) -> None:
     world.plan = [put_off(5 * MINUTE)]
     world.tick(utc("2026-11-20T07:15:12"))
     told = world.ask("nightly-report", "--at", "02:15")
-    assert "Attempt 1 put itself off at 02:15:12 on alpha" in told
+    assert "Attempt 1 ended at 02:15:12 on alpha, after 0s: it asked to run again later." in told
     assert "Job 1 waits for another turn, due at 02:20:12" in told
     assert is_well(world)
 

@@ -308,7 +308,7 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
         return [
             str(note).removeprefix("cronjobs.yaml:").strip()
             for note in found.notes
-            if "runs as a long job" not in str(note)
+            if "run as long jobs" not in str(note)
         ]
 
     tick = (
@@ -350,9 +350,9 @@ def test_long_jobs_are_one_note_and_no_finding(project: Project) -> None:
         0,
         [
             (
-                "note: cronjobs.yaml:7:42: schedules.a.timeout: runs as a long job (timeout over 50s, "
-                "the most that a tick allows), at most 4 at once on a host (run.long_jobs): "
-                "a (20m), t.say (2h), t.any (56s)"
+                "note: cronjobs.yaml:7:42: schedules.a.timeout: these run as long jobs, because their timeout is "
+                "over 50s, the most that a tick allows: a (20m), t.say (2h), t.any (56s). A host runs at most 4 long "
+                "jobs at once (run.long_jobs)"
             ),
             "ok: 3 job types, 2 schedules",
         ],

@@ -163,7 +163,7 @@ def test_each_argument_of_connect_is_taken_or_refused_clearly(tmp_path: Path, mo
 
 
 ANY: Any = cronjobs  # so that the type checker lets these pass
-FIRST = "(connection, …): the first argument is the connection of the transaction"
+FIRST = "(connection, …): the first argument must be the connection of the transaction"
 MISSPELT: list[tuple[Callable[..., Any], str]] = [
     (
         lambda: ANY.RetryPolicy(max_retries=3),
@@ -197,10 +197,10 @@ def test_a_handlers_own_enqueue_says_that_the_connection_comes_first() -> None:
     def send_invoice(order_id: int) -> None: ...
 
     enqueue_it: Any = send_invoice.enqueue
-    with pytest.raises(TypeError, match=r"enqueue\(connection, …\): the first argument is the connection"):
+    with pytest.raises(TypeError, match=r"enqueue\(connection, …\): the first argument must be the connection"):
         enqueue_it(order_id=1)
     for its_argument in (1, "42", {"order_id": 1}, [1]):
-        with pytest.raises(TypeError, match=r"enqueue\(connection, …\): the first argument is the connection"):
+        with pytest.raises(TypeError, match=r"enqueue\(connection, …\): the first argument must be the connection"):
             enqueue_it(its_argument)
     with pytest.raises(TypeError, match=r"options\(\) has no argument 'prio', did you mean 'priority'"):
         send_invoice.options(prio=1)  # type: ignore[call-arg]
