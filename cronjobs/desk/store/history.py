@@ -1,8 +1,4 @@
-"""The statements of ``history``: attempts, deaths, occurrences, acts, ticks and what changed between them.
-
-A million finished jobs must not slow these commands down. So every statement uses an index. Some have a shape that
-makes the planner choose the index. A test checks the query plans on both databases.
-"""
+"""The statements of ``history``: attempts, deaths, occurrences, acts, ticks and what changed between them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Lists of jobs, and what is shown with one: its attempts, its occurrences, a schedule's ledger.
-
-A million finished jobs must not slow these commands down. So every statement uses an index. Some have a shape that
-makes the planner choose the index. A test checks the query plans on both databases.
-"""
+"""Lists of jobs, and what is shown with one: its attempts, its occurrences, a schedule's ledger."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""How much work waits, runs and is dead, as ``status`` shows it.
-
-A million finished jobs must not slow these commands down. So every statement uses an index. Some have a shape that
-makes the planner choose the index. A test checks the query plans on both databases.
-"""
+"""How much work waits, runs and is dead, as ``status`` shows it."""
 
 from __future__ import annotations
 
