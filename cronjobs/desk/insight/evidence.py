@@ -201,7 +201,7 @@ class ScheduleEvidence:
             facts = self._facts(era, span, True)
             remark = self._remark(era, Asked(span.last), True) if span.count == 1 else None
             found.append((replace(facts, remark=remark), row))
-        found += [(facts, None) for facts in self._without_their_row(rows, begin, end)]
+        found += [(facts, None) for facts in self._missing_from_ledger(rows, begin, end)]
         known_from = min([self.horizon, *(row.first_for for row in rows)])
         for era in self.eras:
             if era.existence == "not_yet" and (lived := [row.first_for for row in rows if not _asked_for(row)]):
@@ -237,7 +237,7 @@ class ScheduleEvidence:
                     found.append(self._facts(era, part, True))
         return found
 
-    def _without_their_row(self, rows: Sequence[Any], begin: datetime, end: datetime) -> list[OccurrenceFacts]:
+    def _missing_from_ledger(self, rows: Sequence[Any], begin: datetime, end: datetime) -> list[OccurrenceFacts]:
         """Return facts about settled occurrences for which the ledger should have a row, but *rows* have none."""
         accounted = sorted(
             [(row.first_for - JUST_BEFORE, row.last_for) for row in rows]

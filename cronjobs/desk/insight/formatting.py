@@ -169,7 +169,7 @@ def pace(a_minute: float) -> str:
     return f"{a_minute:,.0f} a minute" if a_minute >= 1 else f"{60 * a_minute:,.0f} an hour"
 
 
-def time_left(jobs: int, a_minute: float) -> str:
+def drain_time(jobs: int, a_minute: float) -> str:
     """Return text such as "about 3m more": how long *jobs* take at this pace."""
     return f"about {rough(timedelta(minutes=jobs / a_minute))} more"
 

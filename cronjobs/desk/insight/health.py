@@ -49,9 +49,7 @@ class Health:
     faults: tuple[Fault, ...] = field(default=())
     schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)  # job type, misfit in the file here
     never_begin: list[TimeoutTooLong] = field(default_factory=list)  # timeouts in the file here that fit no tick
-    judged_by_ticks: bool = (
-        False  # whether the types that ticks recorded decide what is unknown; else this process's do
-    )
+    judged_by_ticks: bool = False  # what is unknown: by the types that ticks recorded, else by this process's
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # unknown type → active schedules
     unknown_since: dict[str, datetime] = field(default_factory=dict)  # unknown type → since when its work has waited
     gone: dict[str, datetime] = field(default_factory=dict)  # unknown type → when a tick first lacked it
