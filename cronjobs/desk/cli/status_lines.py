@@ -159,7 +159,7 @@ def work_lines(
     types: JobTypes,
     times: Times,
     trends: QueueTrends,
-    unended: Sequence[Mapping[str, Any]] = (),
+    unended: Sequence[Mapping[str, Any]],
 ) -> list[str]:
     """Return the parts about running and waiting jobs, queues, deaths, pauses and hosts.
 

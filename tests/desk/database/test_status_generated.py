@@ -394,7 +394,7 @@ def test_status_says_what_it_would_if_it_judged_every_row(database: Database, tm
 def lines(health: Health, world: World) -> list[str]:
     times = Times(health.now, world.settings.timezone)
     head = head_lines(health, world.settings, "sqlite:///x", times, everything=False)
-    return head + work_lines(health, world.settings, world.types, times, QueueTrends(health.now))
+    return head + work_lines(health, world.settings, world.types, times, QueueTrends(health.now), ())
 
 
 def as_json(health: Health, world: World) -> str:
