@@ -14,6 +14,7 @@ from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
 from cronjobs.desk.cli.output import Times, columns_of, counted, safe, table, width, write_list
 from cronjobs.desk.cli.project_database import by_hand, our_database, snapshot
+from cronjobs.desk.insight.releasing import Holders
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.rules.payload import BadJson, result_json
 from cronjobs.engine.store import effects as ledger
@@ -32,7 +33,7 @@ LISTED_JOBS = 20
 class Standing(StrEnum):
     """The state of an effect, as the list shows it."""
 
-    UNKNOWN = "unknown"  # begun by an attempt that has ended; no outcome recorded
+    UNKNOWN = "unknown"  # begun by an attempt that has ended, or whose process has; no outcome recorded
     STOPPED = "stopped"  # unknown, and a job died because of it
     SKIPPED = "skipped"  # unknown; on_unknown counted it as done
     RUNNING = "running"
@@ -61,11 +62,14 @@ def list_effects(
     """List effects, the most recently begun first.
 
     An unknown effect was begun, but its outcome was never recorded. A stopped effect is unknown, and a job died because
-    of it. A skipped effect is unknown, but was counted as done. --json prints an array with one object per effect; the
-    keys are the table's columns, and "standing" is the state shown in this list.
+    of it. A skipped effect is unknown, but was counted as done. "Repeats" counts how often the effect was
+    repeated because its outcome was unknown; such an effect may have happened more than once. --json prints an array
+    with one object per effect; the keys are the table's columns, and "standing" is the state shown in this list.
     """
     with snapshot(source, only_database=True) as (_, connection, times):
-        rows = ledger.list_effects(connection, standing=state, prefix=key, limit=limit + 1)
+        holders = Holders()
+        gone = [job.id for job in ledger.performers(connection) if holders.is_gone(job.locked_by)]
+        rows = ledger.list_effects(connection, standing=state, prefix=key, gone=gone, limit=limit + 1)
     nothing = "no effect" if state is None and key is None else "no such effect"
     write_list([columns_of(row) for row in rows], limit, as_json, lambda shown: _table(shown, times), nothing)
 
@@ -79,11 +83,13 @@ def _table(effects: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
             safe(effect["job_id"]),
             times.ago(effect["begun_at"]),
             "" if effect["recorded_at"] is None else times.ago(effect["recorded_at"]),
+            str(effect["repeats"] or ""),
             "" if effect["result"] is None else safe(_plain(effect["result"])),
         ]
         for effect in effects
     ]
-    return table(rows, ["key", "state", ">job", "begun", "recorded", "result"], room=room, at_most={0: room // 2})
+    head = ["key", "state", ">job", "begun", "recorded", ">repeats", "result"]
+    return table(rows, head, room=room, at_most={0: room // 2})
 
 
 def _plain(result: Any) -> str:
@@ -143,6 +149,12 @@ def _settled(connection: Connection, key: str, verdict: Verdict, result: str | N
             "again, use a new key"
         )
     if found.running and found.state == "begun":
+        [holder] = [job.locked_by for job in ledger.performers(connection) if job.id == found.job_id]
+        if Holders().is_gone(holder):
+            raise CronjobsError(
+                f"job {found.job_id} began the effect {safe(key)}, and its process is gone: wait until a tick has "
+                f"recorded the loss, or type: cronjobs jobs release {found.job_id}"
+            )
         raise CronjobsError(f"job {found.job_id} is performing the effect {safe(key)} now: wait until the job ends")
     if verdict is Verdict.DONE:
         ledger.settle(connection, key, result)

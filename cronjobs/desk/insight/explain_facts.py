@@ -174,6 +174,16 @@ class Triggered:
 
 
 @dataclass(frozen=True)
+class RepeatedEffect:
+    """An effect that this attempt repeated because it had been begun before, and its outcome was unknown."""
+
+    key: str
+    attempt: int
+    begun_at: datetime
+    repeats: int  # by this attempt and by earlier ones
+
+
+@dataclass(frozen=True)
 class JobFacts:
     """A job's row and history. ``most``: how many tries the job has, or None if only the handler's code says so."""
 
@@ -200,6 +210,7 @@ class JobFacts:
     locked_until: datetime | None = None
     cancel_requested_at: datetime | None = None
     dismissed: bool = False  # whether the job is dead and was dismissed
+    repeated: tuple[RepeatedEffect, ...] = ()
     unsettled: str | None = None  # the unsettled effect that made the dead job die, or that the job began
     triggered: tuple[Triggered, ...] = ()  # if the job did not succeed: later runs by hand, newest first
     acts: tuple[tuple[str, AuditEntry], ...] = ()  # operators' actions on the job: cancel, retry, release …

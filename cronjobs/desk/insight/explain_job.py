@@ -17,6 +17,7 @@ from cronjobs.desk.insight.explain_facts import (
     JobsAhead,
     Now,
     OccurrenceOfJob,
+    RepeatedEffect,
     TypeFacts,
     plain,
 )
@@ -182,7 +183,9 @@ def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime
     if after is not None:
         later = tuple(each for each in job.attempts if each.finished_at > after)
         acts = tuple(pair for pair in job.acts if pair[1].at > after)
-        return [*in_order(_happened(replace(job, attempts=later, acts=acts), times)), *_state(job, times, around)]
+        repeated = tuple(effect for effect in job.repeated if effect.begun_at > after)
+        then = replace(job, attempts=later, acts=acts, repeated=repeated)
+        return [*in_order(_happened(then, times)), *_state(job, times, around)]
     return [*in_order([*_late_begin(job, times), *_happened(job, times)]), *_state(job, times, around)]
 
 
@@ -197,10 +200,19 @@ def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     sentences = list(acts)
     if job.held is not None:
         sentences.append((job.held[0], f"It was held back: {pause(job.held[1], times)}."))
+    sentences += [(effect.begun_at, _repeated(effect, times)) for effect in job.repeated]
     instants = sorted(at for at, _ in acts)
     for _, between in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
         sentences += _attempt_sentences(tuple(between), times)
     return sentences
+
+
+def _repeated(effect: RepeatedEffect, times: LocalTimes) -> str:
+    most = "twice" if effect.repeats == 1 else f"up to {effect.repeats + 1:,} times"
+    return (
+        f"Attempt {effect.attempt} repeated the effect {one_line(effect.key, 600)} at {times.clock(effect.begun_at)}, "
+        f"because its outcome was unknown: the effect may have happened {most}."
+    )
 
 
 def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) -> list[tuple[datetime, str]]:

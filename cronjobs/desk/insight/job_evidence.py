@@ -21,6 +21,7 @@ from cronjobs.desk.insight.explain_facts import (
     Now,
     OccurrenceOfJob,
     PauseFacts,
+    RepeatedEffect,
     TickFacts,
     Triggered,
     TypeFacts,
@@ -44,6 +45,7 @@ from cronjobs.engine.rules.concurrency import reached
 from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.store import schedules
 from cronjobs.engine.store.concurrency import running_by_key
+from cronjobs.engine.store.effects import repeated_of
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.meta import is_ours, read_meta
@@ -124,6 +126,9 @@ def job_facts(
             run.attempt, run.outcome, run.started_at, run.finished_at, _host(run.runner), run.error_type, run.error
         )
         attempts.setdefault(run.job_id, []).append(attempt)
+    repeated: dict[int, list[RepeatedEffect]] = {}
+    for row in repeated_of(connection, job_ids):
+        repeated.setdefault(row.job_id, []).append(RepeatedEffect(row.key, row.attempt, row.begun_at, row.repeats))
     brakes = [pause for pause in map(pause_from, pause_rows) if in_force(pause, around.now)]
     running = running_by_key(connection) if settings.limits else {}
     on_clusters = explaining.workers_of(connection, [row.id for row in rows if row.status == "running"])
@@ -144,6 +149,7 @@ def job_facts(
             host=_host(row.locked_by) if row.locked_by else None,
             runner_gone=row.status == "running" and holders.is_gone(row.locked_by or "") is True,
             attempts=tuple(attempts.get(row.id, ())),
+            repeated=tuple(repeated.get(row.id, ())),
             paused=paused[0] if waits and paused else None,
             limit=stopped_by.reached if stopped_by else None,
             known=not waits or job_type is not None,

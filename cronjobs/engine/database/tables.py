@@ -278,6 +278,7 @@ effects = Table(
     Column("begun_at", Instant, nullable=False, server_default=server_now()),
     Column("recorded_at", Instant),
     Column("result", Json),
+    Column("repeats", Integer, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("key"),
     # A "skipped" or "stopped" effect was begun and its result is unknown, so on_unknown decided what to do; see
     # engine/store/effects.py.

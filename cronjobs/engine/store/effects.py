@@ -16,8 +16,8 @@ from cronjobs.engine.store.sql import AMONG_IDS, JSON_TYPE, run
 _WAIT_FOR_EFFECT: Final = either(postgresql="FOR NO KEY UPDATE OF e", sqlite="")
 # The attempt that began the effect has not ended. (Each claim has its own attempt number.)
 _ITS_ATTEMPT: Final = "j.id = e.job_id AND j.attempts = e.attempt AND j.status = 'running'"
-_STANDING: Final = """CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
-      WHEN j.id IS NULL THEN 'unknown' ELSE 'running' END"""
+_STANDING: Final = f"""CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
+      WHEN j.id IS NULL OR j.id {AMONG_IDS} THEN 'unknown' ELSE 'running' END"""  # ids: jobs whose runner is gone
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,11 @@ def find(connection: Connection, key: str) -> Record | None:
 
 
 def begin_again(connection: Connection, key: str, lease: Lease) -> None:
-    """Let this attempt take over an effect that was begun but never ended."""
+    """Let this attempt repeat an effect that was begun but never ended, and count the repeat."""
     run(
         connection,
-        f"""UPDATE {EFFECTS} SET job_id = :job_id, attempt = :attempt, state = 'begun', begun_at = {NOW}
+        f"""UPDATE {EFFECTS} SET job_id = :job_id, attempt = :attempt, state = 'begun', begun_at = {NOW},
+             repeats = repeats + 1
            WHERE key = :key""",
         **_ours(key, lease),
     )
@@ -139,18 +140,28 @@ def remove(connection: Connection, key: str) -> None:
     run(connection, f"DELETE FROM {EFFECTS} WHERE key = :key", key=key)
 
 
-def list_effects(connection: Connection, *, standing: str | None, prefix: str | None, limit: int) -> Sequence[Row[Any]]:
+def performers(connection: Connection) -> Sequence[Row[Any]]:
+    """Return the running jobs that have begun an effect and recorded no result for it: id and ``locked_by``."""
+    statement = f"SELECT DISTINCT j.id, j.locked_by FROM {EFFECTS} e JOIN {JOBS} j ON {_ITS_ATTEMPT}"
+    return run(connection, f"{statement} WHERE e.state = 'begun'").all()
+
+
+def list_effects(
+    connection: Connection, *, standing: str | None, prefix: str | None, gone: Collection[int], limit: int
+) -> Sequence[Row[Any]]:
     """Return effects with the table's columns and ``standing``, most recently begun first.
 
-    A filter that is None matches every effect.
+    *gone* has the running jobs whose runner is known to have ended. A filter that is None matches every effect.
     """
     return run(
         connection,
-        f"""SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, {_STANDING} AS standing
+        f"""SELECT e.key, e.job_id, e.attempt, e.state, e.begun_at, e.recorded_at, e.result, e.repeats,
+             {_STANDING} AS standing
            FROM {EFFECTS} e LEFT JOIN {JOBS} j ON {_ITS_ATTEMPT}
            WHERE (CAST(:standing AS text) IS NULL OR {_STANDING} = CAST(:standing AS text))
              AND substr(e.key, 1, :length) = :prefix
            ORDER BY e.begun_at DESC, e.key LIMIT :limit""",
+        ids=sorted(gone),
         limit=limit,
         standing=standing,
         prefix=prefix or "",
@@ -163,10 +174,21 @@ def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, st
     rows = run(
         connection,
         f"""SELECT e.job_id, min(e.key) AS key FROM {EFFECTS} e LEFT JOIN {JOBS} j ON {_ITS_ATTEMPT}
-           WHERE e.job_id {AMONG_IDS} AND {_STANDING} IN ('unknown', 'stopped') GROUP BY e.job_id""",
+           WHERE e.job_id {AMONG_IDS} AND (e.state = 'stopped' OR (e.state = 'begun' AND j.id IS NULL))
+           GROUP BY e.job_id""",
         ids=sorted(job_ids),
     )
     return {row.job_id: row.key for row in rows}
+
+
+def repeated_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
+    """Return the effects that these jobs began last and that were repeated: job_id, attempt, key, begun_at, repeats."""
+    return run(
+        connection,
+        f"""SELECT e.job_id, e.attempt, e.key, e.begun_at, e.repeats FROM {EFFECTS} e
+           WHERE e.job_id {AMONG_IDS} AND e.repeats > 0 ORDER BY e.begun_at, e.key""",
+        ids=sorted(job_ids),
+    ).all()
 
 
 def dead_of(connection: Connection, error: str) -> list[int]:

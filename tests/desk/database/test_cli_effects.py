@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 from support.project import Project
 
 from cronjobs.engine.database.tables import effects, jobs
+from cronjobs.engine.host.identity import Identity
 from cronjobs.errors import EffectUnknown
 
 pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
@@ -99,7 +100,31 @@ def test_json_has_the_columns_and_what_is_known(project: Project) -> None:
     assert effect.pop("begun_at").endswith("+00:00")
     assert effect.pop("recorded_at").endswith("+00:00")
     known = {"key": "mail:1", "job_id": 1, "attempt": 1, "state": "recorded", "result": {"id": 5}, "standing": "done"}
-    assert effect == known
+    assert effect == known | {"repeats": 0}
+
+
+def test_an_effect_whose_process_is_gone_is_unknown_and_not_yet_settled(project: Project) -> None:
+    fill(project)
+    gone = f"{Identity.here().place}1:1:x"  # pid 1 began at another time
+    project.execute(update(jobs).where(jobs.c.id == 7).values(locked_by=gone))
+    assert [each["key"] for each in project.call("effects", "list", "--json", "--state", "running").json] == []
+    unknown = project.call("effects", "list", "--json", "--state", "unknown").json
+    assert [(each["key"], each["state"], each["standing"]) for each in unknown] == [
+        ("pay:7", "begun", "unknown"),
+        ("mail:2", "begun", "unknown"),
+    ]
+    answer = project.call("effects", "settle", "pay:7", "done")
+    assert answer.code == 1
+    assert (
+        "its process is gone: wait until a tick has recorded the loss, or type: cronjobs jobs release 7" in answer.err
+    )
+
+
+def test_repeats_of_an_effect_are_listed(project: Project) -> None:
+    add(project, "mail:1", "recorded", job_id=1, attempt=3, repeats=2)
+    head, line = project.call("effects", "list").out.splitlines()
+    assert line[: head.index("repeats") + len("repeats")].endswith(" 2")
+    assert project.call("effects", "list", "--json").json[0]["repeats"] == 2
 
 
 def test_keys_and_results_do_nothing_to_a_terminal(project: Project) -> None:

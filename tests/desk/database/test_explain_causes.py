@@ -265,6 +265,24 @@ def test_a_waiting_job_names_its_unknown_effect(world: World) -> None:
     assert "pay:7 happened" not in " ".join(world.ask("1").steady)
 
 
+@pytest.mark.parametrize(("repeats", "most"), [(0, None), (1, "twice"), (3, "up to 4 times")])
+def test_an_effect_that_may_have_happened_more_than_once_is_named(world: World, repeats: int, most: str | None) -> None:
+    a_night(world)
+
+    def repeat() -> None:
+        row = {"key": "pay:7", "job_id": 1, "attempt": 2, "state": "recorded", "repeats": repeats}
+        with world.database.write() as connection:
+            row |= {"begun_at": world.clock.now(), "recorded_at": world.clock.now()}
+            connection.execute(insert(tables.effects).values(row))
+
+    world.plan = [fail(), repeat]
+    world.tick(utc("2026-11-20T07:15:12"))
+    world.tick(utc("2026-11-20T07:17:00"))
+    said = [sentence for sentence in world.ask("1").steady if "pay:7" in sentence]
+    why = "because its outcome was unknown: the effect may have happened"
+    assert said == ([f"Attempt 2 repeated the effect pay:7 at 02:17:00, {why} {most}."] if most else [])
+
+
 @pytest.mark.parametrize(
     ("key", "asked"),
     [

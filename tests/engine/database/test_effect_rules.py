@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete
+from sqlalchemy import Connection, delete, select
 from support.ledger import KEY, Jobs
 
 from cronjobs.engine.database.connection import Database
@@ -119,6 +119,26 @@ def test_an_attempt_that_repeats_an_unknown_effect_logs_whose_it_was(
         pass
     said = f"effect {KEY} was begun by attempt 1 of job {job.id} without a recorded result: doing it again"
     assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_the_ledger_counts_how_often_an_unknown_effect_was_repeated(jobs: Jobs) -> None:
+    def repeats() -> int:
+        with jobs.database.read() as connection:
+            [effect] = connection.execute(select(effects_table)).all()
+        return int(effect.repeats)
+
+    job = jobs.claimed()
+    for before in range(3):
+        with pytest.raises(ZeroDivisionError), jobs.context(job).effect(KEY):
+            raise ZeroDivisionError
+        assert repeats() == before
+        job = jobs.taken_over(job)
+    with jobs.context(job).effect(KEY) as effect:
+        assert effect.unknown
+    assert repeats() == 3
+    with jobs.context(jobs.claimed()).effect(KEY) as effect:
+        assert effect.done
+    assert repeats() == 3
 
 
 @pytest.mark.parametrize("raised", [True, False])
