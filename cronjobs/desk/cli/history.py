@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -36,6 +36,7 @@ from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
 from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
 from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_before
+from cronjobs.desk.insight.same_cause import recorded_faults
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     ACTS,
@@ -80,6 +81,7 @@ _PLURALS: Final = {
     "no end": ("tick without an end", "ticks without an end"),
     "not fired": ("time in which no tick fired schedules", "times in which no tick fired schedules"),
     "clock": ("clock set back", "clocks set back"),
+    "fault": ("fault of a file or of code", "faults of a file or of code"),
     "early": ("ran early", "ran early"),
     "pause": ("pause", "pauses"),
     "deploy": ("deploy", "deploys"),
@@ -174,18 +176,18 @@ def history(
 
     The first line counts everything. Next comes what went wrong, one line each: jobs that died; attempts that failed,
     timed out, were lost, interrupted or cancelled; occurrences that were missed, or that a wrong clock ran early; and
-    when retention removed dead jobs that nobody had dealt with, since their deaths are not listed any more.
-    Without --outcome, also who cancelled jobs or asked them to stop, retried, dismissed, released or rescheduled them,
-    and who triggered or backfilled a schedule. Without --outcome and --type, also times without ticks of all hosts or
-    of one, times in which no tick fired schedules, ticks that never recorded their end, clocks that were set back,
-    pauses, and deploys: a file was applied, or a host ran other code. If there are more entries than --limit, those
-    with the same error share a line. Then come the counts, by schedule and job type, of what succeeded, was snoozed,
-    skipped or coalesced. Entries that are left out are counted on stderr. "cronjobs jobs show ID" prints whole errors,
-    tracebacks and outputs.
+    when retention removed dead jobs that nobody had dealt with, since their deaths are not listed any more. Without
+    --outcome, also who cancelled jobs or asked them to stop, retried, dismissed, released or rescheduled them, and who
+    triggered or backfilled a schedule; with --outcome cancelled, who cancelled jobs. Without --outcome and --type, also
+    times without ticks of all hosts or of one, times in which no tick fired schedules, ticks that never recorded their
+    end, clocks that were set back, parts of the file or the code that ticks could not use, pauses, and deploys: a file
+    was applied, or a host ran other code. If there are more entries than --limit, those with the same error share a
+    line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or coalesced. Entries
+    that are left out are counted on stderr. "cronjobs jobs show ID" prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
-    clock, pause, deploy or act. The first three have most columns of their tables; an occurrence's outcome is what
-    became of it at its time. A gap's host is null if no host ticked; its reason says why ticks did not start, if a
+    clock, fault, pause, deploy or act. The first three have most columns of their tables; an occurrence's outcome is
+    what became of it at its time. A gap's host is null if no host ticked; its reason says why ticks did not start, if a
     later tick recorded why. If there are more than --limit, what broke or was changed is selected first, then the
     newest of the others.
     """
@@ -209,11 +211,14 @@ def history(
             entries += _schedules_off(connection, asked, settings.run.every)
             entries += _without_end(connection, asked, settings.run.every, times.now)
             entries += _clocks(connection, asked)
+            entries += _faults(connection, asked)
             entries += _acts(connection, asked, times.now)
         if outcome in (None, HistoryOutcome.DEAD):
             entries += _pruned(connection, asked)
         if outcome is None:
-            entries += _acts_on_jobs(connection, asked, times)
+            entries += _acts_on_jobs(connection, asked, times, ACTS)
+        elif outcome is HistoryOutcome.CANCELLED:
+            entries += _acts_on_jobs(connection, asked, times, ["cancel"])
     shown = each_alone(entries, tallies, limit) if alone else story(merge_backfills(entries), tallies, limit)
     if as_json:
         write([json_text([entry for [entry] in shown.lines])])
@@ -363,6 +368,28 @@ def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
     ]
 
 
+def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
+    """Return which parts of its file and code each host could not use, from when to when. None: still, at the end."""
+    found: list[dict[str, Any]] = []
+    present: dict[tuple[str, str, str, str], dict[str, Any]] = {}
+    for tick in store.ticks_with_faults(connection, asked.begin, asked.end, READ_AT_MOST):
+        faults = {
+            (tick.host, kind, where, why)
+            for kind in ("broken", "not_loaded")
+            for where, why in recorded_faults({"did": tick.did}, kind).items()
+        }
+        for fault in present.keys() - faults:
+            host, kind, *_ = fault
+            if host == tick.host and (kind == "broken" or tick.loaded):  # other ticks learn nothing about the code
+                present.pop(fault)["finished_at"] = tick.started_at
+        for fault in sorted(faults - present.keys()):
+            host, _, where, why = fault
+            span = {"kind": "fault", "started_at": tick.started_at, "finished_at": None}
+            present[fault] = span | {"host": host, "name": where, "reason": why}
+            found.append(present[fault])
+    return found
+
+
 def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str, Any]]:
     """Return pauses that overlap the range, and deploys: applied files and changed code."""
     found: list[dict[str, Any]] = []
@@ -397,8 +424,10 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
     return found
 
 
-def _acts_on_jobs(connection: Connection, asked: _Asked, times: Times) -> list[dict[str, Any]]:
-    rows = store.acts(connection, list(ACTS), asked.begin, READ_AT_MOST + 1, asked.end)
+def _acts_on_jobs(
+    connection: Connection, asked: _Asked, times: Times, actions: Collection[str]
+) -> list[dict[str, Any]]:
+    rows = store.acts(connection, actions, asked.begin, READ_AT_MOST + 1, asked.end)
     if len(rows) > READ_AT_MOST:
         rows = rows[1:]
         complain(f"only the newest {READ_AT_MOST:,} actions on jobs are counted, back to {times.clock(rows[0].at)}")
@@ -582,6 +611,10 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             what = "other code on" if entry["file"] is None else f"file {safe(str(entry['file'])[:12])} applied by"
             host = safe(entry["host"], 40) or "an unknown host"
             return f"{what} {host}" + (f" ({safe(changes, 200)})" if changes else "")
+        case "fault":
+            until = f"until {times.clock(entry['finished_at'])}" if entry["finished_at"] else "and still cannot"
+            where, why = safe(entry["name"], 100), safe(entry["reason"], 200)
+            return f"{safe(entry['host'], 40) or 'a host'} could not use {where} {until}: {why}"
         case "schedules_off":
             until = times.clock(entry["finished_at"])
             return f"no tick fired schedules until {until}: CRONJOBS_SCHEDULES was off on every host that ticked"

@@ -300,10 +300,10 @@ def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any
     return [tick for tick in at_work if not recorded_faults(tick).items() <= here.items()]
 
 
-def recorded_faults(tick: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parts of its file and code that the tick could not use, each with the reason."""
+def recorded_faults(tick: Mapping[str, Any], *kinds: str) -> dict[str, str]:
+    """Return the parts of its file ("broken") and code ("not_loaded") that the tick could not use, with the reason."""
     did: Any = tick["did"]
-    entries = [did.get(kind) for kind in ("broken", "not_loaded")] if isinstance(did, Mapping) else []
+    entries = [did.get(kind) for kind in kinds or ("broken", "not_loaded")] if isinstance(did, Mapping) else []
     return {str(where): str(why) for each in entries if isinstance(each, Mapping) for where, why in each.items()}
 
 

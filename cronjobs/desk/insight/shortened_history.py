@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.engine.rules.occurrences import BACKFILLED
 
-# An entry of the history. Its "kind": attempt, death, occurrence, pruned, gap, schedules_off, tick, clock, pause,
-# deploy or act
+# An entry of the history. Its "kind": attempt, death, occurrence, pruned, gap, schedules_off, tick, clock, fault,
+# pause, deploy or act
 Entry = Mapping[str, Any]
 Tally = Mapping[str, Any]  # a row of history.tallies: how often a schedule or job type had an outcome
 
@@ -37,6 +37,7 @@ BROKE: Final = (
     "not fired",
     "no end",
     "clock",
+    "fault",
     "missed",
     "early",
     "pause",
@@ -215,7 +216,7 @@ def _alike(entries: Iterable[Entry]) -> list[list[Entry]]:
     """Group *entries* of one outcome by schedule (or job type) and by error. Each group is oldest first."""
     groups: dict[Hashable, list[Entry]] = {}
     for entry in sorted(entries, key=when):
-        of_host = entry.get("host") if entry["kind"] == "gap" else None
+        of_host = entry.get("host") if entry["kind"] in ("gap", "fault") else None
         what = entry.get("schedule") or entry.get("job_type") or entry.get("name") or of_host
         of_act = f"{entry['by']}: {entry['why'] or ''}" if entry["kind"] == "act" else ""
         error = normalised(str(entry.get("error") or entry.get("reason") or of_act))

@@ -398,6 +398,28 @@ def schedules_off(connection: Connection, since: datetime, longer: timedelta) ->
     ).all()
 
 
+def ticks_with_faults(
+    connection: Connection, since: datetime, until: datetime | None, limit: int
+) -> Sequence[Row[Any]]:
+    """Return the newest *limit* ticks, oldest first: host, started_at, whether they loaded handlers, and any faults.
+
+    ``did`` is None if the tick found no fault in its file or in the code that it loaded.
+    """
+    text_of = "CAST(t.did AS text)"
+    before = "" if until is None else " AND t.started_at < :until"
+    rows = run(
+        connection,
+        f"""SELECT t.host, t.started_at, t.job_types IS NOT NULL AS loaded,
+             CASE WHEN {text_of} LIKE '%"broken"%' OR {text_of} LIKE '%"not_loaded"%' THEN t.did END AS did
+           FROM {TICKS} t WHERE t.started_at >= :since{before}
+           ORDER BY t.started_at DESC, t.id DESC LIMIT :limit""",
+        since=since,
+        **({} if until is None else {"until": until}),
+        limit=limit,
+    )
+    return rows.all()[::-1]
+
+
 def ticks_without_end(connection: Connection, since: datetime, until: datetime, limit: int) -> Sequence[Row[Any]]:
     """Return the newest *limit* ticks that began from *since* to *until* and never recorded their end."""
     return run(

@@ -496,7 +496,8 @@ Wednesday 2026-07-01
         "were_dead": 0,
         "asked_to_stop": False,
     }
-    assert cronjobs("history", "--outcome", "cancelled", "--json").json == []
+    cancels = cronjobs("history", "--outcome", "cancelled", "--json").json
+    assert [(each["action"], each["jobs"]) for each in cancels] == [("cancel", 275), ("cancel", 2), ("cancel", 1)]
     assert (
         cronjobs("history", "--limit", "2").err
         == "left out: 2 jobs retried, 1 job triggered, 1 job backfilled; raise --limit, or choose a shorter period\n"

@@ -265,6 +265,28 @@ def test_a_name_that_no_schedule_has_is_said_so_and_not_taken_for_a_quiet_night(
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 
+def test_faults_of_a_file_and_of_code_are_in_the_history_with_their_ends(cronjobs: Cronjobs, rows: Rows) -> None:
+    """A tick that loads no handlers knows nothing about the code, so it does not end a fault of the code."""
+    code, file = {"not_loaded": {"jobs": "No module named 'pandas'"}}, {"broken": {"schedules.s": "minute 61"}}
+    rows.tick("web1", ago(minutes=50), job_types="aa")
+    for minute in (40, 39):
+        rows.tick("web1", ago(minutes=minute), did=code | file, job_types="aa")
+    rows.tick("web2", ago(minutes=38), job_types="aa")
+    rows.tick("web1", ago(minutes=37))  # idle
+    rows.tick("web1", ago(minutes=30), job_types="aa")
+    rows.tick("web2", ago(minutes=20), did=code, job_types="aa")
+    faults = [entry for entry in cronjobs("history", "--json").json if entry["kind"] == "fault"]
+    assert [(each["host"], each["name"], each["started_at"], each["finished_at"]) for each in faults] == [
+        ("web1", "schedules.s", ago(minutes=40).isoformat(), ago(minutes=37).isoformat()),
+        ("web1", "jobs", ago(minutes=40).isoformat(), ago(minutes=30).isoformat()),
+        ("web2", "jobs", ago(minutes=20).isoformat(), None),
+    ]
+    said = " ".join(cronjobs("history").out.split())
+    assert "3 faults of a file or of code" in said
+    assert "13:23:07 fault web1 could not use jobs until 13:33:07: No module named 'pandas'" in said
+    assert "13:43:07 fault web2 could not use jobs and still cannot: No module named 'pandas'" in said
+
+
 def looks(database: Database) -> list[tuple[str, Any]]:
     """Every statement that the looking commands send to a big table, with its parameters."""
     sent: list[tuple[str, Any]] = []
@@ -318,6 +340,7 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         history.host_gaps(connection, hour, hour, timedelta(minutes=3), 10)
         history.schedules_off(connection, hour, timedelta(minutes=3))
         history.clocks_set_back(connection, hour, timedelta(minutes=5))
+        history.ticks_with_faults(connection, hour, NOW, 200)
     event.remove(database.engine, "before_cursor_execute", note)
     return sent
 
