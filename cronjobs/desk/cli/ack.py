@@ -45,8 +45,8 @@ def ack(
     """Acknowledge a finding as it stands now; without FINDING, list the findings.
 
     While the ack lasts, the finding raises no alarm and is shown as acknowledged. The ack ends at once if the finding
-    gets worse, or comes to include another job or schedule. An ack fixes nothing: you still have to retry or dismiss
-    the jobs, or fix the cause.
+    gets worse, or includes one more job or schedule. An ack fixes nothing: you still have to retry or dismiss the jobs,
+    or fix the cause.
     """
     with our_database(source, without_project=True) as (settings, database):
         if remove:
@@ -62,7 +62,8 @@ def ack(
             with database.write() as connection:
                 acknowledge(connection, meant, until=ends, now=now, by=operator(), host=host, why=why)
             found, now = _findings(database, settings)
-            if meant.kind in KINDS and not as_json:  # the finding is about past events, so the ack ends it
+            # The finding is about past events, so this ack ends it instead of hiding it for a while.
+            if meant.kind in KINDS and not as_json:
                 complain(f"{safe(finding)}: acknowledged for good")
                 leaving.leave(0, stuck=False)
     _print(found, Times(now, settings.timezone), as_json)

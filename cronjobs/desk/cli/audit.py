@@ -82,7 +82,8 @@ def _lines(entries: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
             day = f"{local:%Y-%m-%d}"
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
         action = safe(entry["action"], 60)
-        text = _text(entry, LocalTimes(entry["at"], times.timezone))  # the date is printed above
+        # A heading shows the date, so the texts below it show only the time of day.
+        text = _text(entry, LocalTimes(entry["at"], times.timezone))
         # A long action gets its own line. Only rows that other programs wrote have a long action.
         head, *rest = wrapped(text, room) if len(action) <= INDENT - 12 else ["", *wrapped(text, room)]
         lines.append(f"{local:%H:%M:%S}  {action:<{INDENT - 12}}  {head}".rstrip())

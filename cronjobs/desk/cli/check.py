@@ -36,9 +36,9 @@ def check(
 
     Reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands on cron's
     PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock change.
-    --live also reads the database and, like status, lists what is wrong, since when, and which command to run. Run it
-    in CI, and after each edit. Before a deploy, use --against: it reads every waiting, failed and dead job in the
-    production database, and lists those whose payload the new handlers would not accept. It writes nothing.
+    --live also reads the database, and lists what is wrong there, as "cronjobs status" does. Run "cronjobs check" in CI
+    and after each edit. Before a deploy, use --against: it reads every waiting, failed and dead job in the production
+    database, and lists those whose payload the new handlers would not accept. The command writes nothing.
 
     Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live or --against cannot use the
     database.
@@ -52,7 +52,8 @@ def check(
         raise typer.Exit(3) from None
     try:
         known = None if no_import else known_types(settings)
-    except UntrustedFiles:  # check itself reports these files
+    except UntrustedFiles:
+        # check_config.check() below reports untrusted files.
         known = None
     file = str(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     with users_code():
@@ -73,7 +74,7 @@ def check(
 
 
 def _for_a_tick(source: Source, error: ConfigError) -> ConfigError:
-    """Return what a tick, which needs the database, reports about a file with *error*."""
+    """Return the error that a tick reports for a file with *error*. A tick also needs the database."""
     try:
         load_settings(source)
     except ConfigError as of_a_tick:

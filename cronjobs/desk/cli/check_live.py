@@ -35,7 +35,8 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
     # Skip findings that a fault in a file or its code causes, since the fault itself is reported.
     covering = [covered for each in found if each.kind == "config" for covered in each.covers]
-    kinds = {"config"} if known else {"config", "unresolved", "late"}  # check itself reports faults in the file here
+    # `check` already reports faults in the file on this host.
+    kinds = {"config"} if known else {"config", "unresolved", "late"}
     troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in covering)]
     times = Times(health.now, settings.timezone)
     return [sentence(each, times) for each in (*elsewhere, *troubles) if each.alarm]

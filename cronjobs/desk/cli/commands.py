@@ -115,7 +115,7 @@ class CommandRow(NamedTuple):
 
 
 class Listed(TyperCommand):
-    """Stands in for a command in lists, suggestions and completions until it is called."""
+    """A placeholder for a command in lists, suggestions and completions. It imports the command when it is called."""
 
     def __init__(self, name: str, row: CommandRow) -> None:
         super().__init__(name, help=row.help, rich_help_panel=row.panel)

@@ -25,7 +25,7 @@ def mend(home: Path) -> None:
 
 
 def after_install() -> None:
-    """Fix the zsh file if this command has installed it. Call this after the command."""
+    """Fix the zsh file if ``--install-completion`` was given. Call this after typer has written the file."""
     if INSTALL in sys.argv[1:]:
-        with suppress(RuntimeError):  # the home folder is unknown
+        with suppress(RuntimeError):  # Path.home() fails if the home folder is unknown
             mend(Path.home())

@@ -168,7 +168,8 @@ class CrontabArgs:
 
     @property
     def tick_limit(self) -> timedelta:
-        return self.settings.run.budget + timedelta(seconds=15)  # a tick ends itself a second after its budget
+        # A tick ends itself one second after its budget. The rest is a margin.
+        return self.settings.run.budget + timedelta(seconds=15)
 
     @classmethod
     def of(cls, context: typer.Context, config: Path | None) -> CrontabArgs:
@@ -247,7 +248,8 @@ def config_file(context: typer.Context, given: Path | None) -> Path:
 def write(old: str, new: str) -> None:
     try:
         copy = program.keep_copy(old)
-    except OSError as error:  # go on without a copy, since the change can be undone
+    except OSError as error:
+        # Continue without a copy, since the user can undo the change.
         complain(f"no copy of the old crontab was kept: {error.strerror}: {error.filename}")
         copy = None
     program.replace(old, new)

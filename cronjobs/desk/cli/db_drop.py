@@ -73,7 +73,7 @@ def drop(
 
 
 def _settle_exec(source: Source, settings: Settings, database: Database, quiet: timedelta) -> None:
-    """Write the ends of exec's runs that still seem to run: no tick may come any more that does it."""
+    """If jobs still seem to run, record the ends of exec's runs that are over. No tick may come any more to do it."""
     try:
         dropping.look(database, settings, force=False, quiet=quiet)
     except TablesInUse:

@@ -32,8 +32,9 @@ from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 from cronjobs.text import visible
 
-POLL_S: Final = 0.25  # between checks for due work
-PRODUCTION: Final = frozenset({"production", "prod", "live"})  # names of environments
+POLL_S: Final = 0.25  # seconds between two checks for due work
+# An environment with one of these names counts as production.
+PRODUCTION: Final = frozenset({"production", "prod", "live"})
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _COLOURS: Final = {
@@ -73,7 +74,8 @@ def dev(
     if url := source.given("database_url"):
         environ["CRONJOBS_DATABASE_URL"] = url  # not as an argument, since every user on the host can read arguments
     environ[SHOWS_PROGRESS] = "0.5" if is_terminal("stderr") else "5"
-    file = settings.file if settings.file.exists() else None  # a Django project may have no file
+    # A Django project may have its settings without a cronjobs.yaml.
+    file = settings.file if settings.file.exists() else None
     ticks = _Ticks(file, environ)
     database = open_database(settings)
     database.close()

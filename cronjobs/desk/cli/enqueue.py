@@ -84,9 +84,9 @@ def enqueue(
 ) -> None:
     """Enqueue one job; a tick runs it when it is due.
 
-    A TYPE that has no handler, neither here nor on a host that ticked recently, is refused; --force enqueues the job
-    anyway. You get a warning if the payload does not fit the handler here. A full queue (max_waiting in the file)
-    refuses the job, drops it (reported and counted), or makes the command wait.
+    The command refuses a TYPE for which neither this host nor any host that ticked recently has a handler. --force
+    enqueues the job anyway. You get a warning if the payload does not fit the handler here. A full queue (max_waiting
+    in the file) refuses the job, drops it, or makes the command wait. A dropped job is reported and counted.
 
     Exit codes: 0 enqueued, already exists, or dropped by its queue; 1 its queue is full; 2 refused: nothing was
     written; 3 configuration; 4 database.

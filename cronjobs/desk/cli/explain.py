@@ -42,7 +42,7 @@ from cronjobs.model import duration_text
 from cronjobs.reserved import EXEC_PREFIX
 
 _FOR_SCHEDULES: Final = "--at, --from, --to and --since are for schedules"
-_ALIKE: Final = 4  # at least this many similar rows of a list are merged into one
+_ALIKE: Final = 4  # merge this many or more similar rows of a list into one row
 
 
 def explain(
@@ -96,21 +96,21 @@ def explain(
 ) -> None:
     """Explain why something ran or did not: when it was due, under which definition, what ticks did, how it ended.
 
-    Without a time it explains the schedule's last occurrence, and says if the schedule has been retired, paused or
-    changed since. It uses what ticks recorded, for as long as the ledger is kept (retention.occurrences), and also says
-    why there was no run (no tick, an unfinished job, a pause, another definition in force, a clock change). Times
-    without an offset are in the schedule's time zone.
+    Without a time, the command explains the schedule's last occurrence, and says if the schedule has been retired,
+    paused or changed since. It also says why there was no run: no tick, an unfinished job, a pause, another definition
+    in force, or a clock change. It reads what ticks recorded in the ledger, which is kept for retention.occurrences.
+    Times without an offset are in the schedule's time zone.
 
-    For a job, given by its number or by --key, it says who made it, how each attempt went, where it is now, and what
-    happens next. For a job type: which ticks could run it, since when no tick can, what could not be imported, and what
-    is waiting.
+    For a job, given by its number or by --key, the command says who created the job, how each attempt went, what state
+    the job is in, and what happens next. For a job type, it says which ticks could run the type, since when no tick
+    can, which modules could not be imported, and which jobs are waiting.
 
     --json prints one object: subject, at, verdict, sentences, facts; for a list, it has subject, from, to, summary,
     counts, and these objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a
     pause), pending (no tick has settled it yet, a pause holds it back, or it is not due yet), not_due, not_yet_defined,
     retired, beyond_retention, unknown; for a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger
-    knows it), unknown; for a name used with exec, also absent (no run started when one was due); for a type: runnable,
-    not_runnable, unknown. Exit code 1: no such schedule, job, key or type.
+    knows it), unknown; for a name used with exec, also absent (no run started when a run was due); for a type:
+    runnable, not_runnable, unknown. Exit code 1: no such schedule, job, key or type.
     """
     if [what, key, job_type].count(None) != 2:
         raise UsageError("give one of: a SCHEDULE, a TYPE, a JOB_ID, --key KEY, --type TYPE")
@@ -296,7 +296,7 @@ def _print_range(
 
 
 def _rows(explanations: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
-    """Return a row for each explanation. At least _ALIKE consecutive ``usual`` explanations share one row."""
+    """Return a row for each explanation, but one row for _ALIKE or more consecutive ``usual`` explanations."""
     rows: list[list[str]] = []
     for usual, alike in groupby(explanations, key=lambda each: each.usual):
         several = list(alike)

@@ -68,7 +68,7 @@ from cronjobs.errors import UsageError
 from cronjobs.model import OUTCOME_WORDS, rough
 
 READ_AT_MOST: Final = 20_000  # read at most this many failures of each kind
-# count at most this many attempts, or ledger rows; that takes three seconds on SQLite
+# Count at most this many attempts or ledger rows. Counting this many takes three seconds on SQLite.
 COUNTED_AT_MOST: Final = 1_000_000
 TALLIES_AT_MOST: Final = 1_000  # count at most this many schedules and job types for each outcome
 INDENT: Final = 26  # columns before the text: time of day and outcome
@@ -177,18 +177,19 @@ def history(
     The first line counts everything. Next comes what went wrong, one line each: jobs that died; attempts that failed,
     timed out, were lost, interrupted or cancelled; occurrences that were missed, or that a wrong clock ran early; and
     when retention removed dead jobs that nobody had dealt with, since their deaths are not listed any more. Without
-    --outcome, also who cancelled jobs or asked them to stop, retried, dismissed, released or rescheduled them, and who
-    triggered or backfilled a schedule; with --outcome cancelled, who cancelled jobs. Without --outcome and --type, also
-    times without ticks of all hosts or of one, times in which no tick fired schedules, ticks that never recorded their
-    end, clocks that were set back, parts of the file or the code that ticks could not use, pauses, and deploys: a file
-    was applied, or a host ran other code. If there are more entries than --limit, those with the same error share a
-    line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or coalesced. Entries
-    that are left out are counted on stderr. "cronjobs jobs show ID" prints whole errors, tracebacks and outputs.
+    --outcome, the list also shows who cancelled jobs or asked them to stop, who retried, dismissed, released or
+    rescheduled them, and who triggered or backfilled a schedule; with --outcome cancelled, only who cancelled jobs.
+    Without --outcome and --type, it also shows when no host ticked, when one host did not tick, and when no tick fired
+    schedules; ticks that never recorded their end; clocks that were set back; parts of the file or of the code that
+    ticks could not use; pauses; and deploys, which are files that were applied and hosts that ran other code. If there
+    are more entries than --limit, those with the same error share a line. Then come the counts, by schedule and job
+    type, of what succeeded, was snoozed, skipped or coalesced. stderr says how many entries were left out. "cronjobs
+    jobs show ID" prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
     clock, fault, pause, deploy or act. The first three have most columns of their tables; an occurrence's outcome is
-    what became of it at its time. A gap's host is null if no host ticked; its reason says why ticks did not start, if a
-    later tick recorded why. If there are more than --limit, what broke or was changed is selected first, then the
+    what happened when it was due. A gap's host is null if no host ticked; its reason says why ticks did not start, if a
+    later tick recorded why. If there are more entries than --limit, failures and changes take precedence over the
     newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
@@ -350,7 +351,7 @@ def _schedules_off(connection: Connection, asked: _Asked, every: timedelta) -> l
 
 
 def _without_end(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
-    """Return the ticks that never recorded their end, although none takes that long."""
+    """Return the ticks that never recorded their end, although they began so long ago that they must have ended."""
     until = now - late_after(every)
     until = until if asked.end is None else min(until, asked.end)
     return [
@@ -488,7 +489,8 @@ def _lines(lines_of: Sequence[Sequence[Entry]], times: Times) -> list[str]:
         if f"{local:%Y-%m-%d}" != day:
             day = f"{local:%Y-%m-%d}"
             lines += ["", coloured(f"{local:%A} {day}", "bright_black")]
-        beside = LocalTimes(when(entries[0]), times.timezone)  # the date printed above
+        # A heading shows the date, so the texts below it show only the time of day.
+        beside = LocalTimes(when(entries[0]), times.timezone)
         text = _entry_text(entries[0], beside)
         if len(entries) > 1:
             text = (

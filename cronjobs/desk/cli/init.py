@@ -27,13 +27,16 @@ def init(
 ) -> None:
     """Write a cronjobs.yaml and a first handler that fit the app here and run unchanged.
 
-    Looks at .env and DATABASE_URL, the app's package, manage.py, alembic, the dependencies, git and your crontab, and
-    says what it chose. On a terminal it asks first, and proposes an answer. On SQLite it creates the tables.
+    The command looks at .env and DATABASE_URL, the app's package, manage.py, alembic, the dependencies, git and your
+    crontab, and prints what it chose. On a terminal it first asks you, and proposes an answer to each question. On
+    SQLite it creates the tables.
 
-    No file is overwritten. Lines may be added to two of your files: .gitignore and, if you agree, alembic's env.py,
-    whose autogenerate would drop our tables. Editors use cronjobs.schema.json to complete and check the YAML.
+    The command overwrites no file. It may add lines to two of your files: .gitignore and, if you agree, alembic's
+    env.py. Without these lines, alembic's autogenerate would drop our tables. Editors use cronjobs.schema.json to
+    complete and check the YAML.
     """
-    refuse_what_is_there(folder, (YAML, SCHEMA_FILE))  # before the first question
+    # Refuse before the user has answered any question.
+    refuse_what_is_there(folder, (YAML, SCHEMA_FILE))
     around = look_around(folder, os.environ)
     chosen = Choices() if yes or not is_interactive() else _asked(around)
     planned = plan(around, chosen.without_asking(edit=yes))

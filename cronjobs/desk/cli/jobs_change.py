@@ -372,8 +372,8 @@ retry: Final = _command(
     RETRY,
     """Requeue dead, cancelled or retrying jobs: due now, with all their tries restored.
 
-    Give ids, or select with the filters of "jobs list": then it counts and asks. The history stays. Exit code 1:
-    one of them is running, has succeeded, or does not exist.
+    Give ids, or select jobs with the filters of "jobs list": the command then counts them and asks for confirmation.
+    The jobs keep their history. Exit code 1: one of the jobs is running, has succeeded, or does not exist.
     """,
 )
 
@@ -381,9 +381,9 @@ cancel: Final = _command(
     CANCEL,
     """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
 
-    Give ids, or select with the filters of "jobs list": then it counts and asks. A command is stopped with everything
-    it started; a handler sees it by ctx.check() and ctx.cancelled. Exit code 1: one of them has ended already, or does
-    not exist, and was not changed.
+    Give ids, or select jobs with the filters of "jobs list": the command then counts them and asks for confirmation.
+    A job's command is stopped together with all processes that it started. A Python handler learns of the request
+    through ctx.check() or ctx.cancelled. Exit code 1: one of the jobs has already ended, or does not exist.
     """,
 )
 
@@ -391,7 +391,8 @@ release: Final = _command(
     RELEASE,
     """Requeue running jobs whose runner is certainly gone, without waiting for their lease to expire.
 
-    Run it on the runner's host: it checks that the runner's process, of this boot, and everything it started are gone.
+    Run the command on the runner's host. It checks that the runner's process and everything that it started are gone.
+    It cannot check a process that ran before the host's last boot.
     No try is used up, but the loss counts towards run.max_losses. Exit code 1: the runner is alive, or cannot be
     checked from here; the job is not running, or does not exist.
     """,
@@ -401,7 +402,8 @@ dismiss: Final = _command(
     DISMISS,
     """Acknowledge dead jobs: they stay dead, but no longer turn "status" and "check --live" red.
 
-    Give ids, or select with the filters of "jobs list": then it counts and asks. "jobs retry" can still requeue them; a
-    job that dies again is red again. Exit code 1: one of them is not dead, was dismissed before, or does not exist.
+    Give ids, or select jobs with the filters of "jobs list": the command then counts them and asks for confirmation.
+    "jobs retry" can still requeue dismissed jobs. A job that dies again turns "status" red again. Exit code 1: one of
+    the jobs is not dead, was dismissed before, or does not exist.
     """,
 )

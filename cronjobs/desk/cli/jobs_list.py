@@ -109,7 +109,7 @@ def _shown(job: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
-    """Return two or more lines per group: error messages are long, and they are what the reader looks for."""
+    """Return two or more lines per group, since error messages are long and the reader looks for them."""
     number = max((len(f"{group['jobs']:,}") for group in groups), default=0)
     room, indent = width() - number - 2, " " * (number + 2)
     lines = []
@@ -237,7 +237,7 @@ def next_step(
     """Describe in one sentence what happens to *job* next.
 
     *known*: whether the job's type is registered here. *paused*: what is paused and so holds the job back, or None.
-    *unsettled*: the unsettled effect that made the dead job die, or that it began, or None. *key_owner*: the job that
+    *unsettled*: None, or the key of an unsettled effect that the dead job began or died of. *key_owner*: the job that
     has this job's key now, or None.
     """
     match job["status"]:

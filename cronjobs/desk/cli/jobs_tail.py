@@ -26,7 +26,8 @@ from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import FINAL, Status, rough
 from cronjobs.text import visible
 
-POLL_S: Final = 1.0  # lease renewals store output only every few seconds
+# More frequent reads would show nothing new, since a runner stores output only when it renews its lease.
+POLL_S: Final = 1.0
 GOES_ON: Final = (None, "snoozed", "interrupted")  # outcomes after which a job goes on; None means "released"
 
 
@@ -42,11 +43,11 @@ def tail(
 ) -> None:
     """Print the output of a job's attempt so far; with -f, follow it until it ends.
 
-    For a running attempt this is the last 4 KiB, for an ended one everything that is stored. The runner writes output
-    and progress when it renews the lease, so you see them a few seconds later (up to a quarter of run.lease). With -f
-    each line appears once. If an attempt prints more between two renewals than a renewal stores, the size of the gap is
-    printed. On a terminal the progress is shown below the output. -f also waits for a job that has not begun. Ctrl-C
-    stops following and leaves the job alone.
+    For a running attempt this is the last 4 KiB of output, and for an ended attempt everything that is stored. The
+    runner writes output and progress when it renews the lease, so you see them a few seconds later (up to a quarter of
+    run.lease). With -f the command prints each line once. If an attempt prints more between two renewals than a renewal
+    stores, the command prints how much is missing. On a terminal it shows the progress below the output. -f also waits
+    for a job that has not begun. Ctrl-C stops following and leaves the job alone.
 
     Exit codes: 0 the job succeeded (without -f also: it is running or waiting), 1 it failed or was cancelled, 4
     database, 130 Ctrl-C.

@@ -29,11 +29,12 @@ from cronjobs.errors import ConfigError, CronError, UsageError
 from cronjobs.model import duration, in_zone, rough
 from cronjobs.text import one_line
 
-SHOWN: Final = 5  # occurrences of one expression or schedule, without -n
-WINDOW: Final = timedelta(hours=24)  # for the list of all schedules
+SHOWN: Final = 5  # how many times of one expression or schedule to show without -n
+WINDOW: Final = timedelta(hours=24)  # the list of all schedules covers this span
 FREQUENT: Final = 24  # if a schedule has more occurrences in the window, only the first is listed
-WHOLE: Final = 2000  # columns of the table: more than any terminal has, so that a remark's end is never cut off
-MARKED: Final = 60  # characters of an expression that are shown around a mistake
+# The table's width in columns. It is wider than any terminal, so that the end of a remark is never cut off.
+WHOLE: Final = 2000
+MARKED: Final = 60  # how many characters of an expression to show around a mistake
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Upcoming:
 
     name: str | None
     timing: Timing
-    zone: str  # the time zone to print
+    zone: str  # the time zone in which to print
 
 
 @dataclass(frozen=True)

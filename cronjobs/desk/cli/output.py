@@ -80,7 +80,7 @@ def sentence(trouble: Finding, times: Times) -> str:
 
 def width() -> int:
     """Return the line width: $COLUMNS or the terminal's width, at least 60. In a pipe without $COLUMNS it is 120."""
-    import shutil  # imports bz2 and lzma, which ticks do not need
+    import shutil  # shutil imports bz2 and lzma, which ticks do not need
 
     return max(60, shutil.get_terminal_size((120, 24)).columns)
 
@@ -133,8 +133,8 @@ def table(
 
     *at_most*: column number → maximum width. A header that begins with ">" aligns its column right, for numbers.
     """
-    # We do not use rich (15.0): it needs as much code, takes 30 ms to import, is 6 times as slow, and drops the ids at
-    # 80 columns.
+    # We do not use rich (15.0). It would need as much code here, takes 30 ms to import, is 6 times as slow, and drops
+    # the ids at 80 columns.
     if not rows:
         return []
     if not is_cut():
@@ -215,7 +215,8 @@ def write(lines: Iterable[str]) -> None:
         return
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="backslashreplace")  # an encoding without "…" prints \u2026
+        # In an encoding without "…", print \u2026 instead.
+        reconfigure(errors="backslashreplace")
     try:
         sys.stdout.write(masking.hide("".join(line + "\n" for line in lines)))
         sys.stdout.flush()

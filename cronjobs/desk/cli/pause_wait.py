@@ -96,7 +96,8 @@ def _look(database: Database, timezone: str, queue: str | None, before: frozense
         flying = operating.claims_in_flight(connection)
     with database.read() as connection:
         times = Times(database_now(connection), timezone)
-        rows = workload.running_jobs(connection, SHOWN + 1, queue, with_exec=False)  # pauses do not stop cron lines
+        # Leave out exec's runs, since a pause does not stop the lines that cron runs.
+        rows = workload.running_jobs(connection, SHOWN + 1, queue, with_exec=False)
     # Claims that began after the first check have seen the pause, so they do not count.
     return StillRunning(rows[:SHOWN], len(rows) > SHOWN, flying if before is None else flying & before, times)
 

@@ -30,8 +30,8 @@ def report(
     """Write the state as one HTML file, for an email or a ticket.
 
     This needs pip install 'cronjobs[web]'. The file contains the first pages of cronjobs web: findings, schedules with
-    their last day, dead and latest jobs, errors, queues, hosts. It loads nothing and has no links. As on the pages,
-    secrets and the keys listed under hide: in job_types are left out. Only the file's owner may read it.
+    their last day, dead and latest jobs, errors, queues, hosts. It loads no other file and has no links. Like the
+    pages, it leaves out secrets and the keys listed under hide: in job_types. Only the file's owner may read it.
     """
     pages = needed(doors.REPORT, "a report")
     with jobs_database(source, only_database=True) as (settings, database):

@@ -51,11 +51,11 @@ def run(
 ) -> None:
     """Run one job here and now, with output and traceback live; breakpoint() works.
 
-    The run is recorded like any attempt. For a TYPE or SCHEDULE it creates a new job, due now and with one try; for a
-    SCHEDULE, with the schedule's payload. No tick runs this job again, whether it fails, you press Ctrl-C, or this
-    process is killed. Only if the job snoozes does a tick run it. A waiting job, given by its ID, runs whether it is
-    due or not. If it fails, it is retried as usual, and after Ctrl-C it waits as before. Python handlers have no time
-    limit here; commands keep theirs. Pauses do not stop the run, but limits in the file (limits:) do.
+    The run is recorded like any attempt. For a TYPE or SCHEDULE the command creates a new job, which is due now and has
+    one try. For a SCHEDULE, the job gets the schedule's payload. No tick runs this job again if it fails, if you press
+    Ctrl-C, or if this process is killed. A tick runs it again only if the job snoozes. A waiting job, given by its ID,
+    runs even before it is due. If it fails, it is retried as usual. After Ctrl-C it waits as before. Python handlers
+    have no time limit here; commands keep theirs. Pauses do not stop the run, but limits in the file (limits:) do.
 
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """
@@ -120,7 +120,7 @@ def _print_result(done: RunResult, streams: Streams, say: Callable[[str], None])
     if trace and done.signal is None:
         streams.say("\n".join(block(trace, "")))
     if done.decided is None:
-        return  # the lease was lost, and this has already been reported
+        return  # the lease was lost, and an earlier message has already said so
     text = safe(f"job {done.job.id} {_became(done)}", 2000)
     if streams.err.isatty():
         text = coloured(text, "green" if done.succeeded else "red")

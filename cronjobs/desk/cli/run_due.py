@@ -16,13 +16,15 @@ from cronjobs.engine.run_due.options import KINDS, OPTIONS, TickOptions
 def run_due(source: Source, **given: Any) -> None:
     """Run what is due, then exit: this is what cron calls every minute.
 
-    Finds due schedules and jobs, leases them, runs them in a few threads, records what happened, and exits before the
-    next minute. Without a terminal it prints nothing unless something died or broke, so cron's mail is an alarm.
+    The command finds due schedules and jobs, leases the jobs, runs them in a few threads, records what happened, and
+    exits before the next minute. Without a terminal it prints nothing unless a job died or something broke, so a mail
+    from cron is an alarm.
 
-    A job whose timeout is longer than run.budget minus 5 s (minus a third, for a budget below 15 s) gets its own
-    process, which outlives the tick. In a container without an init process, everything ends with the tick's process:
-    use --wait there to keep the tick running until the jobs' processes have ended. With --wait, SIGTERM is passed on to
-    those processes, and exit code 1 also means that one of their jobs died. The tick's own report is printed first.
+    A job whose timeout is longer than run.budget minus 5 s gets its own process, which outlives the tick. (For a budget
+    below 15 s, the limit is two thirds of the budget.) In a container without an init process, everything ends with the
+    tick's process. Use --wait there: it keeps the tick running until the jobs' processes have ended. With --wait, the
+    tick passes SIGTERM on to those processes, and exit code 1 also means that one of their jobs died. The tick prints
+    its own report first.
 
     Exit codes: 0 done (also when nothing was due, or a job failed and will retry), 1 a job died, 2 usage, 3
     configuration, 4 database, 70 an internal error in cronjobs, 128+n ended by a signal (142: the time limit; 137: also

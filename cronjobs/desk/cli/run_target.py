@@ -31,8 +31,8 @@ def job_of(
     """
     by = f"cli:{operator()}"
     found = settings.schedules.get(target)
-    # The job type of an inline command has its schedule's name. The name then means the schedule, which has the payload
-    # and supplies the date.
+    # An inline command's job type has the same name as its schedule. That name means the schedule here, since only the
+    # schedule has the payload and the scheduled time.
     inline = found is not None and f"schedules.{target}.command" in settings.positions
     if target in known.types and not schedule and not inline:
         _check_payload(known, target, arguments or {})
@@ -43,7 +43,8 @@ def job_of(
         raise NoRunnableTarget(
             f'schedule {target} names the job type "{one_line(found.job, 100)}", which cannot run here'
         )
-    new = job_for(found, SYSTEM.now())  # begin_new replaces this time with the database's time
+    # begin_new() replaces this time with the database's time.
+    new = job_for(found, SYSTEM.now())
     if arguments is not None:
         new = replace(new, payload=arguments)
     _check_payload(known, found.job, new.payload)

@@ -28,8 +28,8 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.errors import UsageError
 
-IN_A_PIPE: Final = 20  # schedules shown if stdout is not a terminal
-AT_LEAST: Final = 5  # schedules shown even if the terminal has no lines left
+IN_A_PIPE: Final = 20  # how many schedules to show if stdout is not a terminal
+AT_LEAST: Final = 5  # show at least this many schedules, even on a terminal that has no lines left
 
 
 def status(
@@ -44,14 +44,15 @@ def status(
 ) -> None:
     """Show the state on one screen: findings, schedules, running and waiting jobs, hosts.
 
-    Problems come first, each with when it began and which command to run: no tick, or none that fires schedules; late
-    jobs; dead jobs that were not retried, cancelled or dismissed; schedules whose last three runs failed, that missed
-    runs in an outage (until one succeeds, or you trigger one), or that ticks do not settle; pauses that hold something
-    back or are a day old; files that are refused, or that have differed between hosts for 15 minutes. Next come the
-    causes of jobs' deaths, commonest first, with keys for "jobs list", "jobs retry" and "jobs dismiss". Then come
-    schedules, worst first, each with its last result, how long that run took, the usual duration (the median, if at
-    least 20 runs succeeded) and the last 20 runs. The command needs only the database, and works even while the file is
-    broken. It only reads: the exit code is 0 whatever it finds. Times are the database's.
+    Problems come first. For each problem, the screen shows when it began and which command to run. These are problems:
+    no tick comes, or no tick fires schedules; jobs are late; jobs are dead and were not retried, cancelled or
+    dismissed; the last three runs of a schedule failed; a schedule missed runs in an outage (until a run succeeds, or
+    you trigger a run); ticks do not settle a schedule; a pause holds something back or is a day old; hosts refuse a
+    file, or have had different files for 15 minutes. Next come the causes of jobs' deaths, commonest first, with keys
+    for "jobs list", "jobs retry" and "jobs dismiss". Then come the schedules, worst first. For each schedule, the
+    screen shows its last result, how long that run took, the usual duration (the median, if at least 20 runs succeeded)
+    and the last 20 runs. The command needs only the database, and works even while the file is broken. It only reads:
+    the exit code is 0 whatever it finds. Times are the database's.
     """
     if every is not None and not (watch and 0.1 <= every <= 86_400):
         raise UsageError(
@@ -94,7 +95,9 @@ def status_lines(
     work = work_lines(health, settings, types, times, queue_trends(connection, health), unended)
     room = IN_A_PIPE
     if is_terminal():
-        around = len(head) + len(work) + 5  # table header, legend, count of the rest, empty line, prompt
+        # The other lines are the table's header, the legend, the count of schedules left out, an empty line and the
+        # prompt.
+        around = len(head) + len(work) + 5
         room = max(AT_LEAST, shutil.get_terminal_size().lines - around)
     most = None if everything else room
     facts = schedules_shown(connection, health, settings.run.every, most)

@@ -116,7 +116,8 @@ def schedule_lines(facts: Sequence[ScheduleFacts], active: int, times: Times) ->
     all_columns = not is_cut() or width() >= NARROW
     count = STRIP if all_columns else STRIP // 2
     rows = [_schedule_row(each, times, count, all_columns=all_columns) for each in facts]
-    coming = max(8, *(len(row[-1]) for row in rows))  # "due 2h45m ago" is longer than "in" a time
+    # The text of a late schedule, such as "due 2h45m ago", is longer than the time until the next run.
+    coming = max(8, *(len(row[-1]) for row in rows))
     names = max(LABEL_WIDTH, width() - (57 if all_columns else 39) - coming) if is_cut() else UNCUT
     usual = [">usual"] if all_columns else []
     header = ["schedule", "last", ">ago", ">took", *usual, f"last {count}", "next in"]

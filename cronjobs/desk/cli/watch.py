@@ -98,11 +98,12 @@ class Screen:
     def _heard(self, number: int, _frame: Any) -> None:
         if number in STOPPING:
             self._stopped = True
-            if self._looking:  # look() may be waiting for a database that does not answer
+            # Interrupt look(), which may be waiting for a database that does not answer.
+            if self._looking:
                 raise KeyboardInterrupt
         elif number == signal.SIGTSTP:
             _leave(self._modes)
-            os.kill(os.getpid(), signal.SIGSTOP)  # until SIGCONT
+            os.kill(os.getpid(), signal.SIGSTOP)  # the process stops here until SIGCONT
             _enter()
             self._resized = True
         else:
