@@ -23,7 +23,7 @@ from cronjobs.engine.database.user_connections import savepoint
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.meta import require_schema
 
-# ``health`` leaves out these kinds of findings. They need the handlers, which an app need not register.
+# ``health`` leaves out these kinds of findings, since they need the handlers, which an app need not register.
 OF_THE_FILE: Final = frozenset({"config"})
 NO_FILE: Final = Path("cronjobs.yaml")
 
@@ -61,7 +61,7 @@ class HealthCheck:
 
 
 def health(connection: Any = None, *, config: str | Path | None = None, database_url: str | None = None) -> HealthCheck:
-    """Check the whole system in a few indexed reads: are ticks running, is anything late, dead, failing or held back?
+    """Check in a few indexed reads whether ticks are running, and whether anything is late, dead, failing or held back.
 
     *connection* is an SQLAlchemy Connection, Session or Engine. The call only reads, in a savepoint, so your
     transaction stays usable if the call fails. If *connection* is None, the database is found as in ``connect``, from
@@ -85,7 +85,8 @@ def _reading(connection: Any, settings: Settings) -> Iterator[Connection]:
         with closing(Database(address, connections=1)) as database, database.read() as own:
             yield own
         return
-    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection  # a Session's
+    # A Session has its engine or connection behind get_bind().
+    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     try:
         if isinstance(connection, Engine):
             with connection.connect() as own:

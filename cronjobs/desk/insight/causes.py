@@ -13,14 +13,16 @@ from cronjobs.desk.insight.health import Health
 from cronjobs.desk.store import causes as store
 from cronjobs.engine.rules.causes import Cause, cause_of, causes
 
-READ: Final = 2000  # how many of the newest dead jobs to read; each costs 50 µs, even if all errors differ
-READ_BEFORE: Final = 1000  # how many dead jobs to read of those that died before the file changed
+# How many of the newest dead jobs to read. Each job costs 50 µs, even if all errors differ.
+READ: Final = 2000
+# Read at most this many of the jobs that died before the file changed.
+READ_BEFORE: Final = 1000
 MESSAGE: Final = 200  # an error is cut to this many characters
 
 
 @dataclass(frozen=True)
 class Causes:
-    """Why jobs died, largest cause first. ``unread``: whether more than READ jobs are dead, so some were not read."""
+    """Why jobs died, largest cause first. ``unread``: whether some were not read, as more than READ jobs are dead."""
 
     found: Sequence[Cause] = ()
     unread: bool = False
@@ -47,7 +49,7 @@ def find_cause(connection: Connection, key: str) -> tuple[Cause | None, list[int
 
 
 def is_of(death: Any, key: str) -> bool:
-    """Whether *death*, a row of the store, has the cause *key*."""
+    """Whether *death*, a row from ``desk.store``, has the cause *key*."""
     return cause_of(death.job_type, death.error_type, death.error).key == key
 
 

@@ -1,6 +1,6 @@
 """``cronjobs check``: find mistakes in names, payloads, commands, limits and files.
 
-Nothing here needs a database. A finding is a mistake to fix. A note is about a valid setting that may be intended.
+Nothing here needs a database. A finding is a mistake to fix. A note is about a valid setting whose effect may surprise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cronjobs.masking import mask
 from cronjobs.model import duration_text
 from cronjobs.text import one_line
 
-CRON_PATH: Final = "/usr/bin:/bin"  # Debian's crontab(5)
+CRON_PATH: Final = "/usr/bin:/bin"  # cron's default PATH, see crontab(5) of Debian
 AHEAD: Final = timedelta(days=366)  # how far ahead to look for clock changes
 TRACEBACK_LINES: Final = 8
 START_UP: Final = timedelta(seconds=1)  # how long a tick needs before its first job can start
@@ -125,7 +125,7 @@ def never_begin(settings: Settings, known: JobTypes, file: str) -> list[TimeoutT
 
 @dataclass(frozen=True)
 class _Place:
-    """Makes problems. A problem's position is that of the first given dotted path that the file contains."""
+    """Makes problems. A problem's position in the file is that of the first given dotted path that the file has."""
 
     settings: Settings
     file: str
@@ -188,7 +188,7 @@ _OUR_FRAMES: Final = f'  File "{Path(__file__).parents[2]}{os.sep}'
 
 
 class _WrongName(NamedTuple):
-    """A name or payload that does not fit. ``by_fault``: only because a module cannot be imported, as far as we see."""
+    """A name or payload that does not fit. ``by_fault``: the only known reason is that a module cannot be imported."""
 
     problem: Problem
     by_fault: bool = False
@@ -233,7 +233,7 @@ def _payload(place: _Place, registration: Registration, payload: dict[str, Any],
 
 @dataclass(frozen=True)
 class _Timed:
-    """A timeout for a job type, set by the type or by a schedule, and the paths where the file may set it."""
+    """The timeout of a job type or of a schedule, and the paths under which the file may set it."""
 
     job_type: JobType
     timeout: timedelta
@@ -242,7 +242,8 @@ class _Timed:
 
 def _timed(schedules: Mapping[str, ScheduleSettings], known: JobTypes) -> Iterator[_Timed]:
     for name, job_type in known.types.items():
-        inline = f"schedules.{name}.timeout"  # an inline command's type has its schedule's name
+        # The job type of an inline command has its schedule's name.
+        inline = f"schedules.{name}.timeout"
         yield _Timed(job_type, job_type.timeout, (f"job_types.{name}.timeout", inline, f"job_types.{name}", "imports"))
     for name, schedule in schedules.items():
         given = known.types.get(schedule.job)
@@ -255,7 +256,8 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ti
     run = settings.run
     for timed in _timed(settings.schedules, known):
         if timed.job_type.executor is not None:
-            continue  # the supervisor of an executor's jobs has no deadline, so every timeout fits
+            # The supervisor of an executor's jobs has no deadline, so every timeout fits.
+            continue
         name, limit = timed.job_type.name, duration_text(timed.timeout)
         grace = timed.job_type.stop_grace
         if timed.timeout > run.longest_in_tick:
@@ -282,7 +284,7 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ti
 
 
 def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
-    """Note all long jobs in one line. A timeout above the budget is not a mistake, but it changes how the job runs."""
+    """List all long jobs in one note. A timeout above the budget is no mistake, but changes how the job runs."""
     run = settings.run
     of_ticks = [timed for timed in _timed(settings.schedules, known) if timed.job_type.executor is None]
     long = [timed for timed in of_ticks if timed.timeout > run.longest_in_tick]

@@ -16,7 +16,8 @@ from cronjobs.engine.rules.shell_words import as_shell_line, shell_word
 from cronjobs.errors import CronjobsError
 from cronjobs.model import RetryPolicy, duration_text
 
-Note = tuple[str, tuple[str, ...]]  # text and dotted paths; the first that the file contains gives the note's position
+# A note has a text and dotted paths. The first of these paths that the file contains gives the note's position.
+Note = tuple[str, tuple[str, ...]]
 
 
 def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
@@ -91,7 +92,7 @@ def _old_schema(folder: Path) -> Iterator[Note]:
     try:
         written = (folder / SCHEMA_FILE).read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return  # it does not exist, or no editor can read it either
+        return  # the file does not exist, or editors cannot read it either
     if written != starter_schema():
         text = (
             f"{SCHEMA_FILE} was written by another version, so editors check against that version: "
@@ -101,13 +102,14 @@ def _old_schema(folder: Path) -> Iterator[Note]:
 
 
 def _app_alembic(settings: Settings) -> Iterator[Note]:
-    """Note an app's alembic that does not ignore our tables, unless the jobs have a SQLite file of their own."""
+    """Add a note if the app's alembic does not ignore our tables. Jobs with a SQLite file of their own need none."""
     if not settings.database:
         return
     try:
         address = parse_url(settings.database, settings.schema)
     except CronjobsError:
-        return  # reported as a finding
+        # check_config reports the invalid URL as a finding.
+        return
     if address.is_sqlite and str(address.url.database) == str(settings.folder / OWN_FILE):
         return
     if said := unfiltered(settings.folder, schema=address.schema):

@@ -20,10 +20,11 @@ DEFAULT: Final = "default"
 FILE: Final = "file"
 VARIABLE: Final = "variable"
 ENV_FILE: Final = "env_file"
-SECRET_FILE: Final = "secret file"  # ${file:…}
+SECRET_FILE: Final = "secret file"  # the value comes from a file named as ${file:…}
 COMMAND_LINE: Final = "command line"
 DJANGO: Final = "Django"
-BAD: Final = "bad"  # an invalid value: the default applies, or, in a named section, the whole entry is ignored
+# The value is invalid, so the default applies. In a named section, the whole entry is ignored instead.
+BAD: Final = "bad"
 
 # These variables are not listed by themselves. They are shown as the source of the keys that they set.
 _BEFORE_THE_FILE: Final = ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL")
@@ -68,7 +69,8 @@ class _Reading:
         self._env_file = read_env_file(text_of(env_file))[0] if env_file is not None else {}
         self._variables = Variables({**self._env_file, **given.environ}, settings.folder)
         self._bad = {problem.path for problem in settings.problems}
-        text = decode(settings.contents.get(settings.file, b""))  # a Django project may have no file
+        # A Django project may have no cronjobs.yaml.
+        text = decode(settings.contents.get(settings.file, b""))
         tree = parse(text)[0] if isinstance(text, str) else None
         self._tree = tree if isinstance(tree, YamlMapping) else YamlMapping(1, 1)
 
@@ -101,7 +103,8 @@ class _Reading:
             value = self._with_defaults(path, value)
             if name in self._disabled(path) or any(f"{bad}.".startswith(f"{here}.") for bad in self._bad):
                 yield Setting(here, None, BAD, self._place(key))
-            elif isinstance(value, Scalar) and not value.is_null:  # for example the 4 of a limit
+            elif isinstance(value, Scalar) and not value.is_null:
+                # Some entries are a single value. For example, a limit is a number.
                 yield self._from(here, self._plain(value), value)
             else:
                 yield from self._mapping(here, each, value)

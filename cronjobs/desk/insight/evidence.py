@@ -63,11 +63,12 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
 
-LOOK_BACK: Final = timedelta(days=366 * 8 + 2)  # 2096-02-29 to 2104-02-29 is the longest time between leap days
+# A schedule for 29 February may wait this long: from 2096-02-29 to 2104-02-29.
+LOOK_BACK: Final = timedelta(days=366 * 8 + 2)
 
 
 class ScheduleEvidence:
-    """A schedule's facts, read once, with methods that answer questions about the schedule. Raises NoSuchSchedule."""
+    """A schedule's facts, which are read once. The methods answer questions about them. Raises NoSuchSchedule."""
 
     def __init__(self, connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]) -> None:
         self.connection, self.settings, self.types = connection, settings, types
@@ -123,7 +124,8 @@ class ScheduleEvidence:
         exact = row is not None and row.last_for == asked.at
         era = self._era_of(row) if exact else self._era(asked.at)
         due = exact or (era.timing is not None and is_due(era.timing, asked.at))
-        if not asked.exists:  # the clocks skipped the time asked about: due only if the schedule runs at the gap's end
+        # The clocks skipped the time asked about. It is due only if the schedule then runs at the end of the gap.
+        if not asked.exists:
             due = due and era.timing is not None and runs_after_a_gap(era.timing, asked.wall)
         wall = None if asked.wall is None else f"{asked.wall:%Y-%m-%d %H:%M}"
         if not due or row is None or row.first_for > asked.at:
@@ -223,7 +225,8 @@ class ScheduleEvidence:
         if span is None:
             return []
         if era.timing is None:
-            if span[1] - max(span[0], begin) < timedelta(seconds=1):  # so short a span would be printed as empty
+            # The text would show so short a span as empty.
+            if span[1] - max(span[0], begin) < timedelta(seconds=1):
                 return []
             return [self._facts(era, Range(max(span[0], begin), span[1], 0), False)]
         found = []
@@ -298,7 +301,7 @@ class ScheduleEvidence:
         return next((each for each in later if each.timing is not None and is_due(each.timing, row.last_for)), era)
 
     def _due_by_another(self, era: DefinitionPeriod, at: datetime) -> DefinitionFacts | None:
-        """Return a definition other than *era*'s that has an occurrence at *at*: the nearest in the history."""
+        """Return the definition nearest to *era* in the history, other than *era*'s, that has an occurrence at *at*."""
         place = self.eras.index(era)
         near = sorted(range(len(self.eras)), key=lambda number: abs(number - place))
         for number in near[:20]:
@@ -322,7 +325,7 @@ class ScheduleEvidence:
         return era.facts.timezone if era.facts else self.timezone
 
     def _neighbours(self, era: DefinitionPeriod, when: Timing, at: datetime) -> tuple[datetime | None, datetime | None]:
-        """Return the occurrences before and after *at* by *era*'s definition, within *era*."""
+        """Return the occurrences of *era*'s definition just before and after *at*, within *era*."""
         oldest = at - LOOK_BACK
         before = newest_between(when, max(oldest, era.since or oldest), at - JUST_BEFORE, 1)
         after = next_after(when, at)
@@ -395,7 +398,7 @@ class ScheduleEvidence:
     def _with_causes(
         self, before: TickFacts | None, after_id: int, facts_of: Mapping[int, TickFacts]
     ) -> dict[int, TickFacts]:
-        """Return, by id, the tick *after_id* with the causes that a later row has, if it ended a time without ticks."""
+        """If the tick *after_id* ended a time without ticks, map its id to the tick with causes from a later row."""
         after = facts_of.get(after_id)
         quiet = self.around.quiet_after
         if before is None or after is None or after.kept_from_starting:
@@ -419,9 +422,9 @@ class ScheduleEvidence:
         return replace(facts, pause=last, held_before=tuple(before))
 
     def _held_back(self, due: datetime, settled: datetime) -> tuple[PauseFacts, ...]:
-        """Return the pauses that held back the occurrence *due* before *settled*, each with a later end than the last.
+        """Return the pauses that held back the occurrence *due* before *settled*. Each ends later than the last.
 
-        If any was in force when the occurrence was due, the last of these to end comes first.
+        If pauses were in force when the occurrence was due, the first one returned is the one of them that ended last.
         """
 
         def end(pause: PauseFacts) -> datetime:
@@ -437,7 +440,8 @@ class ScheduleEvidence:
     def _pause(self, moment: datetime, due: datetime | None = None) -> PauseFacts | None:
         """Return the pause that stops this schedule at *moment*.
 
-        A postponing pause wins over a skipping one, and then one that was in force at *due* over one that began later.
+        If several pauses stop it, prefer a pause that postpones to a pause that skips. Among these, prefer a pause that
+        was in force at *due* to a pause that began later.
         """
         on = [pause for pause in self.pauses if in_force(pause, moment)]
         if not on:
@@ -452,7 +456,8 @@ class ScheduleEvidence:
 def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
     """Whether the tick *after* really ran before the tick *before*, and is dated later because its clock was ahead.
 
-    A small difference does not count, since ticks that start at about the same time may be written in any order.
+    A small difference does not count, since the rows of ticks that start at about the same time may be written in any
+    order.
     """
     return _set_back(after, before, facts_of)
 
@@ -465,7 +470,7 @@ def _set_back(first: int | None, then: int | None, facts_of: Mapping[int, TickFa
 
 
 def _asked_for(row: Any) -> bool:
-    """Whether a backfill made the row. A backfill works even if no definition was in force at the row's time."""
+    """Whether a backfill wrote the row. A backfill works even for a time at which no definition was in force."""
     return str(row.reason or "").startswith(BACKFILLED)
 
 
@@ -477,7 +482,7 @@ def renaming(settings: Settings, stored: StoredSchedule) -> str | None:
 
 
 def _pieces(stored: StoredSchedule) -> list[tuple[Timing, Piece]]:
-    """Return the unsettled pieces of earlier definitions that this version can read."""
+    """Return the unsettled spans of earlier definitions. Leave out those that this version cannot read."""
     found = []
     with suppress(ValueError):
         for piece in pieces_from(stored.owed):

@@ -1,6 +1,6 @@
 """Find due jobs that the options of all ticks (--queue, --only) exclude.
 
-``--limit`` excludes no job: what a tick leaves because of it, a later tick starts, so these jobs are only late.
+``--limit`` excludes no job. A job that one tick leaves because of its limit is started by a later tick.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def out_of_reach(connection: Connection, late: Sequence[LateJobs], now: datetime
 
 
 def options_against(tick: Any, place: Mapping[str, Any]) -> str | None:
-    """Return the tick's options that exclude a job of the queue and type in *place*, as typed, or None if none do."""
+    """Return the tick's options, as typed, that exclude jobs of the queue and type in *place*, or None."""
     options = tick.did.get("options") if isinstance(tick.did, dict) else None
     if not isinstance(options, dict):
         return None

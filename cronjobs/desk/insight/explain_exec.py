@@ -29,7 +29,7 @@ from cronjobs.text import one_line
 # A run that is not recorded this long after it was due counts as absent. Cron starts a run within its minute. If exec
 # had to spool a run, the run counts as absent until the next run records it.
 LATE: Final = timedelta(minutes=5)
-_EARLY: Final = timedelta(minutes=1)  # tolerated difference between the host's and the database's clock
+_EARLY: Final = timedelta(minutes=1)  # tolerate this difference between the host's and the database's clock
 
 
 def next_due(run: LatestRun) -> datetime | None:
@@ -45,7 +45,8 @@ def _timing(run: LatestRun) -> Timing | None:
     try:
         when = timing(cron, None, run.meta.get("timezone", "UTC"))
         next_after(when, run.started_at)
-    except (CronjobsError, ValueError, KeyError, OSError):  # anyone may have written the row, so meta may be invalid
+    except (CronjobsError, ValueError, KeyError, OSError):
+        # Anyone may have written the row, so its ``meta`` may be invalid.
         return None
     return when
 

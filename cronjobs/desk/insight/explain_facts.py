@@ -17,7 +17,7 @@ Existence = Literal["defined", "retired", "not_yet", "unreadable"]
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """An action in the audit trail, and the ``host`` it came from. ``moved``: a reschedule's old and new time."""
+    """An action in the audit trail. It came from ``host``. ``moved``: a reschedule's old and new time."""
 
     at: datetime
     by: str | None = None
@@ -30,13 +30,13 @@ class AuditEntry:
 class DefinitionFacts:
     """A schedule's definition. ``applied`` is None if the audit trail does not show when it was applied."""
 
-    timing: str  # "15 2 * * *", "every 10m"
+    timing: str  # for example "15 2 * * *" or "every 10m"
     timezone: str
     catch_up: str
     catch_up_within: timedelta
     overlap: str
     starts_later_by: timedelta = timedelta(0)  # how much ``spread:`` delays this schedule's jobs
-    grace: timedelta | None = None  # only the schedule's own
+    grace: timedelta | None = None  # None if the schedule sets no grace of its own
     applied: AuditEntry | None = None
 
 
@@ -52,7 +52,8 @@ class TickFacts:
     finished_at: datetime | None
     broken: tuple[tuple[str, str], ...] = ()
     kept_from_starting: Causes = ()
-    schedules_off: bool = False  # CRONJOBS_SCHEDULES=off, so the tick settled no occurrences
+    # The tick ran with CRONJOBS_SCHEDULES=off, so it settled no occurrences.
+    schedules_off: bool = False
 
     @property
     def last_sign_at(self) -> datetime:
@@ -70,7 +71,7 @@ class LedgerFacts:
     whole_last: datetime
     whole_count: int
     decided_at: datetime
-    tick: int | None = None  # the id of the tick that wrote the row, or None if a person did
+    tick: int | None = None  # the id of the tick that wrote the row, or None if a person wrote it
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class PauseFacts:
     ``ended_at``: when someone ended the pause or it expired, or None while it is in force.
     """
 
-    scope: str  # all, queue, schedule
+    scope: str  # "all", "queue" or "schedule"
     name: str
     by: str | None
     why: str | None
@@ -88,7 +89,8 @@ class PauseFacts:
     until: datetime | None = None
     ended_at: datetime | None = None
     skip: bool = False  # the pause skips occurrences instead of holding them back
-    changed_by: str | None = None  # who last changed its end or reason, if not the person who began it
+    # Who last changed the pause's end or reason. None if that was the person who began it.
+    changed_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class NotStartedRecord:
     tick: TickFacts
     why: str
     too_short: bool = False  # the job does not fit even a whole tick
-    again: bool = False  # this tick had started an earlier attempt of the job
+    again: bool = False  # this tick had already run an earlier attempt of the job
     no_place: bool = False  # all slots for long jobs were taken on that host
 
 
@@ -148,17 +150,18 @@ class TypeFacts:
     last: TickFacts | None = None
     since: datetime | None = None
     silent_since: datetime | None = None
-    not_loaded: tuple[tuple[str, str, str], ...] = ()  # host, module or job type, why
+    # Each item is a host, a module or job type, and the reason.
+    not_loaded: tuple[tuple[str, str, str], ...] = ()
     here: bool = True  # whether the type is registered in the configuration here
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """Since ``since``, every tick that could have run the job excluded it by its options."""
+    """Since ``since``, the options of every tick that could have run the job excluded it."""
 
     since: datetime
-    options: tuple[tuple[str, str], ...]  # host, "--queue mail"
+    options: tuple[tuple[str, str], ...]  # each item is a host and its options, such as "--queue mail"
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class RepeatedEffect:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """A job's row and history. ``most``: how many tries the job has, or None if only the handler's code says so."""
+    """A job's row and history. ``most``: how many tries the job has, or None if only the handler sets the number."""
 
     id: int
     job_type: str
@@ -199,8 +202,8 @@ class JobFacts:
     most: int | None = None
     enqueued_by: str | None = None
     idempotency_key: str | None = None
-    released_key: str | None = None  # the key that the cancel freed
-    key_owner: int | None = None  # the job that has the freed key now
+    released_key: str | None = None  # the key that cancelling the job released
+    key_owner: int | None = None  # the job that has the released key now
     schedule: str | None = None
     scheduled_for: datetime | None = None
     started_at: datetime | None = None
@@ -211,12 +214,15 @@ class JobFacts:
     cancel_requested_at: datetime | None = None
     dismissed: bool = False  # whether the job is dead and was dismissed
     repeated: tuple[RepeatedEffect, ...] = ()
-    unsettled: str | None = None  # the unsettled effect that made the dead job die, or that the job began
-    triggered: tuple[Triggered, ...] = ()  # if the job did not succeed: later runs by hand, newest first
-    acts: tuple[tuple[str, AuditEntry], ...] = ()  # operators' actions on the job: cancel, retry, release …
+    # The key of an unsettled effect that the dead job died of, or that the job began.
+    unsettled: str | None = None
+    # If the job did not succeed: later runs of its schedule that were triggered by hand, newest first.
+    triggered: tuple[Triggered, ...] = ()
+    acts: tuple[tuple[str, AuditEntry], ...] = ()  # what operators did to the job: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()
     paused: PauseFacts | None = None  # the pause that holds back the waiting job
-    held: tuple[datetime, PauseFacts] | None = None  # the pause that delayed the first attempt, and since when
+    # The pause that delayed the first attempt, and when the delay began.
+    held: tuple[datetime, PauseFacts] | None = None
     known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None
     passed_over: NotStartedRecord | None = None
@@ -225,12 +231,14 @@ class JobFacts:
     misfit_since: datetime | None = None  # when a tick first found that the payload does not fit the handler
     limit: str | None = None  # a sentence about the reached limit that the job waits for
     reported: Reported | None = None  # progress of the running attempt
-    runner_gone: bool = False  # this host can prove that the runner's process has ended
-    cluster_worker: str | None = None  # the cluster worker of the running attempt; "" while it waits for one
+    runner_gone: bool = False  # whether this host can prove that the runner's process has ended
+    # The cluster worker that runs the attempt. "" while the attempt waits for a worker.
+    cluster_worker: str | None = None
     executor: str | None = None  # the executor of a waiting job's type
     turn_after: AwaitedJob | None = None
     ahead: JobsAhead | None = None
-    long_places: int | None = None  # for a long job: how many long jobs a host may run at once
+    # Only for a long job: how many long jobs a host may run at once.
+    long_places: int | None = None
 
 
 @dataclass(frozen=True)
@@ -244,7 +252,8 @@ class Now:
     dead_kept: timedelta = timedelta(days=90)
     ledger_kept: timedelta = timedelta(days=90)
     foreign: str | None = None  # why ticks with the configuration here refuse this database
-    kept_from_starting: Causes = ()  # why ticks of this user here do not start, and how many
+    # Why this user's ticks on this host do not start, and how many did not.
+    kept_from_starting: Causes = ()
 
 
 @dataclass(frozen=True)
@@ -274,39 +283,48 @@ class OccurrenceFacts:
     existence: Existence
     due: bool = True
     definition: DefinitionFacts | None = None
-    settled_until: datetime | None = None  # the watermark
-    owed: bool = False  # unsettled, though before the watermark: a pause held it back when its definition ended
+    settled_until: datetime | None = None  # the watermark: ticks have settled every occurrence up to this instant
+    # True if the occurrence is unsettled although it is before the watermark. Then a pause held it back when its
+    # definition ended.
+    owed: bool = False
     beyond_retention: bool = False
     ledger: LedgerFacts | None = None
-    # the instant itself
+    # These fields are about the instant itself.
     remark: str | None = None  # how a clock change affects the instant
-    asked: str | None = None  # the wall-clock time asked about, if it did not exist (gap) or came twice (doubled)
+    # The wall-clock time asked about, if it did not exist ("gap") or came twice ("doubled").
+    asked: str | None = None
     clock_change: Literal["gap", "doubled"] | None = None
     previous: datetime | None = None
     next: datetime | None = None
     due_by: DefinitionFacts | None = None  # another definition of the schedule that has an occurrence at the instant
-    # the schedule's own history
+    # These fields are about the schedule's history.
     first_defined: AuditEntry | None = None
     retired: AuditEntry | None = None
     returned: AuditEntry | None = None
     renamed_from: str | None = None
-    renamed_to: str | None = None  # by the file here, which no tick has applied yet
+    # The name that the file here gives to the schedule. No tick has applied that file yet.
+    renamed_to: str | None = None
     standing: Standing | None = None  # set if the question named no time
     file_fault: str | None = None  # what is wrong with the schedule's entry in the file here
     in_file: bool = False  # whether the file here has the schedule for this environment
-    elsewhere: str | None = None  # the environment here, if the file has the schedule only for others
-    # who settled it
+    # The environment here, if the file has the schedule only for other environments.
+    elsewhere: str | None = None
+    # These fields say who settled the occurrence, and when.
     settler: TickFacts | None = None  # None if an operator settled it, or if the tick's row is pruned
-    settled_ahead: bool = False  # the settler's clock was ahead, and had been set back when ``tick_after`` began
+    # Whether the settler's clock was ahead, and had been set back when ``tick_after`` began.
+    settled_ahead: bool = False
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
-    pause: PauseFacts | None = None  # the pause that skipped the occurrence, or the last that holds or held it back
-    held_before: tuple[PauseFacts, ...] = ()  # earlier pauses that held it back, oldest first
-    job: JobFacts | None = None  # the job that the occurrence made, gave way to or was coalesced into
+    # The pause that skipped the occurrence, or the last of the pauses that hold it back or held it back.
+    pause: PauseFacts | None = None
+    held_before: tuple[PauseFacts, ...] = ()  # earlier pauses that held back the occurrence, oldest first
+    # The job that the occurrence made, gave way to, or was coalesced into.
+    job: JobFacts | None = None
     pruned_dead: datetime | None = None  # when retention removed the occurrence's dead job
     job_for: datetime | None = None  # the occurrence that ``job`` was made for
     stands_for: int = 1
-    triggered: tuple[Triggered, ...] = ()  # if the occurrence has no job: later runs by hand, newest first
+    # If the occurrence has no job: later runs of the schedule that were triggered by hand, newest first.
+    triggered: tuple[Triggered, ...] = ()
 
 
 @dataclass(frozen=True)

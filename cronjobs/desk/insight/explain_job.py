@@ -52,7 +52,8 @@ def explain_job(life: JobLife) -> Explanation:
     """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
-    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)  # the job may have run on another day
+    # A job that ran early may have run on another day than it was due.
+    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)
     times = LocalTimes(life.around.now if early else first, life.timezone)
     sentences = [_origin(life, job, made, times)]
     if job is None:
@@ -61,7 +62,8 @@ def explain_job(life: JobLife) -> Explanation:
         sentences.append(row_gone(life.pruned_dead, None if early else settled, times, life.around))
         verdict = "pruned"
     else:
-        begin = [] if early else _begin(job, times)  # the job was not late: the clock was wrong
+        # A job that ran early was not late, whatever its times say: a clock was wrong.
+        begin = [] if early else _begin(job, times)
         sentences += in_order([*begin, *_others(life, times), *_happened(job, times)])
         sentences += _state(job, times, life.around)
         verdict = "waiting" if job.status in ("queued", "failed") else job.status
@@ -117,7 +119,7 @@ def _origin(life: JobLife, job: JobFacts | None, made: OccurrenceOfJob | None, t
 
 
 def _late_begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Return ``_begin`` if the job started late although it had been made, else []."""
+    """Return ``_begin`` if the job already existed when it was due and yet started late, else []."""
     begin = [] if job.job_type.startswith(EXEC_PREFIX) else _begin(job, times)
     return begin if begin and begin[0][0] - max(job.run_at, job.created_at) > ON_TIME_WITHIN else []
 
@@ -129,8 +131,8 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []
-    # run_at also changes without a failure being counted: if the job was interrupted, snoozed or retried by hand, or if
-    # its payload did not fit.
+    # run_at may have changed even if no failure was counted: if the job was interrupted, snoozed or retried by hand, or
+    # if its payload did not fit.
     if job.attempts and (job.attempts[0].outcome != job.status or job.status == "failed"):
         return []
     behind = begun - job.run_at
@@ -151,7 +153,7 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
 
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Name the occurrences that the job stands for or that gave way to it, dated by when the first was settled."""
+    """Name the occurrences that the job stands for, or that gave way to it. Their date is the first settlement."""
     # If the occurrences were settled together with the job, their sentence comes first: by the host's clock, the first
     # attempt may begin just before the decision that made the job.
     made_at = datetime.min.replace(tzinfo=UTC)
@@ -178,7 +180,7 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
 def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime | None = None) -> list[str]:
     """Describe the job's attempts (similar ones merged) and operators' actions in order, its state, and what is next.
 
-    If *after* is given, leave out what had ended by then. Otherwise a late start is explained.
+    If *after* is given, leave out what had ended by then. Otherwise, also explain a late start.
     """
     if after is not None:
         later = tuple(each for each in job.attempts if each.finished_at > after)
@@ -242,7 +244,8 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
     match attempt.outcome:
         case "succeeded":
             said = f"{subject} succeeded at {at}{on}, after {took}"
-            if error and attempt.error_type:  # raised after the handler had committed the success itself
+            # The handler had committed the success itself, and then raised this error.
+            if error and attempt.error_type:
                 return f"{said}; then this error followed: {class_and_text(name(attempt.error_type), error)}."
             return f"{said} ({error})." if error else f"{said}."
         case "failed":
@@ -292,7 +295,7 @@ def _done(job: JobFacts, action: str, at: datetime) -> str:
 
 
 def _in_vain(job: JobFacts, at: datetime) -> str:
-    """Say that the cancel had no effect, since the running attempt succeeded anyway. Otherwise return ""."""
+    """If the running attempt succeeded anyway, return the words that the cancel had no effect. Otherwise return ""."""
     ran = _ran_at(job, at)
     return f": no effect, as attempt {ran.number} did not stop" if ran and ran.outcome == "succeeded" else ""
 
@@ -330,7 +333,7 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
-    """Return *said*, which reports that the job did not succeed, and how to run it again or who already did so."""
+    """Return *said*, which reports that the job did not succeed, and add how to run it again, or who already did."""
     dismiss = f'"cronjobs jobs dismiss {job.id}" ends the report'
     report = job.status == "dead" and not job.dismissed
     if job.job_type.startswith(EXEC_PREFIX):
@@ -393,7 +396,8 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
     elif job.cluster_worker is not None:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
     gone = "the process is gone, so the next tick on that host will settle the outcome"
-    if job.attempts and job.attempts[-1].number == job.attempt:  # outcome recorded, but the thread may still be running
+    # The outcome is recorded, but the thread may still be running.
+    if job.attempts and job.attempts[-1].number == job.attempt:
         left = f"; {gone}" if job.runner_gone else lease
         return f"Job {job.id} is still leased for attempt {job.attempt} {where}{left}."
     if job.runner_gone:
@@ -473,7 +477,8 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         reasons.append(f'no host can run type "{name(facts.name)}": {had}')
     if not facts.here:
         other = ""
-        if facts.known and facts.last is not None:  # this tick ran on another host, or on this one under a former name
+        # This tick ran on another host, or on this host under a former name.
+        if facts.known and facts.last is not None:
             began = f"began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
             other = f", but the tick that {began} could run it"
             if facts.silent_since is not None:

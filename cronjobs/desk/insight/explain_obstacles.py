@@ -58,7 +58,8 @@ def _ahead(
     better = earlier = 0
     more = False
     for lane in lanes_due(connection, runnable):
-        apart = lane.job_type in types and types[lane.job_type].executor is not None  # ticks do not claim such jobs
+        # Ticks do not claim the jobs of executors.
+        apart = lane.job_type in types and types[lane.job_type].executor is not None
         if lane.paused or apart or lane.priority > priority or not (runnable is None or lane.job_type in runnable):
             continue
         in_turn = [row for row in lane.rows if row.its_turn]
@@ -75,9 +76,9 @@ def _ahead(
 
 
 def unsettled_effect(connection: Connection, job_id: int, error_type: str | None, error: str | None) -> str | None:
-    """Return the key of an unsettled effect: the one that this error reports as unknown, else one that the job began.
+    """Return the key of the effect that this error reports as unknown, or else of one that the job began.
 
-    Return None if there is none, or if it is settled now.
+    Return None if there is no such effect, or if someone has settled it.
     """
     return _reported_as_unknown(connection, error_type, error) or unknown_of(connection, [job_id]).get(job_id)
 

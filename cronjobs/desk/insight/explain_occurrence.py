@@ -76,7 +76,8 @@ def verdict(facts: OccurrenceFacts) -> str:
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none. Facts about a range become one explanation."""
     found, row = verdict(facts), facts.ledger
-    early = row is not None and (row.reason or "").startswith(RAN_EARLY)  # the job may have run on another day
+    # A job that ran early may have run on another day than it was due.
+    early = row is not None and (row.reason or "").startswith(RAN_EARLY)
     times = LocalTimes(facts.around.now if early else facts.first_for, facts.timezone)
     sentences = []
     if facts.renamed_from is not None:
@@ -154,7 +155,8 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     if facts.existence in (
         "not_yet",
         "retired",
-    ):  # there is a ledger row, since a backfill covered a time at which no definition was in force
+        # A backfill covered a time at which no definition was in force, so there is a ledger row.
+    ):
         gone = "did not exist yet" if facts.existence == "not_yet" else "was retired"
         sentences = [f"{name(facts.schedule)} {gone} at {times.with_utc(facts.last_for)}."]
     elif facts.count == 1:
@@ -173,7 +175,7 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: datetime | None = None) -> str:
-    """Name the definition. *due* is an occurrence settled by this definition, which was thus in force by then."""
+    """Name the definition. *due* is an occurrence that this definition settled, so it was in force at that time."""
     if definition is None:
         return ""
     timing = one_line(definition.timing, 100)
@@ -228,7 +230,7 @@ def _ran_early(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
 def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """Describe what became of the job, or that its row is gone."""
     if facts.job is None:
-        early = (row.reason or "").startswith(RAN_EARLY)  # then a clock was wrong
+        early = (row.reason or "").startswith(RAN_EARLY)  # a clock was wrong if the job ran early
         return [row_gone(facts.pruned_dead, None if early else row.decided_at, times, facts.around)]
     return job_sentences(facts.job, times, facts.around)
 
@@ -266,7 +268,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
 
 
 def _holds(brake: PauseFacts, facts: OccurrenceFacts) -> bool:
-    """Whether the pause holds back the occurrence. A pause that skips holds back what was due before it."""
+    """Whether the pause holds back the occurrence. A pause that skips holds back only what was due before it began."""
     return not brake.skip or facts.owed or facts.last_for < brake.since
 
 
@@ -286,14 +288,14 @@ def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _quiet(facts: OccurrenceFacts, first: datetime, last: datetime, times: LocalTimes) -> list[str]:
-    """Describe the time without ticks, unless it was as usual between two ticks (``run.every``), as in ``history``."""
+    """Describe the time without ticks. Return [] if it was no longer than the usual time between ticks."""
     if last - first <= facts.around.quiet_after:
         return []
     return [f"No tick reached the database {between(first, last, times)}.", *_kept_from_starting(facts.tick_after)]
 
 
 def _kept_from_starting(after: TickFacts | None) -> list[str]:
-    """Say why ticks did not start before *after*, the first one that did, if it recorded why."""
+    """Say why ticks did not start before *after*, if *after*, the first tick that did start, recorded why."""
     if after is None or not after.kept_from_starting:
         return []
     return [f"{capital(did_not_start(f'host {name(after.host)}', after.kept_from_starting))}."]
@@ -327,7 +329,7 @@ def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> l
 
 
 def _joined(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
-    """Whether the occurrence was coalesced into a job that was already waiting, not one made when it was settled."""
+    """Whether the occurrence was coalesced into a job that was already waiting when the occurrence was settled."""
     older = facts.job is not None and facts.job.created_at < row.decided_at - timedelta(seconds=1)
     return older or (row.reason or "").startswith("overlap")
 
@@ -420,7 +422,8 @@ _SETTLED: Final = {
 
 def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     now, last, brake = facts.around.now, facts.around.last_tick, facts.pause
-    was_held, could_since = [], facts.last_for  # could_since: when ticks were first able to settle it
+    # could_since: the first instant at which ticks could have settled the occurrence.
+    was_held, could_since = [], facts.last_for
     if brake is not None and brake.ended_at is not None:
         was_held = [f"{capital(_it_was(facts))} held back: {_pauses(facts, times)}."]
         could_since, brake = brake.ended_at, None
@@ -530,7 +533,7 @@ def _retired_by(act: AuditEntry | None, times: LocalTimes) -> str:
 
 
 def _in_the_file(facts: OccurrenceFacts) -> list[str]:
-    """Describe whether the file here has the retired schedule. Return [] if it does not."""
+    """Say that the file here has the retired schedule. Return [] if it does not."""
     sentences = []
     if facts.in_file:
         sentences.append("The file here has it, but no tick has applied that file since, so it is not in force.")
@@ -541,14 +544,15 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
 
 
 def _grace(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
-    """Describe the schedule's grace if the occurrence was due and had no success within it, which is a finding."""
+    """Describe the schedule's grace if the occurrence was due and no run succeeded in it. That is a finding."""
     definition, row, job = facts.definition, facts.ledger, facts.job
     if definition is None or definition.grace is None or facts.count != 1 or facts.first_for > facts.around.now:
         return []
     over, grace = facts.last_for + definition.starts_later_by + definition.grace, duration_text(definition.grace)
     early = row is not None and _ran_early(facts, row)
     if row is not None and row.job_id is not None and not early:
-        if job is None:  # its row is gone; if it was dead, another sentence says so
+        # The job's row is gone. If the job was dead, another sentence says so.
+        if job is None:
             return []
         if job.status == "succeeded":
             late_by = job.finished_at - over if job.finished_at is not None else timedelta(0)
@@ -647,6 +651,6 @@ def summary(counts: Counter[str], left_out: bool) -> str:
     total, older = counts.total(), "; older ones are left out" if left_out else ""
     if not total:
         return f"no occurrence{older}"
-    others = [word for word in counts if word not in OCCURRENCE_VERDICTS]  # verdicts of exec runs
+    others = [word for word in counts if word not in OCCURRENCE_VERDICTS]  # these are verdicts of exec runs
     parts = [f"{counts[word]:,} {word.replace('_', ' ')}" for word in (*OCCURRENCE_VERDICTS, *others) if counts[word]]
     return f"{total:,} {'occurrence' if total == 1 else 'occurrences'}: {', '.join(parts)}{older}"

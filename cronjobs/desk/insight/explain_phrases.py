@@ -1,4 +1,4 @@
-"""Phrases that explanations share: who acted, what was paused, and which run by hand made up for an occurrence."""
+"""Phrases that explanations share: who acted, what was paused, and which manual run made up for an occurrence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A run triggered by hand. ``said``: a sentence about it. ``does_it``: whether the run succeeded or still may."""
+    """A run triggered by hand. ``said``: a sentence about it. ``does_it``: whether the run succeeded or still can."""
 
     said: str
     does_it: bool
@@ -60,7 +60,7 @@ class ByHand:
 def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
     """Return the newest successful run by hand, else the newest run by hand, or None if there is none.
 
-    Readers are told about such a run, since they may then not need to repeat the work.
+    An explanation mentions such a run, since the reader may then not need to repeat the work.
     """
     best = next((each for each in runs if each.status == Status.SUCCEEDED), runs[0] if runs else None)
     if best is None:

@@ -33,7 +33,8 @@ class TypeLife:
     waiting: int
     due: int
     oldest: JobFacts | None
-    died_at: datetime | None = None  # time of death of the newest dead job that nobody has dealt with
+    # When the newest of the dead jobs died that nobody has dealt with.
+    died_at: datetime | None = None
 
 
 def type_life(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeLife | None:

@@ -16,11 +16,11 @@ from cronjobs.text import one_line
 
 # Printed if there is no finding.
 WELL: Final = "ticks are running, no job is late, no dead job needs attention, no schedule is behind"
-NAMED: Final = 3  # names listed in a finding; the rest are counted
+NAMED: Final = 3  # a finding lists this many names, and counts the rest
 
 
 class Severity(StrEnum):
-    """How bad a finding is. A notice is worth a look but raises no alarm; during a deploy, notices are normal."""
+    """How bad a finding is. A notice is worth a look but raises no alarm. During a deploy, notices are normal."""
 
     CRITICAL = "critical"  # due work is not being done, or nothing is being done at all
     WARNING = "warning"
@@ -28,7 +28,7 @@ class Severity(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Return the rank; 0 is the worst."""
+        """Return a number for sorting. 0 is the worst."""
         return list(Severity).index(self)
 
 
@@ -84,7 +84,8 @@ class Finding:
     job_id: int | None = None
 
     def __post_init__(self) -> None:
-        # The text quotes names from rows that anyone may have written, so mask secrets and keep it on one line.
+        # The text quotes names from rows, and anyone may have written these. So mask secrets, and keep the text on one
+        # line.
         object.__setattr__(self, "text", one_line(masking.hide(self.text), MESSAGE_LIMIT))
 
     @property
@@ -99,7 +100,7 @@ class Finding:
 
 
 def together(group: Sequence[Finding]) -> Finding:
-    """Merge findings with the same key. The result is the worst unacknowledged one, with the rows of all of them."""
+    """Merge findings with the same key. The result is the worst finding that nobody has acknowledged, with all rows."""
     if len(group) == 1:
         return group[0]
     worst = min(group, key=lambda finding: (finding.ack is not None, finding.severity.rank))
@@ -115,7 +116,7 @@ def together(group: Sequence[Finding]) -> Finding:
 
 
 def for_the_file_here(finding: Finding) -> Finding:
-    """Return *finding* with the remark that ticks refuse the file here, which is most likely its cause."""
+    """Return *finding* with the remark that ticks refuse the file here. That is most likely the finding's cause."""
     return replace(finding, text=f"{finding.text}; ticks refuse the file here", command="cronjobs check")
 
 

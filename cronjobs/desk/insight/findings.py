@@ -18,10 +18,10 @@ __all__ = ["Ack", "Finding", "Severity", "judge", "troubles"]
 
 
 def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
-    """Return the findings, worst first, each with the ack that covers it, if any. The list is empty if all is well.
+    """Return the findings, worst first. A finding that an ack covers has that ack. The list is empty if all is well.
 
-    *but*: kinds to leave out. Findings of these kinds do not cover other findings, either. A broken or missing file
-    here is not evidence that the database belongs to another project or that a job type is unknown.
+    *but*: kinds to leave out. Findings of these kinds also do not cover other findings. A broken or missing file here
+    is not evidence that the database belongs to another project or that a job type is unknown.
     """
     if settings.broken:
         project, environment = settings.project or health.project, settings.environment or health.environment
@@ -43,7 +43,7 @@ def acknowledged(finding: Finding, acks: Mapping[str, StoredAck]) -> Finding:
 
 
 def troubles(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
-    """Return the findings before acks are applied, one for each cause. The list is empty if all is well."""
+    """Return the findings without their acks, one finding for each cause. The list is empty if all is well."""
     same = same_cause(health, settings)
     if "config" in but:
         same = replace(same, hosts={}, entries={})

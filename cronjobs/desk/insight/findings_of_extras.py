@@ -54,7 +54,7 @@ def findings_of_extras(connection: Connection, settings: Settings, now: datetime
 
 
 def _not_installed(settings: Settings) -> Iterator[Finding]:
-    """Report extras that the file uses and that are not installed."""
+    """Report the extras that the file uses although they are not installed."""
     wanted = {name: door.module.rpartition(".")[0] for name, door in extras.DOORS.items() if door.wanted(settings, "-")}
     if settings.setup == django_project.SETUP:
         wanted[settings.setup] = django_project.EXTRA

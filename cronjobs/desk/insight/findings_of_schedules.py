@@ -143,7 +143,8 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
         only_lost = "failed" not in ended
         run = "attempt" if only_lost else "run"
         last = f"the last {run}" if most == 1 else f"the last {most} {run}s"
-        if only_lost:  # a runner's death proves nothing against the handler
+        # The handler may be correct, since a runner's death proves nothing against it.
+        if only_lost:
             ended += ": its runner died or lost its lease" if most == 1 else ": their runners died or lost their leases"
         waits = tuple(name for name in names if name in same.waiting)
         why = [_why_not(each, health.watch.not_run[each], health) for each in waits[:1]]
@@ -201,11 +202,12 @@ def _runs(missing: Mapping[str, _ScheduleMissing], names: Sequence[str]) -> str:
 def _make_up(missing: _ScheduleMissing) -> str:
     """Return the command that runs the missed occurrences. A trigger would make one job for the present instead.
 
-    While a triggered job waits, another one would do its work twice.
+    While a triggered job waits, return a command that only explains it, since a second job would do the work twice.
     """
     if missing.awaited is not None:
         return f"cronjobs explain {missing.awaited.id}"
-    if not missing.outages:  # the occurrence ran, though early, so backfill would not run it again
+    # The occurrence ran, though early, so a backfill would not run it again.
+    if not missing.outages:
         return typed("cronjobs trigger", missing.name)
     first, last = missing.outages[-1].first_for.isoformat(), missing.outages[0].last_for.isoformat()
     return f"{typed('cronjobs backfill', missing.name)} --from {first} --to {last}"
@@ -285,7 +287,7 @@ def _no_tick(health: Health, every: timedelta) -> bool:
 
 
 def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Finding]:
-    """Find pauses that may have been forgotten: older than a day, or holding back occurrences."""
+    """Find pauses that may have been forgotten, since they are older than a day or hold back occurrences."""
     for pause in pauses:
         scope, name = pause["scope"], pause["name"]
         names = [] if scope == "queue" else sorted(_behind_pause(found, pause, now))
@@ -315,7 +317,8 @@ def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> It
     for schedule in found.schedules:
         if pause["scope"] == "schedule" and pause["name"] != schedule.name:
             continue
-        if schedule.owed:  # occurrences of a former definition wait, even if the schedule is retired
+        # Occurrences of a former definition wait, even if the schedule is retired.
+        if schedule.owed:
             yield schedule.name
             continue
         if schedule.status != "active":
@@ -325,5 +328,5 @@ def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> It
 
 
 def _only_skips(schedule: StoredSchedule, now: datetime) -> bool:
-    """Whether pauses only skip what is due: all of it became due after a ``pause --skip`` began."""
+    """Whether pauses only skip what is due, since all of it became due after a ``pause --skip`` began."""
     return held_back(owed_by(replace(schedule, owed=None)), pauses_of(schedule), now) is None

@@ -30,14 +30,15 @@ from cronjobs.model import duration_text, rough
 
 _SHOW_CRON = "cronjobs crontab show"
 _LOOK_BACK = timedelta(hours=1)
-_ALSO = "host "  # prefix of a row that names another host with the same faults
+_ALSO = "host "  # a row with this prefix names another host that has the same faults
 _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 
 def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     foreign = list(_foreign(health, settings))
     yield from foreign
-    if not settings.without_project and not foreign:  # otherwise this configuration explains why there are no ticks
+    # Without a project, or with another project's database, this configuration explains why there are no ticks.
+    if not settings.without_project and not foreign:
         for found in _no_tick(health, settings):
             yield for_the_file_here(found) if settings.broken else found
     if len(health.silent) < len(health.ticks):
@@ -58,7 +59,8 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     for job_type, problem in health.never_begin:
         held = sum(without_room.pop(place) for place in list(without_room) if place[1] == job_type)
         yield _fault(str(problem), (str(problem),), (), (), held, health, same)
-    misfits = {found.job_type for found in health.misfits}  # jobs with payloads that do not fit have their own finding
+    # Jobs whose payloads do not fit have a finding of their own.
+    misfits = {found.job_type for found in health.misfits}
     for job_type, problem in health.schedule_misfits:
         if job_type not in misfits:
             yield Finding("config", str(problem), command="cronjobs check", rows=(str(problem),))
@@ -73,7 +75,8 @@ def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
     if theirs in (("", ""), ours):
         return
     if health.environment.startswith(MOVED):
-        # No command: the fix is to edit the file. "db adopt" here would let both sides claim jobs.
+        # There is no command, because the user has to edit the file. With "db adopt", both sides would claim the same
+        # jobs.
         yield Finding("foreign", str(MovedDatabase(health.environment.removeprefix(MOVED))), Severity.CRITICAL)
         return
     text = (
@@ -115,7 +118,8 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
             f"in the last {rough(found.within)}, {found.ticks} ticks of host {host} never recorded their end: they "
             "were killed or lost the database"
         )
-        command = _history(max(_LOOK_BACK, 2 * found.within))  # twice, so that it still shows them if typed later
+        # Look back twice as far, so that the command still shows these ticks if someone types it later.
+        command = _history(max(_LOOK_BACK, 2 * found.within))
         yield Finding("ending", text, since=found.since, command=command, subject=host)
     for tick in at_work:
         code = _did(tick).get("code")
@@ -181,7 +185,7 @@ def _recorded(
 
 
 def _by_time(ticks: Sequence[Mapping[str, Any]], health: Health) -> list[str]:
-    """Return the hosts of *ticks*, longest at fault first."""
+    """Return the hosts of *ticks*. The host that has had faults for longest comes first."""
     hosts = {tick["host"] for tick in ticks}
     return sorted(hosts, key=lambda host: (health.watch.misconfigured.get(host) or health.now, host))
 
@@ -206,9 +210,9 @@ def _of_hosts(
 ) -> Finding:
     """Return one finding for all hosts whose last *ticks* recorded the same faults.
 
-    The key names the host that has had the faults longest, so the key stays the same when other hosts join. The other
-    hosts are rows, so an ack does not cover a host that joins later. The finding does not cover ``config:other``, since
-    an alert about a host's file ends only when that host reports no fault.
+    The key names the host that has had the faults for longest, so the key stays the same when other hosts get the same
+    faults. The other hosts are rows, so an ack does not cover a host that gets the faults later. The finding does not
+    cover ``config:other``, since an alert about a host's file ends only when that host reports no fault.
     """
     hosts = _by_time(ticks, health)
     whose = (
@@ -221,13 +225,14 @@ def _of_hosts(
         _rows(faults, hosts),
         [job_type for host in hosts for job_type in same.hosts.get(host, ())],
         tuple(name for host in hosts for name in same.entries.get(host, ())),
-        max(_held_by_limits(tick, faults) for tick in ticks),  # every host counts the same jobs, so do not add them up
+        # Every host counts the same jobs, so take the largest count and not the sum.
+        max(_held_by_limits(tick, faults) for tick in ticks),
         health,
         same,
         since=min((at for host in hosts if (at := health.watch.misconfigured.get(host))), default=None),
         subject=hosts[0],
     )
-    # No command: "cronjobs check", typed here, would check the file here instead of theirs.
+    # There is no command, because "cronjobs check" on this host would check this host's file, and not theirs.
     return replace(found, text=f'{found.text} (for details, run "cronjobs check" there)', command=None)
 
 
@@ -243,7 +248,7 @@ def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:
 
 
 def _names_limit(where: str, prefix: str) -> bool:
-    """Return whether a fault closes the limit of this prefix. The prefix "" stands for all if none could be parsed."""
+    """Whether a fault closes the limit of this prefix. The prefix "" stands for all limits, if none could be parsed."""
     return f"{where}.".startswith(f"limits.{prefix}." if prefix else "limits.")
 
 
@@ -305,5 +310,5 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def _did(tick: Mapping[str, Any]) -> Mapping[str, Any]:
-    # On SQLite plain SQL may have written any type here.
+    # On SQLite, plain SQL may have written a value of any type here.
     return tick["did"] if isinstance(tick["did"], Mapping) else {}

@@ -105,7 +105,8 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
     groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
     late = sum(group.late for group in groups) + health.more_late
     at_work = ticking(health.ticks, health.now, run.every)
-    if late and at_work:  # if no tick runs, jobs are late for that reason, which has its own finding
+    # If no tick runs, that is why jobs are late, and it has a finding of its own.
+    if late and at_work:
         apart = [each.group for each in health.stranded]
         could = [group for group in groups if group not in apart]
         runnable = sum(group.late for group in could) + health.more_late
@@ -134,7 +135,7 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], wor
     """Return why the last ticks left these jobs waiting: the reason that all ticks recorded, or a backlog."""
     entries = [each for tick in ticks for each in entries_of(tick)]
     for why, words in _WHY_LATE.items():
-        # As long as jobs of all these groups are succeeding, ticks run out of time only because there is a backlog.
+        # If jobs of all these groups are succeeding, a backlog is the only reason why ticks run out of time.
         if why == OUT_OF_TIME and late and all(group.a_minute for group in late):
             return _backlog(late, workers)
         places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}

@@ -19,7 +19,7 @@ from cronjobs.model import Status, in_zone, rough
 from cronjobs.text import one_line
 
 _UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?\+00:00")
-CELL_LIMIT: Final = 300  # one cell shows at most this many characters of a text
+CELL_LIMIT: Final = 300  # show at most this many characters of a text in one cell
 
 
 def safe(value: object, limit: int = CELL_LIMIT) -> str:
@@ -53,7 +53,7 @@ def pause_text(pause: Mapping[str, Any], times: LocalTimes) -> str:
 
 
 def at_work_within(budget: timedelta) -> timedelta:
-    """Return how long ago an unfinished tick may have begun to count as at work, and not as killed."""
+    """Return the age up to which an unfinished tick counts as at work. An older one was probably killed."""
     return max(timedelta(minutes=2), budget + timedelta(minutes=1))
 
 
@@ -63,12 +63,14 @@ def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, 
     *gone*: whether the tick's process is known to have ended.
     """
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
-    if tick["finished_at"] is None:  # completing its row is the last thing a tick does
+    # A tick completes its row last of all, so this tick has not ended.
+    if tick["finished_at"] is None:
         at_work = now - tick["started_at"] < at_work_within(budget)
         ended = "its process is gone" if gone else "at work" if at_work else "did not end; was it killed?"
     else:
         ended = safe(tick["ended"])
-    if ended == NOTHING_DUE:  # say only "no job": schedules that the tick could not fire may be due
+    # Say only "no job", since schedules that the tick could not fire may be due.
+    if ended == NOTHING_DUE:
         ended = "" if done else "no job was due"
     return "; ".join(part for part in (done, ended) if part)
 
@@ -175,7 +177,7 @@ def drain_time(jobs: int, a_minute: float) -> str:
 
 
 def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
-    """Return text such as "took 8.4s". A lost attempt's end is unknown: its text is like "found 1m after it began"."""
+    """Return text such as "took 8.4s". A lost attempt's end is unknown, so its text is "found 1m after it began"."""
     span = rough(finished_at - started_at)
     return f"found {span} after it began" if outcome == "lost" else f"took {span}"
 
@@ -194,7 +196,7 @@ def on_the_clock(text: str, times: LocalTimes) -> str:
     def clock(found: re.Match[str]) -> str:
         try:
             return times.clock(datetime.fromisoformat(found[0]))
-        except (ValueError, OverflowError):  # plain SQL can write any text
+        except (ValueError, OverflowError):  # plain SQL can have written any text
             return found[0]
 
     return _UTC.sub(clock, text)
@@ -210,12 +212,12 @@ def ordinal(number: int) -> str:
 
 
 def tries(failures: int, most: int | None) -> str:
-    """Return text such as "failed 3 of 10". People are shown tries, not attempts."""
+    """Return text such as "failed 3 of 10". For people we count tries, not attempts."""
     if not failures:
         return ""
     return f"failed {failures} of {most}" if most is not None else f"failed {counted(failures, 'time')}"
 
 
 def host_of(holder: str | None) -> str:
-    """Return the host's name from the text of ``locked_by`` or ``runner``."""
+    """Return the name of the host in the text of ``locked_by`` or ``runner``."""
     return safe((holder or "").partition(":")[0], 40)

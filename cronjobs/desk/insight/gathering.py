@@ -86,12 +86,13 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         **troubled_types(connection, settings.run),
         of_extras=findings_of_extras(connection, settings, now),
     )
-    for (queue, _), jobs in without_room(health, every).items():  # the finding ``config`` reports these jobs instead
+    # The finding ``config`` reports these jobs, so they do not count as late.
+    for (queue, _), jobs in without_room(health, every).items():
         health.queues.get(queue, health.others).late -= jobs
     return health
 
 
 def _next(connection: Connection) -> list[tuple[datetime, str]]:
-    # Twice as many are read, because a schedule that a wrong clock ran early moves back.
+    # Read twice as many as needed, because a schedule that a wrong clock ran early moves back in this order.
     due = {name: at for at, name in next_to_fire(connection, 2 * NEXT_SHOWN)}
     return sorted((at, name) for name, at in really_next(connection, due).items() if at is not None)[:NEXT_SHOWN]

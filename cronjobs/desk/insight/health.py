@@ -24,7 +24,7 @@ from cronjobs.errors import Problem
 
 @dataclass(frozen=True)
 class Health:
-    """The facts, some of them as plain rows. ``late`` counts only jobs that could run.
+    """Facts about the whole system. ``late`` counts only jobs that could run.
 
     A job could run if its type is known, its queue is not paused, and it waits neither for a limit nor for another job
     of its schedule. If there are very many queues or unknown types, only some are listed: see ``QueueFacts``.
@@ -35,37 +35,50 @@ class Health:
     environment: str
     schema_revision: str
     ticks: list[dict[str, Any]]  # the last tick of each host, newest first
-    running: list[dict[str, Any]]  # longest running first, at most gathering.RUNNING_SHOWN
+    # The jobs that have been running for longest come first. There are at most gathering.RUNNING_SHOWN.
+    running: list[dict[str, Any]]
     running_total: int
     overdue: int
     queues: dict[str, Queue]
     oldest_due_at: datetime | None
     late_since: datetime | None  # when the oldest late job became late
-    unresolved: dict[str, int]  # type that no recent tick knew → due jobs
+    unresolved: dict[str, int]  # maps each type that no recent tick knew to its number of due jobs
     dead: dict[str, int]
     pauses: list[dict[str, Any]]
     schedules: ScheduleSurvey
-    next: list[tuple[datetime, str]]  # the schedules to fire next, at most gathering.NEXT_SHOWN
+    # The schedules to fire next. There are at most gathering.NEXT_SHOWN.
+    next: list[tuple[datetime, str]]
     faults: tuple[Fault, ...] = field(default=())
-    schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)  # job type, misfit in the file here
+    # Each item is a job type, and a payload in the file here that does not fit the type's handler.
+    schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)
     never_begin: list[TimeoutTooLong] = field(default_factory=list)  # timeouts in the file here that fit no tick
-    judged_by_ticks: bool = False  # what is unknown: by the types that ticks recorded, else by this process's
-    unknown_schedules: dict[str, list[str]] = field(default_factory=dict)  # unknown type → active schedules
-    unknown_since: dict[str, datetime] = field(default_factory=dict)  # unknown type → since when its work has waited
-    gone: dict[str, datetime] = field(default_factory=dict)  # unknown type → when a tick first lacked it
+    # True if the types that ticks recorded decide what is unknown. False if this process's types decide.
+    judged_by_ticks: bool = False
+    # Maps each unknown type to its active schedules.
+    unknown_schedules: dict[str, list[str]] = field(default_factory=dict)
+    # Maps each unknown type to the time since which its work has waited.
+    unknown_since: dict[str, datetime] = field(default_factory=dict)
+    # Maps each unknown type to the time when a tick first lacked it.
+    gone: dict[str, datetime] = field(default_factory=dict)
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
-    late: list[LateGroup] = field(default_factory=list)  # except those out of reach
-    stranded: list[StrandedJobs] = field(default_factory=list)  # late jobs that none of the hosts now ticking can run
+    late: list[LateGroup] = field(default_factory=list)  # without the groups in ``out_of_reach``
+    # Late jobs that none of the hosts now ticking can run.
+    stranded: list[StrandedJobs] = field(default_factory=list)
     slower: list[SlowRun] = field(default_factory=list)
-    silent: dict[str, datetime] = field(default_factory=dict)  # steady host that stopped ticking → since when
-    slow: dict[str, timedelta] = field(default_factory=dict)  # job type → typical run, too long for the lease
-    limited: dict[Limit, int] = field(default_factory=dict)  # reached limit → due jobs that wait for it
-    limits_a_minute: dict[Limit, float] = field(default_factory=dict)  # limit → jobs that succeed
-    crashing: list[Crashing] = field(default_factory=list)  # job types that run in child processes because they crash
+    # Maps each host that ticked steadily and then stopped to its last tick's time.
+    silent: dict[str, datetime] = field(default_factory=dict)
+    # Maps each job type whose runs are typically too long for the lease to their typical duration.
+    slow: dict[str, timedelta] = field(default_factory=dict)
+    # Maps each reached limit to the number of due jobs that wait for it.
+    limited: dict[Limit, int] = field(default_factory=dict)
+    # Maps each limit to how many of its jobs succeed per minute.
+    limits_a_minute: dict[Limit, float] = field(default_factory=dict)
+    # Job types that run in child processes because they crash their runners.
+    crashing: list[Crashing] = field(default_factory=list)
     failing_types: list[FailingType] = field(default_factory=list)
-    misfits: list[WaitingMisfits] = field(default_factory=list)  # by job type
+    misfits: list[WaitingMisfits] = field(default_factory=list)  # one item for each job type
     watch: Watched = field(default_factory=Watched)
-    acks: dict[str, StoredAck] = field(default_factory=dict)  # finding's key → ack in force
+    acks: dict[str, StoredAck] = field(default_factory=dict)  # maps a finding's key to its ack in force
     of_extras: Findings = field(default_factory=Findings)  # findings of extras
 
     others: Queue = field(default_factory=Queue)
@@ -81,7 +94,7 @@ class Health:
 
     @property
     def dismissed_words(self) -> str:
-        """Return what to add to the number of all dead jobs if a person has dealt with every one of them, else ""."""
+        """Return the words to add to the number of dead jobs if someone has dealt with all of them, else ""."""
         if not self.dead["total"] or self.watch.deaths.count:
             return ""
         return ", dismissed" if self.dead["total"] == 1 else ", all dismissed"

@@ -91,7 +91,7 @@ def tick_facts(row: Any) -> TickFacts:
 
 
 def settler_of(connection: Connection, row: Any) -> TickFacts | None:
-    """Return the tick that settled a ledger row, or None if an operator did, or the tick's row is pruned."""
+    """Return the tick that settled a ledger row. Return None if an operator settled it, or if the tick is pruned."""
     if row.tick is None:
         return None
     found = explaining.ticks_of(connection, {row.tick}).get(row.tick)
@@ -116,7 +116,7 @@ def job_facts(
     around: Now,
     pause_rows: Iterable[Any],
 ) -> dict[int, JobFacts]:
-    """Return the facts about those jobs that still have a row. The user's modules are imported only if a job waits."""
+    """Return the facts about those jobs that still have a row. Import the user's modules only if one of them waits."""
     if not job_ids:
         return {}
     rows = explaining.jobs_of(connection, job_ids)
@@ -170,10 +170,10 @@ def job_facts(
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
 ) -> tuple[dict[int, NotStartedRecord], dict[int, Excluded]]:
-    """Return two maps: job to the last tick that recorded why it did not start it; job to options that exclude it.
+    """Return two maps from job ids: to the last tick that says why it did not start the job, and to excluding options.
 
     The second map has only the jobs that the options of all ticks exclude. If *rows* has a single job, the first map
-    includes it even if it has started since.
+    includes the job even if it has started since.
     """
     due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
     waiting = due.keys()
@@ -208,7 +208,7 @@ def _passed_over(
 
 
 def _more(why: str, tick: Any) -> str:
-    """Return what the tick's row adds to why it did not start the job."""
+    """Return the details in the tick's row about why the tick did not start the job."""
     if why == OUT_OF_TIME:
         return _after_others(tick.did)
     if why == UNKNOWN_TYPE and (faults := _not_loaded(tick.did)):
@@ -225,7 +225,8 @@ def _not_loaded(did: Any) -> dict[str, str]:
 
 def _after_others(did: Any) -> str:
     """Say how many other jobs the tick had begun before it ran out of time. *did*: what the tick recorded."""
-    begun = did.get("claimed") if isinstance(did, dict) else None  # on SQLite plain SQL may have written anything
+    # On SQLite, plain SQL may have written anything here.
+    begun = did.get("claimed") if isinstance(did, dict) else None
     if not isinstance(begun, int) or begun < 1:
         return ""
     return f", which had begun {begun:,} {'job' if begun == 1 else 'jobs'}"
@@ -271,7 +272,8 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         since,
         silent_since,
         tuple((host, where, what) for host, several in faults.items() for where, what in several.items()),
-        here=job_type in types.types or settings.broken,  # a broken file is not evidence that the type is missing
+        # If the file is broken, that is no evidence that the type is missing.
+        here=job_type in types.types or settings.broken,
         file_fault="; ".join(problems) or None,
     )
 
@@ -363,7 +365,7 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
 
 
 def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] | None:
-    """Return from when a pause delayed the first attempt, and the pause (of several, the last to end)."""
+    """Return when a pause began to delay the first attempt, and the pause (of several pauses, the last to end)."""
     begun = job.attempts[0].started_at if job.attempts else job.started_at
     if begun is None:
         return None
@@ -387,7 +389,7 @@ def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
 
 
 def _moved(detail: Any) -> tuple[datetime, datetime] | None:
-    """Return a reschedule's old and new time, or None if *detail*, which any program may have written, lacks them."""
+    """Return a reschedule's old and new time, or None if *detail* lacks them: any program may have written it."""
     if not isinstance(detail, dict):
         return None
     try:

@@ -17,7 +17,8 @@ from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.jobs.source import source_hash
 from cronjobs.engine.store.job_types import Loaded, present_types, remembered, types_recorded_at, unknown_to_schedules
 
-TYPES_DATED: Final = 20  # unknown types to date (since when work waits); each costs a query on ticks
+# Find out for at most this many unknown types since when work waits. Each type costs a query on ticks.
+TYPES_DATED: Final = 20
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class JudgedTypes:
     def knows(self, job_type: str, *, since: datetime) -> bool:
         """Whether a job of this type, created at *since*, can probably run on some host.
 
-        A type registered only here counts until a tick after *since* records its types, since cron's environment may
-        differ from this one.
+        A type that is registered only here counts as known until a tick after *since* records its types. Then the tick
+        decides, because cron's environment may differ from this one.
         """
         if self.ticks is None:
             return job_type in self.here
@@ -77,7 +78,7 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
 
 @dataclass(frozen=True)
 class UnknownSince:
-    """Since when work of unknown types has waited (``since``), and since when ticks have not known them (``gone``).
+    """``since``: the time since which work of each unknown type has waited. ``gone``: since when ticks lack the type.
 
     A type that no tick ever knew is not in ``gone``.
     """

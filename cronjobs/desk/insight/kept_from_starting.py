@@ -1,4 +1,7 @@
-"""Why ticks did not start: from the row of the next tick that did, or from this user's state folder while it lasts."""
+"""Find out why ticks did not start: from the row of the next tick that did, or from this user's state folder.
+
+The state folder has the causes only until a tick starts.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from cronjobs.text import one_line
 
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
-Causes = tuple[tuple[str, int], ...]  # each cause, and how many ticks it kept from starting
+Causes = tuple[tuple[str, int], ...]  # each item is a cause, and how many ticks it kept from starting
 
 
 def kept_from_starting(did: Any) -> Causes:
-    """Return what a tick's row says about the ticks of its host before it. Plain SQL may have written any *did*."""
+    """Return what a tick's row says about earlier ticks that did not start. Plain SQL may have written any *did*."""
     found = did.get("kept_from_starting") if isinstance(did, Mapping) else None
     return tuple(
         (str(each.get("why")), ticks)
@@ -34,18 +37,18 @@ def kept_from_starting(did: Any) -> Causes:
 def kept_before(connection: Connection, host: str, at: datetime, did: Any, within: timedelta) -> Causes:
     """Return why ticks of *host* did not start before the tick at *at*, whose row says *did*.
 
-    If that row does not say why, a later one may, up to *within* after it: a tick that someone started in a terminal
-    does not record it, nor does a killed one, but cron's next tick does.
+    If that row does not say why, search later rows, up to *within* after it. A tick that someone started in a terminal
+    does not record the reason, nor does a tick that was killed, but cron's next tick does.
     """
     if causes := kept_from_starting(did):
         return causes
-    until = min(at, _LATEST - within) + within  # plain SQL may have written any date
+    until = min(at, _LATEST - within) + within  # plain SQL may have written a date as late as year 9999
     later = (row.did for row in reversed(records_between(connection, at, until)) if row.host == host)
     return next((causes for did in later if (causes := kept_from_starting(did)) and _began_by(did, at)), ())
 
 
 def _began_by(did: Any, at: datetime) -> bool:
-    """Whether the first of the causes began by *at*. Plain SQL may have written any *did*."""
+    """Whether the first of the causes in *did* began by *at*. Plain SQL may have written any *did*."""
     with suppress(KeyError, TypeError, ValueError):
         return datetime.fromisoformat(did["kept_from_starting"][0]["since"]) <= at
     return False

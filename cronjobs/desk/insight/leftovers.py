@@ -22,7 +22,7 @@ LOGROTATE: Final = Path("/etc/logrotate.d")
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something left behind. ``remove``: the command or instruction that removes it."""
+    """One thing that the project leaves. ``remove``: the command or instruction that removes it."""
 
     what: str
     where: str

@@ -17,7 +17,7 @@ _DELETED: Final = "someone deleted its row"
 _USED_UP: Final = (
     "an enqueue used up the id without making a job: its key was taken, or its transaction was rolled back"
 )
-# PostgreSQL logs a sequence's next 32 values at once, and goes on behind them after a crash.
+# PostgreSQL logs 32 values of a sequence in advance. After a crash it continues behind them.
 _SKIPPED: Final = "; or the database server skipped the id after a crash"
 
 
@@ -35,7 +35,7 @@ def missing_job(connection: Connection, job_id: int, retention: Retention) -> st
 
 
 def missing_at(gap: Gap, job_id: int, retention: Retention, now: datetime, never: str = _USED_UP) -> str:
-    """Explain the *gap*. *never*: why an id may never have become a job."""
+    """Explain the *gap*. *never*: the reasons why an id may never have become a job."""
     if gap.in_ledger:
         return f'job {job_id} was pruned: "cronjobs explain {job_id}" shows what the ledger has kept'
     if gap.highest == 0 or (gap.highest is None and gap.highest_here == 0):
@@ -45,7 +45,8 @@ def missing_at(gap: Gap, job_id: int, retention: Retention, now: datetime, never
     if job_id > gap.highest_here and gap.highest is None:
         return f"there is no job {job_id}: the highest id here is {gap.highest_here}"
     kept = min(retention.succeeded, retention.dead)
-    if gap.made_after is not None and now - gap.made_after < kept:  # a job with this id would be too young to be pruned
+    # A job with this id would be too young for retention to have pruned it.
+    if gap.made_after is not None and now - gap.made_after < kept:
         return f"there is no job {job_id}: {never}; or {_DELETED}"
     return (
         f"there is no job {job_id} any more: it ended over {duration_text(kept)} ago and was pruned (retention), or "

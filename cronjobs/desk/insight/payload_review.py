@@ -17,7 +17,7 @@ from cronjobs.engine.rules.payload import payload_fault
 from cronjobs.engine.store.meta import MOVED, Meta, read_meta, require_revision
 from cronjobs.errors import MovedDatabase, OtherProject, SchemaTooOld
 
-MOST_GROUPS: Final = 500  # kinds of misfits counted separately
+MOST_GROUPS: Final = 500  # count at most this many kinds of misfits separately
 IDS_NAMED: Final = 5
 _INDEX: Final = re.compile(r"\[[0-9]+\]")
 _UNKNOWN: Final = "no handler or command is registered under this name"
@@ -32,7 +32,7 @@ class MisfitGroup:
     example: str
     unknown_type: bool = False
     by_status: Counter[str] = field(default_factory=Counter)
-    ids: list[int] = field(default_factory=list)  # of the first few jobs
+    ids: list[int] = field(default_factory=list)  # the ids of the first few of these jobs
 
     @property
     def jobs(self) -> int:
@@ -115,8 +115,9 @@ def review(database: Database, project: str, known: JobTypes) -> Iterator[Payloa
 
 
 def _require_ours(found: Meta, project: str) -> None:
-    """Raise OtherProject if the project differs. The environment may differ: CI checks production before a deploy."""
-    with suppress(SchemaTooOld):  # the review runs before the migration, and every revision has these columns
+    """Raise OtherProject if the project differs. The environment may differ: CI checks production before deploys."""
+    # The review runs before the migration. Every revision has the columns that it reads.
+    with suppress(SchemaTooOld):
         require_revision(found.schema_revision, found.oldest_code)
     if found.environment.startswith(MOVED):
         raise MovedDatabase(found.environment.removeprefix(MOVED))

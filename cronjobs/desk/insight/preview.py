@@ -23,7 +23,8 @@ def preview(
     if applies(connection, seen, settings, host=host):
         todo = compare(settings, stored, queues.caps_in_force(connection))
     chosen = schedules.due_schedules(connection, settings.disabled_schedules)
-    if todo is not None:  # a sync first settles each schedule that it changes, whatever its next_at
+    # A sync first settles each schedule that it changes, even if the schedule's next_at is later.
+    if todo is not None:
         ends = {*todo.change, *todo.remove, *(old for old, _ in todo.rename)}.difference(each.name for each in chosen)
         chosen += [schedule for schedule in stored if schedule.status == "active" and schedule.name in ends]
     planned = [due for schedule in chosen if (due := plan_for(schedule, seen.now)) is not None]

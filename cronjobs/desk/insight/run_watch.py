@@ -26,11 +26,15 @@ from cronjobs.engine.schedules.decide import spread_offset
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.store.schedules import StoredSchedule
 
-RUNS_LOOKED_AT: Final = 10  # rows read of a schedule whose newest run did not succeed
-FEW: Final = 2  # rows read first; they are nearly always enough: a running and a successful run
-ASKED_AT_ONCE: Final = 2000  # schedules per statement
-PAGE: Final = 100  # rows read at a time when reading further back
-PAGES: Final = 50  # read at most this many pages, if no run succeeded and operators dealt with all of the runs
+# Read this many rows of a schedule whose newest run did not succeed.
+RUNS_LOOKED_AT: Final = 10
+# Read this many rows first. They are nearly always enough, since they show a running and a successful run.
+FEW: Final = 2
+ASKED_AT_ONCE: Final = 2000  # a statement asks for at most this many schedules
+PAGE: Final = 100  # when reading further back, read this many rows at a time
+# Read at most this many pages. Only a schedule without any success needs as many, if operators dealt with all of its
+# runs.
+PAGES: Final = 50
 
 
 def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> dict[int, list[OccurrenceResult]]:
@@ -45,7 +49,7 @@ def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> 
 
 
 def _ran_well(row: OccurrenceResult) -> bool:
-    """Whether this row makes all older rows irrelevant to findings."""
+    """Whether this row is a success, so that findings need no older rows."""
     return row.went_well and row.outcome == "enqueued"
 
 
@@ -95,7 +99,7 @@ def as_ledger_row(schedule_id: int, run: ByHand) -> OccurrenceResult | None:
 
 
 def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
-    """Return when the newest successful run by hand was triggered, or None. A run whose job was pruned counts, too."""
+    """Return when the newest successful manual run was triggered, or None. A run whose job is pruned counts, too."""
     triggered = store.triggered(connection, schedule)
     return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
 
@@ -138,7 +142,7 @@ def _further_back(
 
 
 def _is_well(row: OccurrenceResult, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
-    """Whether neither this row nor the other rows of its job show that something did not run."""
+    """Whether this row's job is fine, so that no row of the job shows a run that is missing."""
     if row.ran_early:
         return False
     if row.job is None:

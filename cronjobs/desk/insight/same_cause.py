@@ -1,9 +1,10 @@
-"""Report each cause in one finding: decide which findings a worse or clearer finding replaces. Pure.
+"""Decide which findings a worse or clearer finding replaces, so that each cause has one finding. Pure.
 
 The finding about dead jobs replaces findings about their schedules and types. The finding about a schedule past its
-grace replaces those about its failures and waiting jobs. The finding about a failing schedule replaces the one about
-its waiting retry. The finding about a type that no tick knows replaces those about schedules that wait for the type.
-The finding about a module that fails to import replaces those about its types.
+grace replaces the findings about the schedule's failures and waiting jobs. The finding about a failing schedule
+replaces the finding about its waiting retry. The finding about a type that no tick knows replaces the findings about
+schedules that wait for the type. The finding about a module that fails to import replaces the findings about the
+module's types.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
-SHORTLY: Final = timedelta(minutes=10)  # hosts may record the same change of types this far apart
-# A fault's ``where`` (see jobs.job_types) begins with one of these if code could not be imported.
+# Two hosts may record the same change of types this far apart.
+SHORTLY: Final = timedelta(minutes=10)
+# If code could not be imported, a fault's ``where`` (see jobs.job_types) begins with one of these.
 _OF_MODULES: Final = ("module ", "setup ")
 
 
@@ -46,13 +48,18 @@ class SameCause:
     died: tuple[str, ...] = ()  # schedules with a dead job since their last success
     failing_and_late: tuple[str, ...] = ()  # schedules whose failures the finding ``schedule`` covers
     waiting: tuple[str, ...] = ()  # schedules whose waiting job the finding ``failing`` covers
-    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules past their grace
-    unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # type → schedules that fail
+    # Maps each type that no tick knows to its schedules past their grace.
+    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Maps each type that no tick knows to its failing schedules.
+    unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unknown_types: tuple[str, ...] = ()  # failing types that no tick knows
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)  # host → schedule behind → since when
-    no_room: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (queue, type) → late jobs without room
-    keys: Mapping[str, str] = field(default_factory=dict)  # failing schedule → key of its finding ``failing``
+    # Maps a host to the schedules that are behind, and these to the time since which they are.
+    entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)
+    # Maps a queue and type to the number of late jobs that ticks had no room for.
+    no_room: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # Maps a failing schedule to the key of its finding ``failing``.
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def not_late(self) -> frozenset[str]:
@@ -79,7 +86,7 @@ NO_OTHER: Final = SameCause()
 
 
 def covered_by_type(job_type: str, same: SameCause) -> tuple[Covered, ...]:
-    """Return the findings that the finding about an unknown type covers."""
+    """Return which findings the finding about this unknown type covers."""
     late = (Covered(f"schedule:{name}") for name in same.unknown.get(job_type, ()))
     failing = covered_failing(same.unknown_failing.get(job_type, ()), same)
     of_type = (Covered(f"failing_type:{each}") for each in same.unknown_types if each == job_type)
@@ -97,7 +104,8 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
     failing = failing_runs(watch)
     died = {name for name, why in watch.without_run.items() if any(map(_is_dead, why.jobs))}
     died_failing = {name for name, runs in failing.items() if any(_is_dead(row.job) for row in runs.rows)}
-    if not watch.deaths.count:  # deaths are read a moment after the rows, so someone dealt with them meanwhile
+    # Someone has dealt with the deaths since the rows were read, because deaths are read a moment later.
+    if not watch.deaths.count:
         died = died_failing = set()
     unknown: dict[str, list[str]] = {}
     unknown_failing: dict[str, list[str]] = {}
@@ -177,7 +185,8 @@ def how_they_ended(several: Collection[FailingRuns], were: str = "were") -> str:
     """Return "failed", "were lost" or "failed or were lost", whichever is true of all these runs together."""
     rows = [row for runs in several for row in runs.rows]
     lost = any(row.losses for row in rows)
-    failed = any(row.failures or not row.losses for row in rows)  # a job may be dead without a try
+    # A job may be dead without a counted failure.
+    failed = any(row.failures or not row.losses for row in rows)
     return " or ".join([*(["failed"] if failed else []), *([f"{were} lost"] if lost else [])])
 
 
@@ -204,7 +213,7 @@ def _warn_after(schedule: StoredSchedule) -> int:
 
 
 def behind(health: Health, every: timedelta) -> dict[str, datetime]:
-    """Map schedules that ticks could fire but do not to the time since which they could, longest first."""
+    """Find schedules that ticks could fire but do not. Map each to the time since which ticks could, longest first."""
     if not health.watch.fires or not ticking(health.ticks, health.now, every):
         return {}
     found = {
@@ -250,7 +259,8 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
     since = min((at for at in health.watch.not_loaded.values() if at is not None), default=None)
     found: dict[str, list[str]] = {}
     for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
-        inline = job_type in health.unknown_schedules.get(job_type, ())  # its schedule's entry has the command
+        # The entry of this type's schedule has the command.
+        inline = job_type in health.unknown_schedules.get(job_type, ())
         place = next(
             (
                 place
@@ -325,6 +335,6 @@ def takes_away(where: str, types: Collection[str]) -> bool:
 
 
 def _gone_before(job_type: str, since: datetime | None, health: Health) -> bool:
-    """Whether the type was unknown well before the fault began, so the fault is not its cause."""
+    """Whether the type was unknown well before the fault began, so that the fault cannot be the cause."""
     gone = health.gone.get(job_type)
     return since is not None and gone is not None and gone + SHORTLY < since

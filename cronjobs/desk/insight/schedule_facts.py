@@ -23,9 +23,9 @@ from cronjobs.desk.store.schedule_runs import (
 from cronjobs.engine.crontime.timing import next_after
 from cronjobs.engine.schedules.planning import read
 
-LOOKED_AT: Final = 100  # ledger rows read per schedule
-STRIP: Final = 20  # runs shown
-ENOUGH: Final = 20  # successful runs needed to state a usual duration
+LOOKED_AT: Final = 100  # read at most this many ledger rows of each schedule
+STRIP: Final = 20  # show this many runs
+ENOUGH: Final = 20  # state a usual duration only after this many successful runs
 PRUNED: Final = "pruned"  # the outcome of a run whose job row is gone
 EARLY: Final = "early"  # the outcome of a run that a wrong clock made before it was due
 NO_RESULT: Final = frozenset({"queued", "running"})
@@ -65,15 +65,16 @@ class ScheduleFacts:
     name: str
     status: str
     next_at: datetime | None
-    paused: str | None  # "paused by ada: deploy"
+    paused: str | None  # text such as "paused by ada: deploy", or None
     runs: tuple[RunFacts, ...] = ()
     durations: tuple[timedelta, ...] = ()
     triggered: RunFacts | None = None
-    running: RunFacts | None = None  # the run, also a triggered one, that has been running for longest
+    # The run that has been running for longest, whether a tick or an operator made it.
+    running: RunFacts | None = None
 
     @property
     def last(self) -> RunFacts | None:
-        """The run with the newest result, including triggered runs. Waiting and running ones have no result yet."""
+        """The run with the newest result, including triggered runs. A waiting or running job has no result yet."""
         return newest_result(self.runs, self.triggered)
 
     @property
@@ -123,9 +124,9 @@ def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dic
 
 
 def last_runs(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
-    """Map each id to the schedule's longest running run, else to the run with the newest result.
+    """Map each id to the run that has been running for longest, or else to the run with the newest result.
 
-    Runs by hand count, too.
+    Runs triggered by hand count as well.
     """
     found = {each: list(map(run_facts, rows)) for each, rows in newest_runs(connection, schedule_ids, STRIP).items()}
     by_hand = {each: run_facts(row) for each, row in newest_triggered(connection, schedule_ids).items()}

@@ -43,7 +43,7 @@ class Name:
 
 
 def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Name]:
-    """Return all names of the schedule now called *name*, newest first. Other schedules may have had the same names."""
+    """Return all names that the schedule *name* has had, newest first. Other schedules may have had the same names."""
     found: list[Name] = []
     until: datetime | None = None
     for at, old, new in reversed(renames):
@@ -52,7 +52,8 @@ def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Na
         if new == name:
             found.append(Name(name, at, until))
             name, until = old, at
-        elif old == name:  # before that, another schedule had this name
+        elif old == name:
+            # Before that time, another schedule had this name.
             return [*found, Name(name, at, until)]
     return [*found, Name(name, None, until)]
 
@@ -60,8 +61,8 @@ def names_of(name: str, renames: Sequence[tuple[datetime, str, str]]) -> list[Na
 def names_of_its_own(name: str, renames: Sequence[tuple[datetime, str, str]], known: Collection[str]) -> frozenset[str]:
     """Return the present and former names of the schedule that is or was called *name*.
 
-    *known*: the names that schedules have now. Names that another schedule also has or had are left out, since rows
-    with such a name may belong to either schedule.
+    *known*: the names that schedules have now. The result leaves out a name that another schedule also has or had,
+    since rows with such a name may belong to either schedule.
     """
     now = name if name in known else name_now(name, renames)
     left = Counter(old for _, old, _ in renames)
@@ -193,7 +194,8 @@ def pauses_over_time(
         scope, _, name = row.subject.partition(" ")
         if scope == "schedule" and names:
             if not any(each.holds(name, row.at) for each in names):
-                continue  # another schedule had that name then
+                # At that time, another schedule had this name.
+                continue
             name = names[0].name
         elif scope == "schedule":
             name = name_now(name, [each for each in renames if each[0] >= row.at])

@@ -10,12 +10,13 @@ from typing import Any, Final, NamedTuple
 from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.engine.rules.occurrences import BACKFILLED
 
-# An entry of the history. Its "kind": attempt, death, occurrence, pruned, gap, schedules_off, tick, clock, fault,
-# pause, deploy or act
+# An entry of the history. Its "kind" is attempt, death, occurrence, pruned, gap, schedules_off, tick, clock, fault,
+# pause, deploy or act.
 Entry = Mapping[str, Any]
-Tally = Mapping[str, Any]  # a row of history.tallies: how often a schedule or job type had an outcome
+# A row of history.tallies, which says how often a schedule or job type had an outcome.
+Tally = Mapping[str, Any]
 
-# Actions on jobs: the audit trail's word → its past tense.
+# Maps the audit trail's word for an action on jobs to its past tense.
 ACTS: Final = {
     "cancel": "cancelled",
     "retry": "retried",
@@ -25,10 +26,12 @@ ACTS: Final = {
     "trigger": "triggered",
     "backfill": "backfilled",
 }
-ASKED: Final = "asked"  # the word for a cancel of a running job, which may have had no effect
-ONE_ACT: Final = timedelta(minutes=10)  # the longest time between one actor's actions that are merged
+# The word for the cancel of a running job, since the job may have succeeded anyway.
+ASKED: Final = "asked"
+# Merge one actor's similar actions if no more than this time is between them.
+ONE_ACT: Final = timedelta(minutes=10)
 
-# Outcomes, most important first. If there is no room for all, the least important are left out. QUIET outcomes need no
+# Outcomes, most important first. If there is no room for all, we leave out the least important. QUIET outcomes need no
 # attention.
 BROKE: Final = (
     "dead",
@@ -105,9 +108,9 @@ def acts_on_jobs(
     """Return actions on jobs as entries, oldest first. An actor's consecutive similar actions are merged.
 
     *rows*: audit entries, each with its jobs' ids. *jobs*: the known jobs' types and schedules. *at_work*: when jobs
-    were running; a cancel only asks a running job to stop (``asked_to_stop``). If the actions of an
-    entry concern several jobs, types or schedules, its ``job_id``, ``job_type`` or ``schedule`` is None. ``were_dead``
-    counts the jobs that were dead before the action.
+    were running. The cancel of a running job only asks it to stop (``asked_to_stop``). If the actions of an entry
+    concern several jobs, types or schedules, its ``job_id``, ``job_type`` or ``schedule`` is None. ``were_dead`` counts
+    the jobs that were dead before the action.
     """
     found: list[tuple[dict[str, Any], set[int]]] = []
     last: dict[Hashable, tuple[dict[str, Any], set[int]]] = {}
@@ -133,7 +136,7 @@ def acts_on_jobs(
 def _cancels_split(
     rows: Iterable[tuple[Any, Collection[int]]], at_work: Mapping[int, Sequence[tuple[datetime, datetime | None]]]
 ) -> Iterator[tuple[Any, bool, Collection[int]]]:
-    """Yield *rows*, with whether their jobs were asked to stop. A cancel of waiting and running jobs gives two."""
+    """Yield *rows*, and whether their jobs were asked to stop. A cancel of waiting and running jobs gives two rows."""
     for row, ids in rows:
         running = {
             id_
@@ -200,7 +203,7 @@ def _chosen(lines: list[list[Entry]], limit: int) -> list[list[Entry]]:
         begun[entry["job_id"]] = max(when(entry), begun.get(entry["job_id"], when(entry)))
 
     def place(line: list[Entry]) -> tuple[datetime, int]:
-        """Sort a death after its attempts, since on SQLite their instants come from separate clock reads."""
+        """Sort a death after its attempts. On SQLite their instants may differ, as each is a separate clock read."""
         at, first = when(line[0]), line[0]
         led_to_it = begun.get(first["job_id"], at) if first["kind"] == "death" else at
         return max(at, led_to_it), -_RANK.get(outcome_of(first), 0)

@@ -13,8 +13,8 @@ from cronjobs.desk.insight.schedule_facts import ScheduleFacts, schedule_facts
 from cronjobs.desk.store.schedule_runs import with_long_runs
 
 SHORT: Final = timedelta(seconds=5)  # a shorter run never counts as slow
-TIMES_USUAL: Final = 3  # a slow run takes longer than this many median runs
-AMONG_LAST: Final = 1000  # how many of the last runs of all schedules are searched
+TIMES_USUAL: Final = 3  # a slow run takes more than this many times the median
+AMONG_LAST: Final = 1000  # search this many of the last runs of all schedules
 LOOKED_AT: Final = 200  # examine at most this many schedules
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-REMEMBERED: Final = 1024  # how many of the last printed characters are kept, to find them in the stored output
-_LEFT_OUT: Final = re.compile(r"\n… ([\d,]+) bytes left out …\n")  # as text.CappedText writes it
+# How many of the last printed characters to keep, to find them again in the stored output.
+REMEMBERED: Final = 1024
+_LEFT_OUT: Final = re.compile(r"\n… ([\d,]+) bytes left out …\n")  # the mark that text.CappedText writes
 
 
 class TailPart(NamedTuple):
-    """A text to print, and how many bytes are missing before it. If any are, their number is printed first."""
+    """A text to print, and how many bytes are missing before it. If any are missing, first print their number."""
 
     left_out: int
     text: str
@@ -19,8 +20,8 @@ class TailPart(NamedTuple):
 class Tail:
     """The position up to which one attempt's output has been printed.
 
-    Positions count bytes of the masked output. Masking may have changed the length of a part that was never printed,
-    so a position can be wrong. Therefore the text printed last is searched for in the stored output.
+    Positions count bytes of the masked output. Masking may have changed the length of a part that was never printed, so
+    a position can be wrong. Therefore we search the stored output for the text that was printed last.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class Tail:
         place = len(output.encode()[: max(0, expected)].decode(errors="ignore"))
         if not self._last:
             return place
-        # Find overlapping matches too, as in a row of dots.
+        # Find overlapping matches too, since a text such as a row of dots may match at many places.
         ends = (each.start() + len(self._last) for each in re.finditer(f"(?={re.escape(self._last)})", output))
         return min(ends, key=lambda each: abs(each - place), default=place)
 

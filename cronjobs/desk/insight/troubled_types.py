@@ -1,4 +1,4 @@
-"""Find job types in trouble: their runs are too long for the lease, they crash, or payloads do not fit them."""
+"""Find job types whose runs are too long for the lease, whose handlers crash, or whose waiting payloads do not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cronjobs.engine.store.crashing_types import crashing
 from cronjobs.engine.store.misfits import waiting_misfits
 
 RUNS_ASKED: Final = 1000  # how many of the last runs to read
-RUNS_TO_TELL: Final = 5  # fewer runs do not show a typical duration
+RUNS_TO_TELL: Final = 5  # state a typical duration only after this many runs
 RUNS_IN_A_LEASE: Final = 5  # a lease should outlast this many typical runs
 
 
@@ -30,6 +30,6 @@ def too_long(run: RunSettings, typical: dict[str, timedelta]) -> dict[str, timed
     return {
         job_type: took
         for job_type, took in typical.items()
-        # Long jobs are left out: each has a process of its own, which renews its lease.
+        # Leave out long jobs, since each has a process of its own that renews its lease.
         if run.lease < RUNS_IN_A_LEASE * took <= RUNS_IN_A_LEASE * run.budget
     }

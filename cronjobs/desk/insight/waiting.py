@@ -24,8 +24,9 @@ from cronjobs.engine.store.concurrency import LateBehind
 from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED
 
-STRANDED_NAMED: Final = 3  # look for a host that could run the type, for at most this many types
-MOST_TYPES: Final = 100  # unknown types listed; the others are only counted
+# Look for a host that could run the type, but only for this many types.
+STRANDED_NAMED: Final = 3
+MOST_TYPES: Final = 100  # list at most this many unknown types, and count the others
 
 
 class LateGroup(NamedTuple):
@@ -40,7 +41,10 @@ class LateGroup(NamedTuple):
 
 @dataclass
 class Queue:
-    """Counts of a queue's waiting jobs. ``failed``: jobs that wait for a retry, also in ``due`` or ``future``."""
+    """Counts of a queue's waiting jobs.
+
+    ``failed`` counts those that wait for a retry. They are also in ``due`` or ``future``.
+    """
 
     due: int = 0
     future: int = 0
@@ -77,15 +81,18 @@ class QueueFacts:
     more_queues: int = 0
     more_types: int = 0
     more_unresolved: int = 0
-    more_late: int = 0  # late jobs of known types in the queues and types not listed
+    # Late jobs of known types in the queues and types that are not listed.
+    more_late: int = 0
     oldest_due_at: datetime | None = None
-    late: list[LateGroup] = field(default_factory=list)  # except those out of reach
+    late: list[LateGroup] = field(default_factory=list)  # without the groups in ``out_of_reach``
     late_since: datetime | None = None  # when the oldest late job became late
     unresolved: dict[str, int] = field(default_factory=dict)
     came: dict[str, datetime] = field(default_factory=dict)
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
-    limited: dict[Limit, int] = field(default_factory=dict)  # reached limit → due jobs that wait for it
-    limits_a_minute: dict[Limit, float] = field(default_factory=dict)  # limit → how many of its jobs succeed per minute
+    # Maps each reached limit to the number of due jobs that wait for it.
+    limited: dict[Limit, int] = field(default_factory=dict)
+    # Maps each limit to how many of its jobs succeed per minute.
+    limits_a_minute: dict[Limit, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> b
 
 
 def _minutes_read(succeeded: Sequence[trends.SucceededLately], within: timedelta, now: datetime) -> float:
-    """Return how many minutes *succeeded* covers: all of *within*, unless it was too much to read."""
+    """Return how many minutes *succeeded* covers. It covers all of *within* if that was not too much to read."""
     if sum(each.jobs for each in succeeded) >= trends.ENDS_READ:
         within = max(timedelta(seconds=1), now - min(each.finished_at for each in succeeded))
     return within / timedelta(minutes=1)
@@ -174,7 +181,7 @@ def _records(at_work: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any
 def entries_of(tick: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the tick's records of due jobs that it did not start.
 
-    Ignore what is malformed: on SQLite, plain SQL can store any value in this column.
+    Ignore malformed records, since on SQLite plain SQL can store any value in this column.
     """
     recorded = tick["not_started"]
     return [each for each in recorded if isinstance(each, Mapping)] if isinstance(recorded, list) else []
@@ -203,7 +210,7 @@ def what_waits(
     found.others, found.more_queues = Queue(rest.due, rest.waiting - rest.due, rest.failed), waiting.others
     found.oldest_due_at = waiting.oldest_due_at
     late: list[LateGroup] = []
-    # Do this only if something is due, since it scans the waiting indexes once more.
+    # Read the groups only if something is due, since that scans the waiting indexes once more.
     due = workload.DueGroups(())
     if found.oldest_due_at:
         due = workload.due_groups(connection, limit, {*judged.here, *(judged.ticks or ())})
@@ -230,7 +237,8 @@ def what_waits(
             each._replace(late=_that_could_run(each, behind, records), a_minute=rates.get(each[:2], 0.0))
             for each in late
         ]
-        resumed = resumed_lately(connection, limit)  # jobs in these queues are late only because the queue was paused
+        # Leave out queues that were resumed lately, since their jobs are late only because of the pause.
+        resumed = resumed_lately(connection, limit)
         late = [each for each in late if each.late > 0 and not {each.queue, ""} & resumed]
         read = {(each.queue, each.job_type) for each in due.groups}
         found.more_late = max(0, due.late - sum(each.behind for place, each in behind.items() if place not in read))

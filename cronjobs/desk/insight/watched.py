@@ -37,22 +37,23 @@ from cronjobs.model import Status
 DIFFERENT_FILES: Final = timedelta(minutes=15)
 LONGEST_GRACE: Final = timedelta(days=366)
 ONE_TICK: Final = timedelta(minutes=1)
-STEADY_TICKS: Final = 10  # after this many ticks within FORGOTTEN, a host is expected to go on ticking
+# If a host ticked this often within FORGOTTEN, it is expected to go on ticking.
+STEADY_TICKS: Final = 10
 FORGOTTEN: Final = timedelta(days=1)  # a host that is silent for longer counts as switched off
-KILLED_WITHIN: Final = 20  # how far back to look for killed ticks, as a number of ticks
-KILLED_TICKS: Final = 2  # this many killed ticks in that time make a finding
+KILLED_WITHIN: Final = 20  # look for killed ticks in the time of this many ticks
+KILLED_TICKS: Final = 2  # report a finding if at least this many ticks of a host were killed in that time
 
 
 # --- when ticks are expected ------------------------------------------------------------------------------------------
 
 
 def late_after(every: timedelta) -> timedelta:
-    """Return how long a job may be due before it counts as late: two minutes if cron starts a tick each minute."""
+    """Return how long a job may be due without being late. That is two minutes if cron starts a tick each minute."""
     return every + timedelta(minutes=1)
 
 
 def quiet_after(every: timedelta) -> timedelta:
-    """Return how long ticks may be absent before that is a finding: three minutes if cron starts one each minute."""
+    """Return how long ticks may be absent without a finding. That is 3 minutes if cron starts a tick each minute."""
     return 2 * every + timedelta(minutes=1)
 
 
@@ -87,7 +88,7 @@ def last_ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelt
 def silent_hosts(
     connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, every: timedelta
 ) -> dict[str, datetime]:
-    """Map hosts to the time of their last tick: those that ticked steadily within the last day and then stopped.
+    """Find hosts that ticked steadily within the last day and then stopped. Map each to the time of its last tick.
 
     A container with a new random name for each tick never counts as steady; CRONJOBS_HOST gives it a fixed name.
     """
@@ -112,14 +113,15 @@ class ScheduleWithoutRun:
 
     why: str
     since: datetime | None = None
-    jobs: tuple[JobNow, ...] = ()  # the existing jobs of the occurrence without a run, and of later occurrences
+    # The existing jobs of the occurrence that has no run, and of later occurrences.
+    jobs: tuple[JobNow, ...] = ()
     job_id: int | None = None
     ran: bool = False
 
 
 @dataclass(frozen=True)
 class Watched:
-    """The facts. ``lately``: schedule id → newest ledger rows, for schedules whose newest run did not succeed."""
+    """The facts. ``lately``: maps schedules whose newest run did not succeed, by id, to their newest ledger rows."""
 
     schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
@@ -127,24 +129,38 @@ class Watched:
     by_trigger: dict[int, list[OccurrenceResult]] = field(
         default_factory=dict
     )  # schedule id → runs by hand, as ledger rows
-    covered: dict[str, datetime] = field(default_factory=dict)  # schedule → up to when a run by hand covers misses
-    awaited: dict[str, ByHand] = field(default_factory=dict)  # schedule → unfinished run by hand after a miss
-    by_hand: dict[str, datetime] = field(default_factory=dict)  # failed schedule → when a successful run was triggered
-    fires: bool = True  # whether a recent tick had schedules switched on
+    # Maps a schedule to the time up to which a manual run makes up for missed runs.
+    covered: dict[str, datetime] = field(default_factory=dict)
+    # Maps a schedule to an unfinished manual run after a missed run.
+    awaited: dict[str, ByHand] = field(default_factory=dict)
+    # Maps a failed schedule to the time when someone triggered a run that succeeded.
+    by_hand: dict[str, datetime] = field(default_factory=dict)
+    fires: bool = True  # whether a recent tick ran without CRONJOBS_SCHEDULES=off
     fired_at: datetime | None = None
-    refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)  # host → why, since when
-    misconfigured: dict[str, datetime | None] = field(default_factory=dict)  # host → since when it records bad entries
-    not_loaded: dict[str, datetime | None] = field(default_factory=dict)  # host → since when some code fails to import
-    ended_badly: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its ticks fail
-    wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)  # host → since when its clock is wrong
-    killed: dict[str, Killed] = field(default_factory=dict)  # by host
+    # Maps a host to why it refuses its file, and since when.
+    refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)
+    # Maps a host to the time since which it records bad entries.
+    misconfigured: dict[str, datetime | None] = field(default_factory=dict)
+    # Maps a host to the time since which some code fails to import there.
+    not_loaded: dict[str, datetime | None] = field(default_factory=dict)
+    # Maps a host to the time since which its ticks fail.
+    ended_badly: dict[str, datetime | None] = field(default_factory=dict)
+    # Maps a host to the time since which its clock is wrong.
+    wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)
+    killed: dict[str, Killed] = field(default_factory=dict)  # maps a host to its killed ticks
     differ_long: bool = False  # whether hosts' files have differed for more than DIFFERENT_FILES
-    in_force: str | None = None  # fingerprint of the file that was applied last, only if hosts' files differ
-    differ_since: datetime | None = None  # since when the present files have differed; None if unknown
-    waiting: dict[str, datetime] = field(default_factory=dict)  # queue → since when a schedule's job is due there
-    without_run: dict[str, ScheduleWithoutRun] = field(default_factory=dict)  # schedules past their grace
-    not_run: dict[str, UnrunOccurrences] = field(default_factory=dict)  # schedules with occurrences that did not run
-    given_up: dict[str, GivenUp] = field(default_factory=dict)  # by kind, only entries that nobody has acknowledged
+    # The fingerprint of the file that was applied last. Set only if hosts' files differ.
+    in_force: str | None = None
+    # The time since which the present files have differed, or None if unknown.
+    differ_since: datetime | None = None
+    # Maps a queue to the time since which a schedule's job is due there.
+    waiting: dict[str, datetime] = field(default_factory=dict)
+    # Maps a schedule past its grace to the facts about it.
+    without_run: dict[str, ScheduleWithoutRun] = field(default_factory=dict)
+    # Maps a schedule with occurrences that did not run to the facts about them.
+    not_run: dict[str, UnrunOccurrences] = field(default_factory=dict)
+    # Maps a kind of finding to the entries that nobody has acknowledged.
+    given_up: dict[str, GivenUp] = field(default_factory=dict)
 
 
 def refusing(connection: Connection, ticks: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, datetime | None]]:
@@ -239,7 +255,7 @@ def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mappi
 def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], latest: datetime) -> datetime | None:
     """Return since when two hosts have had their present, different files.
 
-    Return None if that was after *latest*: these hosts have then replaced other hosts, whose files had differed before.
+    Return None if that was after *latest*. These hosts have then replaced other hosts whose files had already differed.
     """
     files = {tick["host"]: tick["fingerprint"] for tick in ticks if tick["fingerprint"]}
     if len(set(files.values())) < 2:
@@ -262,7 +278,7 @@ def since_a_run(rows: Sequence[OccurrenceResult]) -> Iterator[OccurrenceResult]:
 
 
 def without_a_run(row: OccurrenceResult) -> bool:
-    """Whether nothing ran when it was due, because it was missed in an outage or a wrong clock ran it early."""
+    """Whether nothing ran when the occurrence was due: it was missed in an outage, or a wrong clock ran it early."""
     return row.outcome == "missed" or row.ran_early
 
 
@@ -304,7 +320,8 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     if not rows:
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:
-        row = rows[0]  # this occurrence's row; later rows say nothing about this occurrence
+        # The first row is this occurrence's. Later rows say nothing about this occurrence.
+        row = rows[0]
         state = status.get(row.job_id)
         became = _BECAME.get(state or "", f"is {state}")
         if row.job_id in early & succeeded:

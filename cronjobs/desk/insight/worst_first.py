@@ -16,8 +16,9 @@ from cronjobs.desk.rules.occurrence_results import OccurrenceResult
 from cronjobs.desk.store.schedule_runs import next_due
 from cronjobs.installed import if_installed
 
-NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # worst first
-ASKED_AT_ONCE: Final = 200  # schedules per statement; each takes 100 ledger rows of memory
+NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # the worst grade comes first
+# Ask for this many schedules per statement. Each takes the memory of 100 ledger rows.
+ASKED_AT_ONCE: Final = 200
 
 
 def schedules_shown(connection: Connection, health: Health, every: timedelta, limit: int | None) -> list[ScheduleFacts]:
@@ -32,7 +33,7 @@ def schedules_shown(connection: Connection, health: Health, every: timedelta, li
 def run_by_cron(
     connection: Connection, now: datetime, limit: int | None, chosen: Callable[[str], bool] = lambda _name: True
 ) -> tuple[list[ScheduleFacts], int]:
-    """Return the first *limit* crontab lines that an extra records, as schedules, and how many there are in all.
+    """Return the first *limit* crontab lines that an extra records, in the form of schedules, and how many exist.
 
     If *limit* is None, return all. *chosen* says which names to include.
     """
