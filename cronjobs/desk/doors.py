@@ -1,4 +1,4 @@
-"""The names of the extras' modules that the desk calls. Each module is imported only when it is called."""
+"""The names of the modules of extras that the desk calls. The desk imports such a module only when it calls it."""
 
 from __future__ import annotations
 

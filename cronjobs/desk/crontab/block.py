@@ -23,7 +23,8 @@ from cronjobs.text import visible
 LONGEST_COMMAND: Final = 998
 
 _MARK: Final = re.compile(r"# cronjobs (begin|end) (/.*)")
-SWAPPED: Final = "# cronjobs swapped "  # the prefix of a line that cronjobs now runs instead of cron; see ``swapping``
+# ``swapping`` puts this prefix before a line that cronjobs now runs instead of cron.
+SWAPPED: Final = "# cronjobs swapped "
 
 
 class CrontabError(CronjobsError):
@@ -89,8 +90,8 @@ def _check_portable(word: str) -> None:
 
 
 def _quote(word: str) -> str:
-    # Outside quotes, "\%" always becomes "%". If cron does not remove the backslash, although crontab(5) says so
-    # (busybox), the shell does. Inside quotes the shell would keep the backslash.
+    # Put "\%" outside quotes, where it always becomes "%". According to crontab(5), cron removes the backslash.
+    # Busybox's cron does not, but then the shell removes it. Inside quotes the shell would keep the backslash.
     return r"\%".join(shlex.quote(part) if part else "" for part in word.split("%")) or "''"
 
 
@@ -221,7 +222,7 @@ def diff(old: str, new: str) -> list[str]:
 
 
 def same_file(crontab: str, config: Path) -> list[str]:
-    """Return other paths to *config*'s file that also have a block. Two ticks then start together (harmless)."""
+    """Return other paths to *config*'s file that also have a block. Then two ticks start at once, which is harmless."""
     marks = (parse_mark(line) for line in crontab.split("\n"))
     begun = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
     return sorted(path for path in begun if os.path.realpath(path) == os.path.realpath(config))

@@ -1,7 +1,7 @@
-"""Find the crontab lines that a schedule of the file also runs: their work would be done twice. Pure.
+"""Find the crontab lines that a schedule of the file also runs, so that their work would be done twice. Pure.
 
-A schedule that ``import`` made for a line has the line's name. Once the schedule's command is changed, only the name
-shows that both do the same work.
+``import`` gives a schedule the name of its line. If somebody then changes the schedule's command, only the name shows
+that the schedule and the line do the same work.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from cronjobs.engine.config.settings import JobTypeSettings, Settings
 
 @dataclass(frozen=True)
 class DoubleRuns:
-    """Schedules whose command cron also runs, each with the number of the first such line.
+    """Schedules whose work cron also does. Each field maps a schedule's name to the number of a crontab line.
 
-    ``wrapped`` are those of them whose line runs the command through ``cronjobs exec``. ``changed`` are schedules that
-    run another command than the line that they are named after, each with the number of that line.
+    ``lines``: the first line that runs the schedule's command. ``wrapped``: the first line that runs it through
+    ``cronjobs exec``. ``changed``: the line with the schedule's name, if the schedule's command differs from it.
     """
 
     lines: Mapping[str, int]
@@ -57,7 +57,7 @@ class DoubleRuns:
 
     @property
     def settle_changed(self) -> str:
-        """What to do so that only one of cron and the schedule runs each line."""
+        """What to do so that either cron or the schedule runs each line, but not both."""
         its = ("line", "schedule", "line's") if len(self.changed) == 1 else ("lines", "schedules", "lines'")
         return f"take the {its[0]} out of the crontab, or give the {its[1]} the {its[2]} words again"
 
@@ -73,7 +73,7 @@ def doubled(crontab: str, settings: Settings) -> DoubleRuns:
     lines = [(line, unwrapped(line)) for line in job_lines(crontab)]
     found: dict[str, int] = {}
     wrapped: dict[str, int] = {}
-    own: set[int] = set()  # the lines that a schedule runs in their own words
+    own: set[int] = set()  # the lines whose exact command a schedule runs
     for schedule in settings.schedules.values():
         job_type = settings.job_types.get(schedule.job)
         for line, inside in lines:
@@ -92,10 +92,10 @@ def doubled(crontab: str, settings: Settings) -> DoubleRuns:
 
 
 def names_of_lines(crontab: str) -> dict[int, str]:
-    """Return the name that ``import`` gave each line, by the line's number, also for lines swapped or wrapped since."""
+    """Map each line's number to the name that ``import`` gave the line. Includes lines swapped or wrapped since."""
     names: dict[int, str] = {}
     for line in job_lines(unswapped(crontab)):
-        if line.when != "@reboot":  # import leaves it in the crontab, without a name
+        if line.when != "@reboot":  # ``import`` leaves an @reboot line in the crontab and gives it no name
             names[line.number] = unused(name_of((unwrapped(line) or line).command), names.values())
     return names
 

@@ -1,4 +1,4 @@
-"""Facts about cron on this host, such as its commands' environment. Also runs a trial tick in that environment."""
+"""Find out facts about cron on this host, such as its commands' environment. Run a trial tick in that environment."""
 
 from __future__ import annotations
 
@@ -104,14 +104,15 @@ class BareTick:
     ``database``: the URL of the database that the tick reached, without the password, or None if it reached none.
     """
 
-    code: int  # 128 + n if a signal ended the tick, as a shell reports it
+    code: int  # the exit code, or 128 + n if signal n ended the tick
     database: str | None
-    said: str  # the tick's stderr; safe to print
-    reported: bool = False  # whether the tick printed its report; without one, exit code 1 may be Python's own
+    said: str  # the tick's stderr, safe to print
+    # Whether the tick printed its report. Without a report, exit code 1 may come from Python itself.
+    reported: bool = False
 
     @property
     def works(self) -> bool:
-        return self.reported and self.code in (0, 1)  # 1: a job died, but the tick itself worked
+        return self.reported and self.code in (0, 1)  # Exit code 1 means that a job died, but the tick itself worked.
 
 
 def bare_tick(
@@ -125,7 +126,7 @@ def bare_tick(
     """Run the block's exact command as cron would: cron's shell, environment and folder, no terminal, a new session.
 
     This is a real tick, so due jobs run. Only ``--json`` is added to the command. After *limit* the process is killed.
-    The schedules *taken_over* begin with this tick: what was due before is not made up for, because cron ran it.
+    The tick does not make up for earlier occurrences of the schedules *taken_over*, because cron ran them.
     """
     line = unescaped(command(config, interpreter)) + " --json"
     try:
@@ -136,19 +137,20 @@ def bare_tick(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            umask=0o022,  # as under Debian's cron (measured)
+            umask=0o022,  # Debian's cron sets this umask (measured)
             start_new_session=True,
         )
     except OSError as error:
         return BareTick(126, None, visible(f"{error.filename or environment['SHELL']}: {error.strerror}"))
     try:
         out, err = process.communicate(timeout=limit.total_seconds())
-    except BaseException as stopped:  # also for Ctrl-C, which does not reach the tick's own session
+    except BaseException as stopped:
+        # Kill the tick on Ctrl-C as well, since Ctrl-C does not reach the tick's own session.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for pipe in (process.stdout, process.stderr):
-            if pipe is not None:  # do not read to EOF: a stray child may keep the pipe open
+            if pipe is not None:  # do not read to EOF, since a stray child may keep the pipe open
                 pipe.close()
         if not isinstance(stopped, subprocess.TimeoutExpired):
             raise
@@ -165,7 +167,7 @@ def bare_tick(
 
 
 def _report(out: bytes) -> dict[str, Any]:
-    """Return the tick's report, or {} if there is none. Output of the shell's start-up files may precede it."""
+    """Return the tick's report, or {} if there is none. The shell's start-up files may have printed text before it."""
     for start in (0, out.rfind(b"\n{") + 1):
         try:
             found = json.loads(out[start:])

@@ -15,10 +15,10 @@ from typing import Final, Literal
 from cronjobs.desk.crontab.block import LONGEST_COMMAND, SWAPPED, find, parse_mark
 
 Cron = Literal["debian", "cronie"]
-# The longest command in bytes, including its input after "%": each cron's MAX_COMMAND.
+# The longest command in bytes, including its input after "%". This is each cron's MAX_COMMAND.
 LONGEST: Final[dict[Cron, int]] = {"debian": LONGEST_COMMAND, "cronie": 131_071}
 _BLANK: Final = " \t"
-_SPACES: Final = " \t\n\v\f\r"  # isspace(3)
+_SPACES: Final = " \t\n\v\f\r"  # the characters for which isspace(3) is true
 # Matches a line that runs "cronjobs exec", in any spelling, and captures the name.
 _EXEC: Final = re.compile(
     r"(?:^|[;&|]\s*|/|-m\s+)cronjobs(?:\s[^'\"&|;]*?)?\s+exec\s+(?P<name>[A-Za-z0-9_.:-]+)(?=\s|$)"
@@ -108,13 +108,14 @@ def _entries(crontab: str, cron: Cron) -> Iterator[CrontabEntry | NoEntry]:
 def _entry(
     number: int, text: str, line: str, cron: Cron, settings: tuple[tuple[str, str], ...], comments: tuple[str, ...]
 ) -> CrontabEntry | NoEntry:
-    if cron == "cronie" and line.startswith("-"):  # "-" means "do not log"; only root may use it
+    if cron == "cronie" and line.startswith("-"):  # "-" means "do not log", and only root may use it
         line = line[1:]
     words = _NAMED.match(line) or _FIVE.match(line)
     if words is None:
         return NoEntry(number, text, "the line is neither a setting nor a job with five time fields")
     when, rest = " ".join(words["when"].split()), words["rest"]
-    if cron == "cronie" and (option := _MAIL_ON_ERROR.match(rest)):  # "mail only if it fails", as cronjobs does
+    # Ignore "-n", which means "mail only if the command fails", since cronjobs does the same.
+    if cron == "cronie" and (option := _MAIL_ON_ERROR.match(rest)):
         rest = rest[option.end() :]
     if not rest:
         return NoEntry(number, text, "the line has no command")
@@ -162,7 +163,7 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
 
 
 def settings_above(crontab: str, config: Path) -> dict[str, str]:
-    """Return the settings above the block of *config*, which apply to it; later ones win. crontab(5)
+    """Return the settings above the block of *config*, which apply to the block. A later setting wins. crontab(5)
 
     The settings are parsed by cronie's rules, which accept more, since warnings and trial ticks should not miss a
     setting.

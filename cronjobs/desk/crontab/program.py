@@ -22,7 +22,8 @@ from cronjobs.desk.crontab.block import CrontabError, text_of
 from cronjobs.engine.host.files import make_folder
 from cronjobs.text import visible
 
-# What crontab(1) prints if the user has no crontab: Vixie, Debian, cronie and BSD; then busybox. All exit with code 1.
+# Matches what crontab(1) prints if the user has no crontab. The first alternative is for Vixie cron, Debian, cronie and
+# BSD, the second for busybox. All of them exit with code 1.
 _NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such file or directory", re.IGNORECASE)
 
 
@@ -58,7 +59,8 @@ def absolute(path: Path) -> Path:
     A relative path is joined to the shell's $PWD if that is the current folder, since getcwd(2) resolves symlinks.
     ".." is removed only if the result names the same file.
     """
-    kept = path if path.is_absolute() else _here() / path  # an absolute path needs no current folder, which may be gone
+    # An absolute path does not need the current folder, which may have been deleted.
+    kept = path if path.is_absolute() else _here() / path
     tidy = os.path.normpath(kept)
     return Path(tidy) if os.path.realpath(tidy) == os.path.realpath(kept) else kept
 
@@ -125,7 +127,7 @@ def replace(old: str, new: str) -> None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Lock out the user's other cronjobs commands, since a second writer would undo the first one's change.
+    """Lock out the user's other cronjobs commands, since a second writer would undo the first writer's change.
 
     The lock is on the home folder itself, so it needs no file. If locking fails, only ``replace``'s checks remain.
     """
@@ -186,7 +188,7 @@ def _crontab(argument: str, text: str | None = None) -> subprocess.CompletedProc
 
 
 def _file_of(text: str) -> IO[bytes]:
-    """Return a file for crontab(1) to read. From a pipe, crontab would install truncated text if we were killed."""
+    """Return a file for crontab(1) to read. If it read a pipe and we were killed, it would install truncated text."""
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 the caller closes it
         file.write(text.encode("utf-8", "surrogateescape"))

@@ -2,7 +2,7 @@
 
     # cronjobs swapped /srv/shop/cronjobs.yaml: 15 2 * * * backup
 
-Restoring removes only the prefix, so it needs no backup, and keeps lines that were added since.
+To restore a line, only the prefix is removed. So restoring needs no backup, and keeps lines that were added since.
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@ from typing import Final
 from cronjobs.desk.crontab.block import tick_words, when
 from cronjobs.errors import UsageError
 
-STOP: Final = timedelta(seconds=90)  # systemd's DefaultTimeoutStopSec, after which systemd kills the service
-CLOSING: Final = timedelta(seconds=5)  # time a tick needs after its shutdown grace; see docs/how-to/long-work.md
+# This is systemd's DefaultTimeoutStopSec, after which it kills a service that it is stopping.
+STOP: Final = timedelta(seconds=90)
+# A tick needs this long after its shutdown grace, as docs/how-to/long-work.md explains.
+CLOSING: Final = timedelta(seconds=5)
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:=@,+-]+")
 

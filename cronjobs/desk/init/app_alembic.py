@@ -1,6 +1,6 @@
 """Find the env.py of the app's own alembic, and edit it so that autogenerate ignores our tables.
 
-Autogenerate writes ``drop_table`` for each table that the app's models do not declare, and so for each of our tables.
+Autogenerate writes ``drop_table`` for each table that the app's models do not declare. So it would drop all our tables.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def with_filter(source: str) -> str | None:
     tree = _parsed(source)
     if tree is None or "include_object" in source or "include_name" in source:
         return None
-    if "\ufffd" in source:  # this character stands for bytes that are not UTF-8, and would be written in their place
+    # This character stands for bytes that are not UTF-8. We would overwrite these bytes with it.
+    if "\ufffd" in source:
         return None
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and _imports_context(node)]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _configures(node)]
@@ -123,7 +124,7 @@ def _imports_context(node: ast.ImportFrom) -> bool:
 
 
 def _configure_args(tree: ast.Module, value: ast.expr) -> ast.Assign | None:
-    """Return the assignment of Flask-Migrate's ``configure_args`` to the name *value*, or None if there is none."""
+    """Return the statement that assigns Flask-Migrate's ``configure_args`` to the name *value*, or None."""
     if not isinstance(value, ast.Name):
         return None
     found = [

@@ -21,9 +21,8 @@ NOT_THE_APP: Final = frozenset(
         *("benchmarks", "bin", "build", "dist", "env", "node_modules", "scripts", "test", "tests", "tools", "venv"),
     )
 )
-ENTRY_POINTS: Final = frozenset(
-    {"main.py", "app.py", "asgi.py", "wsgi.py"}
-)  # files that show that a folder without __init__.py is an app
+# A folder without __init__.py is an app if it has one of these files.
+ENTRY_POINTS: Final = frozenset({"main.py", "app.py", "asgi.py", "wsgi.py"})
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class AppPackage:
 
 @dataclass(frozen=True)
 class DjangoProject:
-    """A Django project, as its files show it.
+    """What the files of a Django project show about it.
 
     ``settings`` is the module that manage.py names. ``sqlite`` is the SQLite file beside manage.py that the settings
     use, or None. ``app`` is the folder of the first INSTALLED_APPS entry inside this project, or None.
@@ -68,7 +67,7 @@ def django_project(folder: Path) -> DjangoProject | None:
 
 
 _SETTINGS: Final = re.compile(r"""DJANGO_SETTINGS_MODULE["']\s*,\s*["']([A-Za-z_][\w.]*)["']""")
-# as "django-admin startproject" writes it
+# "django-admin startproject" writes the SQLite file's name in this form.
 _SQLITE_FILE: Final = re.compile(r"""["']NAME["']\s*:\s*BASE_DIR\s*/\s*["']([\w.-]+)["']""")
 _BASE_SETTINGS: Final = re.compile(r"^from \.(\w+) import \*", re.MULTILINE)
 

@@ -20,7 +20,8 @@ from cronjobs.desk.init.surroundings import DOTENV, DatabaseVariable, Surroundin
 from cronjobs.engine.config.sources import DJANGOS
 
 YAML: Final = "cronjobs.yaml"
-MODULES: Final = ("jobs", "cron_jobs")  # names for the first handler's module; the second if the first is taken
+# The name of the first handler's module. The second name is used if the first is taken.
+MODULES: Final = ("jobs", "cron_jobs")
 
 ChoiceName = Literal["app_database", "in_package", "filter_alembic"]
 
@@ -34,7 +35,7 @@ class Choices:
     filter_alembic: bool | None = None
 
     def without_asking(self, *, edit: bool) -> Choices:
-        """Answer each open question as proposed. *edit*: whether the user allowed edits to existing files."""
+        """Answer each open question as init proposes. *edit*: whether the user allowed edits to existing files."""
         return Choices(
             self.app_database is not False,
             self.in_package is not False,
@@ -148,7 +149,7 @@ OWN_DATABASE: Final = JobsDatabase(
 
 
 def _app_database(around: Surroundings) -> JobsDatabase | None:
-    """Return the app's own database, where the app can enqueue jobs in its own transactions, or None if unknown."""
+    """Return the app's own database, or None if unknown. There the app can enqueue jobs in its own transactions."""
     env_file = around.dotenv is not None and around.dotenv.problem is None
     if around.dotenv is not None and env_file and (found := _the_one(around.dotenv.urls)):
         return _from_variable(found, f"{found.name} in {DOTENV}")
@@ -294,7 +295,8 @@ def _commands(around: Surroundings, database: JobsDatabase) -> tuple[str, ...]:
     if not database.is_sqlite and not around.has_postgresql_driver:
         commands.append("pip install 'cronjobs[postgres]'")
     if database.in_shell:
-        first = "" if around.dotenv is None else f"echo >> {DOTENV}; "  # the file's last line may lack a newline
+        # The file's last line may lack a newline, so add one first.
+        first = "" if around.dotenv is None else f"echo >> {DOTENV}; "
         commands.append(f'{first}echo "{database.variable}=${database.variable}" >> {DOTENV}')
     if not database.is_in_reach:
         return (*commands, "cronjobs db upgrade", "cronjobs check", "cronjobs crontab install")

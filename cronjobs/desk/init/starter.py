@@ -11,45 +11,45 @@ from typing import Final
 from cronjobs.engine.config.reference import json_schema
 from cronjobs.engine.config.writing import written
 
-# The JSON Schema is a file beside cronjobs.yaml, which names it by a relative path. So the schema matches this version,
-# editors need no network to read it, and it is still found when the folder is copied.
+# The JSON Schema is a file beside cronjobs.yaml, and cronjobs.yaml names it by a relative path. So the schema matches
+# this version, editors need no network to read it, and they still find it when the folder is copied.
 SCHEMA_FILE: Final = "cronjobs.schema.json"
 
 OWN_FILE: Final = "cronjobs.db"  # the SQLite file of a project without another database
-COMMENT_AT: Final = 37  # the column of a comment after a value
+COMMENT_AT: Final = 37  # comments after a value begin in this column
 
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
-# A line that begins with "#" without a space after it is an example, valid once the "#" is removed (tested).
+# A line that begins with "#" without a space is an example. Without the "#" it is valid YAML, which a test checks.
 _YAML: Final = """\
 # yaml-language-server: $schema=@schema@
 # cronjobs.yaml: what runs, and when. Try it:  cronjobs check  ·  cronjobs run-due  ·  cronjobs status
 # Let cron do it every minute:  cronjobs crontab install
 # Quote cron expressions, and values with ": " or " #" in them. Durations: 55s, 10m, 24h, 7d.
 
-@project@# kept in the database: somebody else's jobs are never touched
-#environment: production             # likewise: a copy restored on a test machine runs nothing
+@project@# stored in the database, so that no other project's ticks run these jobs
+#environment: production             # stored there too, so that a copy on a test machine runs nothing
 database: sqlite:///@file@      # beside this file; or postgresql://user@host/name
-#env_file: .env                      # cron does not know your shell's variables; then: database: ${DATABASE_URL}
+#env_file: .env                      # a file of variables for cron's ticks, e.g. for database: ${DATABASE_URL}
 imports: [jobs]                      # the modules with your @job functions; this folder is on the import path
 #python_path: [.]                    # more folders to import from
 #setup: django.setup                 # called before the imports
 #env: {DJANGO_SETTINGS_MODULE: shop.settings}
 timezone: @timezone@
-log: cronjobs.log                    # a line per event; none: no file
+log: cronjobs.log                    # one line per event; "log: none" writes no file
 
 #metrics: {textfile: /var/lib/node_exporter/cronjobs.prom}   # for Prometheus; or: cronjobs metrics
 #alerts: {channels: {ops: {webhook: {url: "https://chat.example.com/hook", format: slack}}}}   # docs/how-to/alerts.md
 #around: [tracing:span]              # context managers around every attempt
 
 #run:
-#  workers: 4                        # jobs at the same time; 1 runs them one after another, in order
+#  workers: 4                        # how many jobs run at once; 1 runs them one after another, in order
 #  budget: 55s                       # one tick takes no longer, so it is gone before the next minute
 #defaults:
 #  retry: {max_attempts: 10, base: 1m, factor: 2, cap: 30m}
 #retention: {succeeded: 14d, dead: 90d}
-#limits: {"smtp:": 4}                # at most 4 at once of the jobs whose concurrency_key begins so, on all hosts
-#queues: {mail: {max_waiting: 10000, on_full: error}}   # a full queue refuses: error, drop or wait
+#limits: {"smtp:": 4}                # at most 4 jobs at once whose concurrency_key begins with "smtp:", on all hosts
+#queues: {mail: {max_waiting: 10000, on_full: error}}   # when the queue is full: error, drop or wait
 
 schedules:
   hello:
@@ -58,13 +58,13 @@ schedules:
     payload: {name: world}           # its keyword arguments
 #  nightly-report:
 #    cron: "15 2 * * *"              # minute hour day month weekday
-#    timezone: America/New_York      # where 02:15 is meant; default: the timezone above
+#    timezone: America/New_York      # the time zone of 02:15; default: the timezone above
 #    job: reports.nightly
 #    timeout: 30s
 #    max_attempts: 5
 #    catch_up: latest                # after an outage: latest, none or all
 #    catch_up_within: 24h
-#    overlap: skip                   # the last one still runs: skip, wait or allow
+#    overlap: skip                   # if the last job still runs: skip, wait or allow
 #  tidy-up:
 #    cron: "@daily"
 #    command: [find, /tmp/my-app, -mtime, "+7", -delete]   # an argument list, no shell

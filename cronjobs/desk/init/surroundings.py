@@ -28,7 +28,7 @@ LEFT_BEHIND: Final = {
     "cronjobs.db*": ("cronjobs.db", "cronjobs.db-wal", "cronjobs.db-turn"),
     "cronjobs.log*": ("cronjobs.log", "cronjobs.log.1"),
     DOTENV: (DOTENV,),
-    # Beside an app's SQLite file: SQLite's own files, and the lock files that writers queue on.
+    # These files lie beside an app's SQLite file: SQLite's own files, and the lock files of waiting writers.
     **{f"*{suffix}-*": (f"x{suffix}-wal", f"x{suffix}-turn") for suffix in (".db", ".sqlite", ".sqlite3")},
 }
 _GIT_PATIENCE_S: Final = 5
@@ -111,7 +111,8 @@ def _dotenv(folder: Path) -> DotEnv | None:
     if DOTENV not in names_in(folder):
         return None
     try:
-        with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as opened:  # opening a FIFO would block
+        # open_regular() refuses a FIFO, since opening one would block.
+        with os.fdopen(open_regular(file, os.O_RDONLY), "rb") as opened:
             variables, wrong = read_env_file(text_of(opened.read()))
     except OSError as error:
         return DotEnv(problem=f"the file cannot be read: {error.strerror}")

@@ -20,14 +20,16 @@ from cronjobs.engine.schema import migrations
 from cronjobs.errors import CronjobsError
 from cronjobs.text import visible
 
-MODE: Final = 0o644  # reduced by the umask; never writable by others, who could then run commands as us
+# The umask may reduce this mode. Other users must not be able to write the file, since they could then run commands as
+# us.
+MODE: Final = 0o644
 PRIVATE: Final = 0o600
 GITIGNORE: Final = ".gitignore"
 BESIDE_DATABASE: Final = ("", "-wal", "-shm", "-journal", "-turn", "-next")
 
 
 def refuse_what_is_there(folder: Path, names: Collection[str]) -> None:
-    """Raise if a file to be written exists already, or if Python would import a package instead of it."""
+    """Raise if one of the files exists already, or if Python would import a package in place of jobs.py."""
     for name in names:
         if os.path.lexists(folder / name):
             raise CronjobsError(
@@ -55,7 +57,7 @@ def write(folder: Path, planned: InitPlan) -> list[str]:
         if isinstance(error, OSError):
             where = visible(str(error.filename or folder))
             raise CronjobsError(f"{where}: {error.strerror}: nothing was written") from None
-        if isinstance(error, CronjobsError):  # for example, because the folder contains a cronjobs.py
+        if isinstance(error, CronjobsError):  # for example, the folder contains a cronjobs.py
             raise CronjobsError(f"{error}: nothing was written") from None
         raise
 
@@ -87,7 +89,8 @@ def _make_tables(settings: Settings, folder: Path, undo: list[Callable[[], objec
     address = parse_url(settings.database, settings.schema)
     file = Path(str(address.url.database))
     if file == folder.absolute() / OWN_FILE:
-        forget(settings.folder, address)  # this is a new project, so forget an earlier project's file in this folder
+        # This is a new project, so forget the file of an earlier project in this folder.
+        forget(settings.folder, address)
     require_still_there(settings.folder, address)
     is_new = not os.path.lexists(file)
     if is_new:

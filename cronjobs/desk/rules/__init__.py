@@ -1,1 +1,1 @@
-"""Decisions that several rooms of the desk share. Pure."""
+"""Rules that several packages of the desk share. Pure."""

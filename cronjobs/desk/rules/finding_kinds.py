@@ -1,10 +1,10 @@
-"""The kinds of findings, by the names that the file and people use."""
+"""The kinds of findings. The configuration and the commands use these names."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Every kind, and its sentence. docs/reference/findings.md says more about each.
+# Maps every kind to a sentence about it. docs/reference/findings.md describes the kinds in detail.
 FINDING_KINDS: Final = {
     "foreign": "the database belongs to another project",
     "no_tick": "no tick reaches the database",

@@ -1,10 +1,10 @@
 """Judge whether a schedule had its runs, row by row, from its ledger rows and their jobs. Pure.
 
-"All well" is reported only if every active schedule that is not paused had its runs. Only occurrences that are older
-than the grace and newer than the last successful run are judged. Each of these occurrences must meet one of three
-conditions: its job is running within its timeout or waiting for a retry; the occurrence gave way to such a run or was
-coalesced into one; or a person has dealt with it. A run that a wrong clock made before its occurrence was due does not
-count.
+``status`` reports that all is well only if every active schedule that is not paused had its runs. It judges only
+occurrences that are older than the grace and newer than the last successful run. Each of these occurrences must meet
+one of three conditions: its job is running within its timeout or waiting for a retry; the occurrence gave way to such a
+run or was coalesced into one; or a person has dealt with it. A run that a wrong clock made before its occurrence was
+due does not count.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import Final, Literal
 
 from cronjobs.engine.rules.occurrences import ran_early
 
-DEFAULT_GRACE: Final = timedelta(
-    hours=1
-)  # the grace of a schedule without ``grace:``; only ``UnrunOccurrences`` uses it
-# After an attempt's timeout or lease, its runner has this long to stop it, or a tick to settle it.
+# The grace of a schedule without ``grace:``. Only ``UnrunOccurrences`` uses it.
+DEFAULT_GRACE: Final = timedelta(hours=1)
+# After an attempt's timeout, its runner has this long to stop it. After its lease, a tick has this long to settle it.
 OVERRUN: Final = timedelta(minutes=5)
 
-SAID_ELSEWHERE: Final = ("missed", "dead")  # these have findings of their own, which end by other rules
+SAID_ELSEWHERE: Final = ("missed", "dead")  # other findings report these reasons, and end by other rules
 
 Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "lease ran out", "overruns"]
 
@@ -31,7 +30,7 @@ Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "lease ra
 class JobNow:
     """A job as its row now shows it.
 
-    ``limit`` is how long its attempt may take, or None if that is unknown, in which case only its lease counts.
+    ``limit`` is how long its attempt may take, or None if that is unknown. Then only its lease counts.
     """
 
     id: int
@@ -55,7 +54,7 @@ class JobNow:
 
 @dataclass(frozen=True)
 class OccurrenceResult:
-    """A ledger row for ``count`` occurrences, and its job: None if the row has no job, or the job was pruned."""
+    """A ledger row for ``count`` occurrences. ``job`` is None if the row has no job, or if the job was pruned."""
 
     schedule_id: int
     first_for: datetime
@@ -100,7 +99,7 @@ class OccurrenceResult:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A run that a person triggered at the instant ``at``, and its job, or None if the job was pruned."""
+    """A run that a person triggered at the instant ``at``. ``job`` is None if the job was pruned."""
 
     at: datetime
     job: JobNow | None
@@ -121,7 +120,7 @@ class UnrunOccurrences:
 
 @dataclass(frozen=True)
 class JudgedRuns:
-    """The judgement on ledger rows. ``not_run`` is None if no row is at fault.
+    """The judgement on ledger rows. ``not_run`` is None if every row had its run.
 
     ``ended`` says that a run succeeded, so that older rows do not matter.
     """
@@ -137,11 +136,11 @@ def standing(
     grace: timedelta,
     covered_until: datetime | None = None,
 ) -> JudgedRuns:
-    """Judge the ledger *rows* of one schedule, newest first, from before *now*.
+    """Judge the ledger *rows* of one schedule. They are ordered, newest first, and are older than *now*.
 
     *head* is the schedule's unfinished job that its other jobs wait for, or None if they do not wait for each other
     (overlap: allow). *grace* counts from the occurrence. A run by hand makes up for all occurrences up to
-    *covered_until*, unless that is None.
+    *covered_until*. None means that there was no such run.
     """
     found: list[UnrunOccurrences] = []
     ended = False
@@ -164,7 +163,7 @@ def standing(
 def _why(
     row: OccurrenceResult, head: JobNow | None, now: datetime, grace: timedelta
 ) -> tuple[Why, JobNow | None] | tuple[None, None]:
-    """Return why the occurrences of *row* did not run, and the job that shows this, or (None, None) if all is well."""
+    """Return why the occurrences of *row* did not run, and the job that shows it. If all is well, both are None."""
     if row.outcome == "missed" or row.ran_early:
         return "missed", None
     if row.outcome == "skipped" and row.job_id is None:
@@ -178,14 +177,14 @@ def _why(
 
 
 def waited_for(job: JobNow, head: JobNow | None) -> JobNow:
-    """Return the job by which *job* is judged: the *head* of its schedule's jobs if *job* waits for it, else *job*."""
+    """Return the job that decides about *job*: *head*, if *job* waits for the head of its schedule, else *job*."""
     return job if head is None or job.status != "queued" else head
 
 
 def covered_by(triggered: Sequence[ByHand], now: datetime, grace: timedelta) -> datetime | None:
     """Return the instant up to which a run by hand makes up for occurrences, or None if no such run does.
 
-    Asking for a run is not enough: like any other run, a run by hand is judged by what became of its job.
+    It is not enough to ask for a run. The run's job must have succeeded, or must be running or waiting for a retry.
     """
     return max((each.at for each in triggered if _stands(each.job, now, grace)), default=None)
 
@@ -198,7 +197,7 @@ def _stands(job: JobNow | None, now: datetime, grace: timedelta) -> bool:
 
 
 def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
-    """Return why a job that was due a *grace* ago is neither a run nor worth waiting for, or None if it is either."""
+    """Return why a job that was due a *grace* ago did not run, or None if it ran, or may still run in time."""
     match job.status:
         case "running":
             return _why_no_longer_run(job, now)
@@ -208,11 +207,11 @@ def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
             return "put off" if job.run_at > now else "waits"
         case "dead":
             return None if job.dismissed else "dead"
-    return None  # the job succeeded, or a person cancelled it
+    return None  # it succeeded, or a person cancelled it
 
 
 def _why_no_longer_run(job: JobNow, now: datetime) -> Why | None:
-    """Return why a running job no longer counts as a run, or None while it holds its lease within its timeout."""
+    """Return why a running job no longer counts as a run, or None if it is within its lease and its timeout."""
     if job.locked_until is None or job.locked_until + OVERRUN <= now:
         return "lease ran out"
     over = job.limit is not None and job.started_at is not None and job.started_at + job.limit + OVERRUN <= now
@@ -220,9 +219,9 @@ def _why_no_longer_run(job: JobNow, now: datetime) -> Why | None:
 
 
 def failed_runs(rows: Sequence[OccurrenceResult], most: int) -> list[OccurrenceResult]:
-    """Return the rows of failed runs since the last success, newest first, or [] for fewer than *most* failures.
+    """Return the rows of failed runs since the last success, newest first. Return [] for fewer than *most* failures.
 
-    Each try of a job counts as a run, also one that was lost.
+    Each try of a job counts as a run, even if it was lost.
     """
     found, failed = [], 0
     for row in rows:
@@ -231,7 +230,8 @@ def failed_runs(rows: Sequence[OccurrenceResult], most: int) -> list[OccurrenceR
         if row.succeeded or row.dismissed or row.status == "cancelled":
             break
         tries = row.failures + row.losses
-        if not tries and row.status != "dead":  # dead without a try: for example, its payload is unreadable
+        # A job can be dead without a try, for example if its payload is unreadable.
+        if not tries and row.status != "dead":
             continue  # the job waits or runs, so its result is not known yet
         failed += tries or 1
         found.append(row)

@@ -1,4 +1,4 @@
-"""Which queues and schedules a pause stops, and what a pause is called. Pure.
+"""Find the pauses that stop a queue or schedule, and name a pause's scope. Pure.
 
 ``schedules.planning`` decides whether a pause is in force.
 """
@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 
 class Scoped(Protocol):
-    """A pause's scope: "all", "queue" or "schedule". ``name`` is the queue's or the schedule's, or "" for all."""
+    """What a pause stops. ``scope`` is "all", "queue" or "schedule". ``name`` names the queue or schedule, or is ""."""
 
     @property
     def scope(self) -> str: ...

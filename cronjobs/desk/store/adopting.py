@@ -1,4 +1,4 @@
-"""The check before "db adopt" that no host still ticks for the project and environment that own the database."""
+"""Check, before "db adopt", that no host still ticks for the project and environment that own the database."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def require_no_ticks(connection: Connection, settings: Settings, quiet: timedelt
         row for row in last_ticks(connection) if given_at is None or (row.finished_at or row.started_at) > given_at
     ]
     ticking = hosts_that_tick(ticks, database_now(connection), quiet)
-    # Ignore a last tick dated far ahead: the host's clock was wrong then, and the host has not ticked since.
+    # Ignore hosts whose last tick is dated far ahead. Their clock was wrong then, and they have not ticked since.
     if lately := [each for each in ticking if each.ago >= -quiet]:
         raise OwnerStillActive(owner, settings, lately, quiet)

@@ -42,7 +42,7 @@ class ExecRow:
     scheduled_for: datetime | None = None
 
 
-# A run's key never changes. So the run gets only one row, no matter which processes insert it, or how often.
+# A run's key never changes, so the run gets only one row, even if several processes insert it.
 _BEGIN: Final = f"""
   INSERT INTO {JOBS} (job_type, payload, meta, status, run_at, created_at, started_at, attempts, max_attempts,
                       locked_by, locked_until, idempotency_key, policy, enqueued_by)
@@ -86,7 +86,7 @@ def find(connection: Connection, key: str) -> ExecState:
 
 
 def end(connection: Connection, state: ExecState, row: ExecRow, finish: Finish) -> bool:
-    """Record how a run ended. Return False if another session has locked the row, so the end was not recorded."""
+    """Record how a run ended. Return False if the end was not recorded, because another session has locked the row."""
     if state.guessed:
         run(
             connection,
@@ -150,9 +150,9 @@ class LatestRun:
 
 
 MOST_IN_STRIP: Final = 1500
-MOST_NAMES: Final = 1000  # most names whose runs are read; having more is a finding
-# A row that has an "exec:" type and has started was written by exec. Repeat the index's predicate, or the planner may
-# not use the index.
+MOST_NAMES: Final = 1000  # read the runs of at most this many names, and report a finding if there are more
+# exec wrote each row that has an "exec:" type and has started. The condition repeats the predicate of an index, since
+# otherwise the planner may not use that index.
 _BEGAN_BY_EXEC: Final = f"({IS_EXEC} AND j.started_at IS NOT NULL)"
 
 
@@ -178,7 +178,7 @@ _NAMES: Final = f"""
 def latest(connection: Connection) -> dict[str, list[LatestRun]]:
     """Return the two newest runs of each name, newest first, by job type.
 
-    If there are more than ``MOST_NAMES`` names, one extra name is returned, so the caller can tell.
+    If there are more than ``MOST_NAMES`` names, one extra name is returned, so that the caller sees that.
     """
     rows = run(connection, _NAMES, most=MOST_NAMES + 1).all()
     return _by_type(connection, [id_ for row in rows for id_ in (row.id, row.before) if id_ is not None])
@@ -215,7 +215,7 @@ def quarters_lately(connection: Connection, job_type: str, first: int, count: in
     """Return one letter for each of *count* quarter-hours, beginning with number *first*.
 
     The letter shows what became of the runs that began in that quarter-hour. Only the newest MOST_IN_STRIP runs are
-    read, enough for one run a minute for a day.
+    read. That is enough for one run a minute for a day.
     """
     begin = datetime.fromtimestamp(first * QUARTER.total_seconds(), UTC)
     rows = run(connection, _LATELY, job_type=job_type, begin=begin, most=MOST_IN_STRIP)

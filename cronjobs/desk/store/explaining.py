@@ -36,7 +36,7 @@ from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, group, run
 
 TICKS_READ = 200
-LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun this long before a decision that it made
+LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun up to this long before it made a decision
 
 
 _MOMENTS: Final = group("moments", {"number": "int", "due_at": "timestamptz"})
@@ -111,7 +111,7 @@ def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
 def row_from(connection: Connection, schedule_id: int, at: datetime) -> Row[Any] | None:
     """Return the schedule's first ledger row that ends at or after *at*.
 
-    If it begins at or before *at*, the row covers *at*.
+    The row covers *at* if it begins at or before *at*.
     """
     return connection.execute(
         select(occurrences)
@@ -264,7 +264,7 @@ def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
 
 
 def newest_tick(connection: Connection) -> Row[Any] | None:
-    """Return the last tick to begin, by id, because a tick whose clock was ahead may have a start in the future."""
+    """Return the tick with the highest id. Its start may not be the latest, if the clock of another tick was ahead."""
     return run(connection, f"SELECT t.* FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").first()
 
 
@@ -282,7 +282,7 @@ def first_tick_at(connection: Connection) -> datetime | None:
 
 
 def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> dict[int, tuple[int | None, int | None]]:
-    """Return, by each moment's number, the ids of the last tick that began by its ``due_at`` and of the next tick."""
+    """Map each moment's number to two ids: of the last tick that began by the moment's ``due_at``, and of the next."""
     rows = run(
         connection,
         f"""
@@ -338,7 +338,7 @@ def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | Non
 def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]:
     """Return the last tick to which the job types that *tick* recorded still apply.
 
-    It is the last tick of the same host before the host's next tick that recorded types. Most ticks record none.
+    That is the last tick of the same host before the host's next tick that recorded types. Most ticks record no types.
     """
     return run(
         connection,

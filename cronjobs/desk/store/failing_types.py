@@ -17,12 +17,13 @@ from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, SCHEDULES
 from cronjobs.engine.store.sql import run
 
 IN_A_ROW: Final = 3
-TYPES: Final = 100  # types to read: those with the most failures
-JOBS_READ: Final = 3  # jobs to read of each type: those that failed last
-ATTEMPTS: Final = 100  # attempts to read of each job, newest first: a job that snoozed for a year has very many
-SUCCESSES: Final = 5000  # successful attempts to read, of all types, newest first
+TYPES: Final = 100  # read this many types, those with the most failures
+JOBS_READ: Final = 3  # read this many jobs of each type, those that failed last
+# Read the newest attempts of each job, at most this many. A job that snoozed for a year has very many.
+ATTEMPTS: Final = 100
+SUCCESSES: Final = 5000  # read this many of the newest successful attempts of all types
 
-# Only jobs that are waiting for another try: a dead job is already a finding.
+# Include only jobs that are waiting for another try, since a dead job is already a finding.
 _FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NULL
       OR NOT EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.name = j.schedule AND s.status = 'active'))"""
 

@@ -27,10 +27,11 @@ from cronjobs.engine.store.shown_columns import LONGEST, beginning, columns_show
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 from cronjobs.model import Status
 
-DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")  # outcomes without a run at the due time
+# The outcomes of occurrences that did not run when they were due.
+DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")
 
-# If an occurrence's row now says "enqueued", its outcome at the due time may have been different. The row's reason says
-# which: a wrong clock ran the occurrence early, or a person's backfill ran it after it had been missed or skipped.
+# If an occurrence's row now says "enqueued", its outcome at the due time may have been different. Then the row's reason
+# says that a wrong clock ran the occurrence early, or that a backfill ran it after it had been missed or skipped.
 _LATER_OR_EARLIER: Final = {"early": f"{RAN_EARLY}%"} | {
     became: f"{BACKFILLED} %{BEFORE}{became}%" for became in ("missed", "skipped")
 }
@@ -46,7 +47,7 @@ _AT_ITS_TIME: Final = (
 
 
 def _reason_before(became: str) -> str:
-    """Return SQL for the reason that an occurrence had for having *became* so, before a backfill ran it."""
+    """Return SQL for the reason why the occurrence was *became* ("missed" or "skipped") before a backfill ran it."""
     mark = f"{BEFORE}{became} ("
     at = either(postgresql=f"strpos(c.reason, '{mark}')", sqlite=f"instr(c.reason, '{mark}')")
     return (
@@ -59,7 +60,7 @@ _REASON_AT_ITS_TIME: Final = (
     f"CASE WHEN c.outcome <> 'enqueued' THEN c.reason {_reason_before('missed')} {_reason_before('skipped')} "
     f"WHEN c.reason LIKE '{BACKFILLED} %' THEN NULL ELSE c.reason END"
 )
-# A backfill names its own job in the row, not the one that the occurrence gave way to.
+# A backfill writes its own job into the row, in place of the job that the occurrence gave way to.
 _JOB_AT_ITS_TIME: Final = (
     f"CASE WHEN c.outcome = 'enqueued' AND c.reason LIKE '{BACKFILLED} %' THEN NULL ELSE c.job_id END"
 )
@@ -69,7 +70,7 @@ _WHEN: Final = {"attempt": "r.finished_at", "death": "j.finished_at", "occurrenc
 _WHO: Final = f"""CAST(substr(j.schedule, 1, {LONGEST}) AS text) AS schedule,
             CASE WHEN j.schedule IS NULL THEN CAST(substr(j.job_type, 1, {LONGEST}) AS text) END AS job_type"""
 
-# Leave out tracebacks and outputs: one night's can add up to hundreds of megabytes. "jobs show" prints them.
+# Leave out tracebacks and outputs, which can add up to hundreds of megabytes in one night. "jobs show" prints them.
 _BRIEF: Final = [column for column in job_runs.c if column.name not in ("traceback", "output")]
 
 
@@ -268,7 +269,7 @@ def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[st
 def spans_at_work(
     connection: Connection, ids: Sequence[int], since: datetime
 ) -> dict[int, list[tuple[datetime, datetime | None]]]:
-    """Return from when to when these jobs were running, by id, if they still were at *since*. None: still running."""
+    """Map each job's id to the spans in which it was running, if they end after *since*. None: it is still running."""
     found: dict[int, list[tuple[datetime, datetime | None]]] = {}
     statement = f"""
         SELECT r.job_id, r.started_at, r.finished_at FROM {JOB_RUNS} r
@@ -310,8 +311,8 @@ def clocks_set_back(connection: Connection, since: datetime, by: timedelta) -> S
     """Return the pairs of ticks between which the clock was set back by more than *by*.
 
     The first tick of each pair began after *since*. ``finished_at`` is the start of the last tick whose clock was
-    ahead, and ``started_at`` that of the next tick. The next tick's end is compared, because a tick that was frozen was
-    written long after it began.
+    ahead, and ``started_at`` that of the next tick. The comparison uses the next tick's end, because the row of a
+    frozen tick may be written long after the tick began.
     """
     return run(
         connection,
@@ -331,9 +332,9 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
 
     ``host`` and ``did`` are the next tick's.
 
-    The search begins with the tick before *since*. The caller adds the gap from the last tick to now. There is no gap
-    if a tick whose clock was ahead ran meanwhile. That tick's id lies between the ids of the ticks before and after,
-    although its time does not.
+    The search begins with the tick before *since*. The caller adds the gap from the last tick to now. It is not a gap
+    if a tick whose clock was ahead ran in that time. Such a tick has an id between the ids of the two ticks, although
+    its time is not between theirs.
     """
     return run(
         connection,
@@ -360,7 +361,9 @@ def host_gaps(
 
     Ticks from *read_from* on are read. Hosts with fewer than *steady* of these ticks are left out.
     """
-    host = "t.host || ''"  # no column, so that SQLite reads by time and not the whole index by host
+    # An expression and not the column, so that SQLite uses the index by time. With the column it would read the whole
+    # index by host.
+    host = "t.host || ''"
     return run(
         connection,
         f"""
@@ -383,7 +386,7 @@ def host_gaps(
 
 
 def schedules_off(connection: Connection, since: datetime, longer: timedelta) -> Sequence[Row[Any]]:
-    """Return the times in which ticks ran but none had schedules switched on, if they took *longer* than that."""
+    """Return the spans longer than *longer* in which ticks ran, but none of them had schedules switched on."""
     return run(
         connection,
         f"""

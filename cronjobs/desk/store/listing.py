@@ -36,7 +36,7 @@ from cronjobs.engine.store.shown_columns import fetched, shown
 from cronjobs.engine.store.sql import run
 from cronjobs.model import FINAL, Status
 
-STREAM_BATCH: Final = 2000  # rows in memory at once
+STREAM_BATCH: Final = 2000  # how many rows are in memory at once
 
 
 @dataclass(frozen=True)
@@ -118,15 +118,16 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int)
     chosen: Select[Any] = select(*columns).where(*without_index(wanted))
     if wanted.status in FINAL:
         ended = [*in_status(wanted.status, wanted.since), *without_index(wanted)]
-        # The index does not contain the id, so rows must be sorted. The rows from ``since`` on are few. Without that
-        # bound and without statistics, PostgreSQL sorted all rows.
+        # The index does not contain the id, so the database must sort rows. Only few rows end at ``since`` or later.
+        # Without that bound, PostgreSQL sorted all rows when it had no statistics.
         last = select(jobs.c.finished_at).where(*ended).order_by(jobs.c.finished_at.desc()).limit(limit).subquery()
         since = select(func.min(last.c.finished_at)).scalar_subquery()
         return chosen.where(*ended, jobs.c.finished_at >= since).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
     chosen = chosen.order_by(jobs.c.id.desc())
     if wanted.status is None and wanted.since is None:
         return chosen
-    # Use a subquery and "+ 0": with both this condition and an order by id, either database may walk the whole table.
+    # Use a subquery and "+ 0". Otherwise the condition and the order by id may make either database read the whole
+    # table.
     statuses = list(Status) if wanted.status is None else [wanted.status]
     found = _of_statuses(wanted, statuses, jobs.c.id).subquery()
     newest = select(found.c.id).order_by((found.c.id + 0).desc()).limit(limit)
@@ -145,7 +146,7 @@ def without_index(wanted: Filter) -> list[ColumnElement[bool]]:
 
 def in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:
     """Return the conditions for jobs in *status* that pass *since* (see ``Filter``), as the index needs them."""
-    # Literal, never bound: a bound value hides a partial index from the planner.
+    # Use a literal, since with a bound value the planner cannot use a partial index.
     exactly = jobs.c.status == literal_column(f"'{status}'")
     if status in FINAL:
         return [jobs.c.finished_at.is_not(None), exactly, *([] if since is None else [jobs.c.finished_at >= since])]

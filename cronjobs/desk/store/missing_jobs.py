@@ -25,7 +25,7 @@ class Gap(NamedTuple):
     made_after: datetime | None
 
 
-# Check the privilege first: without it, reading the sequence would be an error.
+# Check the privilege first, since reading the sequence without it would be an error.
 _HIGHEST: Final = either(
     postgresql=f"""(
       SELECT CASE WHEN has_sequence_privilege(d.objid, 'SELECT, USAGE')

@@ -1,4 +1,4 @@
-"""Read the payloads of jobs that may still run, a few at a time, however many there are and whatever they hold."""
+"""Read the payloads of jobs that may still run, a few at a time. There may be millions, and any may be unreadable."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from cronjobs.engine.store.operating import CAN_DISMISS
 from cronjobs.engine.store.sizes import if_not_too_large
 from cronjobs.engine.store.sql import IS_STRIPPED, is_lost, run
 
-MOST_ROWS: Final = 1000  # rows of one chunk
-MOST_BYTES: Final = 4 * 1024 * 1024  # bytes of a chunk's payloads; one payload may take up a quarter of that
-WINDOW: Final = 20_000  # ids that one statement looks through: between two waiting jobs there may be millions of others
+MOST_ROWS: Final = 1000  # the largest number of rows in a chunk
+# The largest size of a chunk's payloads in bytes. One payload may take up a quarter of it.
+MOST_BYTES: Final = 4 * 1024 * 1024
+# One statement looks through this many ids, since there may be millions of other jobs between two waiting ones.
+WINDOW: Final = 20_000
 
 
 class StoredPayload(NamedTuple):
@@ -37,7 +39,8 @@ _PAYLOAD_READ: Final = if_not_too_large("j.payload")
 _PAYLOAD_BYTES: Final = either(
     postgresql="octet_length(CAST(p.payload AS text))", sqlite="length(CAST(p.payload AS BLOB))"
 )
-# Runs of exec are only records, jobs with only a key left cannot be repeated, and dismissed jobs stay dead.
+# Leave out the jobs that cannot run again: exec's runs, which are only records, jobs of which only the key is left, and
+# dismissed jobs, which stay dead.
 _MAY_STILL_RUN: Final = f"""j.status IN ('queued', 'failed', 'dead') AND substr(j.job_type, 1, 5) <> 'exec:'
       AND NOT {IS_STRIPPED} AND (j.status <> 'dead' OR {CAN_DISMISS})"""
 
@@ -71,7 +74,8 @@ def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
     try:
         with connection.begin_nested():
             rows = [StoredPayload._make(row) for row in run(connection, _ROWS, **where, most_bytes=MOST_BYTES)]
-    except (DBAPIError, MemoryError) as error:  # a few bytes of jsonb can hold numbers with a gigabyte of digits
+    except (DBAPIError, MemoryError) as error:
+        # A few bytes of jsonb can stand for a number with a billion digits, which cannot be fetched.
         if is_lost(error):
             raise
         rows = list(_one_by_one(connection, where))

@@ -33,7 +33,7 @@ def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None
     with _interrupted_after(LIMIT_S, connection.connection.driver_connection):
         try:
             yield
-        finally:  # others will use the connection next
+        finally:  # the pool gives the connection to other users next
             run(connection, "PRAGMA query_only = OFF")
 
 
@@ -41,14 +41,15 @@ def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None
 def _interrupted_after(limit_s: float, raw: Any) -> Iterator[None]:
     """Interrupt statements from a thread once *limit_s* seconds have passed.
 
-    A progress handler in Python would not do: SQLite would call it while it holds the connection's mutex, and that can
+    We cannot use a progress handler in Python. SQLite would call it while it holds the connection's mutex, and that can
     freeze other threads.
     """
     done = threading.Event()
 
     def interrupt() -> None:
         if not done.wait(limit_s):
-            while not done.wait(AGAIN_S):  # between two statements there is nothing to interrupt
+            # Interrupt repeatedly, since an interrupt between two statements has no effect.
+            while not done.wait(AGAIN_S):
                 raw.interrupt()
 
     watching = threading.Thread(target=interrupt, daemon=True)

@@ -16,9 +16,9 @@ from cronjobs.engine.store.overlap import AMONG_RUNNABLE, runnable_value
 from cronjobs.engine.store.schedules import PAUSED_BY, SCHEDULE_COLUMNS, StoredSchedule, stored_schedules
 from cronjobs.engine.store.sql import AMONG_IDS, json_value, run
 
-# True if the newest ledger row of schedule "j" has no run, or its job has not succeeded. A row in the future (a clock
-# was wrong) counts as no run, as does a run that such a clock started early. A job that no longer exists ended long
-# ago, and counts as succeeded. These are subqueries with a limit, because for joins PostgreSQL would read the whole
+# True if the newest ledger row of schedule "j" has no run, or if the run's job has not succeeded. If a wrong clock
+# dated the row in the future or ran the occurrence early, that is no run. A job that no longer exists ended long ago,
+# and counts as succeeded. The condition uses subqueries with a limit, because for joins PostgreSQL would read the whole
 # ledger and all jobs.
 _WENT_BADLY: Final = f"""
       (SELECT CASE WHEN c.last_for <= {NOW} AND c.outcome IN ('enqueued', 'coalesced')
@@ -26,8 +26,8 @@ _WENT_BADLY: Final = f"""
          AND coalesce((SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id), 'succeeded') = 'succeeded'
          THEN 0 ELSE 1 END
        FROM {OCCURRENCES} c WHERE c.schedule_id = j.id ORDER BY c.last_for DESC LIMIT 1) = 1"""
-# True if the definition is an object without a grace, and Python can certainly read it. Python may fail to read a NUL,
-# too many digits or too many levels.
+# True if the definition is an object without a grace that Python can certainly read. Python may fail to read a value
+# with a NUL, too many digits or too many levels.
 _NO_GRACE: Final = either(
     postgresql=(
         "(jsonb_typeof(j.definition) = 'object' AND NOT j.definition ? 'grace_s' "
@@ -37,23 +37,24 @@ _NO_GRACE: Final = either(
       CASE WHEN length(j.definition) BETWEEN length(CAST(j.definition AS BLOB)) AND 1500 AND json_valid(j.definition)
       THEN json_type(j.definition) = 'object' AND json_type(j.definition, '$.grace_s') IS NULL ELSE 0 END""",
 )
-# Like "NOT EXISTS (… {STOPS_SCHEDULE})", but reads the pauses once, not for each schedule.
+# The same condition as "NOT EXISTS (… {STOPS_SCHEDULE})". It reads the pauses only once, and not for each schedule.
 _FIRES: Final = f"""
       j.next_at IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE p.scope = 'all' AND {IN_FORCE})
       AND j.name NOT IN (SELECT p.name FROM {PAUSES} p WHERE p.scope = 'schedule' AND {IN_FORCE})"""
 _JOB_NOW: Final = json_value("j.definition", "job")
 _JOINED_IDS: Final = either(postgresql="string_agg(CAST(j.id AS text), ',')", sqlite="group_concat(j.id)")
-_BY_BYTES: Final = either(postgresql='COLLATE "C"', sqlite="")  # as Python compares
+_BY_BYTES: Final = either(postgresql='COLLATE "C"', sqlite="")  # compare by bytes, as Python does
 
 
 @dataclass(frozen=True)
 class ScheduleSurvey:
     """Counts of all active schedules, and the ids of schedules that need a closer look.
 
-    ``coming`` counts the schedules that will fire unless something changes. ``went_badly`` are schedules whose newest
-    ledger row needs a closer look. ``doubtful`` are these, plus schedules that are due, have a ``grace`` or may have an
-    unreadable definition, plus schedules, even retired ones, that owe something.
+    ``coming`` counts the schedules that will fire if nothing changes. ``went_badly`` are the schedules whose newest
+    ledger row needs a closer look. ``doubtful`` contains these, and also the schedules that are due, have a ``grace``,
+    or may have an unreadable definition. It also contains every schedule, even a retired one, with unsettled
+    occurrences of a former definition.
     """
 
     active: int = 0
@@ -64,7 +65,7 @@ class ScheduleSurvey:
 
 
 def survey(connection: Connection, runnable: Collection[str]) -> ScheduleSurvey:
-    """Read, in one pass, all facts for which each schedule must be looked at.
+    """Read, in one pass, all facts that need a look at each schedule.
 
     *runnable* are the types that some host can run.
 

@@ -1,7 +1,7 @@
 """Read the newest ledger rows of some schedules, and what became of the rows' jobs.
 
-However long a schedule has lived, a limited number of its ledger rows is read by primary key, with one look-up of a job
-and its attempt for each row.
+Even for an old schedule, a statement reads a limited number of ledger rows by primary key, and looks up one job and its
+attempt for each row.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import PAUSED_BY
 from cronjobs.engine.store.sql import AMONG_IDS, run
 
-EARLY_READ: Final = 1000  # occurrences
-# SQLite needs a join with a bound. For that join, PostgreSQL would read the whole ledger by time.
+EARLY_READ: Final = 1000  # read at most this many occurrences
+# SQLite needs a join with a bound. PostgreSQL needs a lateral subquery, since for that join it would read the whole
+# ledger by time.
 _NEWEST_OF_EACH: Final = either(
     postgresql=f"""{SCHEDULES} s CROSS JOIN LATERAL (
           SELECT l.* FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
           ORDER BY l.last_for DESC LIMIT :rows_each) c WHERE s.id {AMONG_IDS}""",
-    # CROSS JOIN keeps the join order, schedules first. The ledger is read from the row that is :rows_each rows back.
+    # CROSS JOIN keeps the join order, so SQLite reads schedules first. It reads only a schedule's last :rows_each rows.
     sqlite=f"""{SCHEDULES} s CROSS JOIN {OCCURRENCES} c
         WHERE s.id {AMONG_IDS} AND c.schedule_id = s.id AND c.last_for <= {NOW} AND c.last_for >= coalesce(
           (SELECT l.last_for FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
@@ -49,7 +50,7 @@ class ScheduleRow:
 
 @dataclass(frozen=True)
 class LedgerRun:
-    """A ledger row and the job that was created for it. The job's fields are None if there is no job, or it was pruned.
+    """A ledger row and the job that was created for it. The job's fields are None if it has no job, or was pruned.
 
     ``count`` is the number of occurrences in the row. ``took`` is how long the job's last attempt ran, if that attempt
     ended and is still recorded. If ``early``, a wrong clock ran the job before it was due, and nothing has run it
@@ -77,7 +78,7 @@ def schedule_rows(connection: Connection, schedule_ids: Collection[int]) -> list
 
 
 def ran_early_ahead(connection: Connection) -> list[Row[Any]]:
-    """Return the occurrences still to come that a wrong clock has run: ``name``, ``definition``, ``last_for``."""
+    """Return the future occurrences that a wrong clock has already run: ``name``, ``definition``, ``last_for``."""
     rows = run(
         connection,
         f"SELECT s.name, s.definition, c.last_for FROM {OCCURRENCES} c JOIN {SCHEDULES} s ON s.id = c.schedule_id "
@@ -180,7 +181,7 @@ def _number_of(detail: object) -> int | None:
 
 
 def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
-    # Find the last attempt by a subquery: PostgreSQL may turn a join into a scan of all attempts.
+    # Find the last attempt by a subquery, since PostgreSQL may turn a join into a scan of all attempts.
     found = run(
         connection,
         f"""
@@ -206,7 +207,7 @@ def _with_job(
 def with_long_runs(connection: Connection, *, longer_than: timedelta, among_last: int, limit: int) -> list[int]:
     """Return up to *limit* active schedules, by id, with a run longer than *longer_than*.
 
-    Both runs in progress and the last *among_last* successful runs of all jobs count.
+    Consider the runs in progress, and the last *among_last* successful runs of all jobs.
     """
     rows = run(
         connection,

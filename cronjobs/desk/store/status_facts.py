@@ -1,7 +1,7 @@
 """Read the facts behind every problem in ``status``: deaths, missing runs, ticks that fire no schedules.
 
-Every statement uses an index and reads a bounded number of rows, however many jobs have ended. A test checks the query
-plans.
+Every statement uses an index and reads a bounded number of rows, even if millions of jobs have ended. A test checks the
+query plans.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
-TRIGGERS_READ: Final = 100  # entries of one schedule
-OCCURRENCES_READ: Final = 5000  # ledger rows of one schedule
-TICKS_READ: Final = 1500  # ticks read to find when something began: one day at a tick a minute
+TRIGGERS_READ: Final = 100  # read at most this many audit entries of one schedule
+OCCURRENCES_READ: Final = 5000  # read at most this many ledger rows of one schedule
+# Read at most this many ticks to find when something began. With a tick each minute, that is one day.
+TICKS_READ: Final = 1500
 
 UNDEALT: Final = UNSETTLED_DEAD_SQL
 SOME_AGO: Final = after_now(":ago_s")
@@ -38,8 +39,9 @@ _LATER_AGO: Final = after_now(":later_s")
 class Deaths:
     """Open dead jobs (not retried, cancelled or dismissed): how many, at most DEATHS_COUNTED, and since when.
 
-    ``newest`` are the ids of the jobs that died last, at most DEATHS_NAMED. ``last_of`` is when the last of these jobs
-    died, by job type. ``unknown_effects`` are those of these jobs that began an effect whose outcome is unknown.
+    ``newest`` are the ids of the jobs that died last, at most DEATHS_NAMED. ``last_of`` maps each job type to when the
+    last of these jobs died. ``unknown_effects`` are the ids of jobs among them that began an effect whose outcome is
+    unknown.
     """
 
     count: int
@@ -74,8 +76,8 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
     """Return each schedule's newest *rows* ledger rows, newest first, without rows for the future (a wrong clock)."""
     ledger = run(
         connection,
-        # With CROSS JOIN, SQLite keeps this join order, schedules first. The join starts at the row that is *rows* rows
-        # back.
+        # With CROSS JOIN, SQLite keeps this join order and reads schedules first. It reads only a schedule's last
+        # *rows* rows.
         f"""
         SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id, c.count
         FROM {SCHEDULES} s CROSS JOIN {OCCURRENCES} c
@@ -99,7 +101,7 @@ def further_back(
     """Return a schedule's newest *rows* ledger rows from before *before*, newest first.
 
     Rows of the jobs in *but* are left out, and so are rows that a pause skipped. A schedule that is due every minute
-    may have a hundred thousand such rows. Here each of them costs only one comparison.
+    may have a hundred thousand such rows, but each costs only one comparison.
     """
     ledger = run(
         connection,
@@ -151,7 +153,7 @@ def _job_now(row: Any) -> JobNow:
     limit = seconds(timeout_s if timeout_s is not None else runner_s)
     try:
         most = None if limit is None else timedelta(seconds=limit)
-    except OverflowError:  # written by plain SQL
+    except OverflowError:  # plain SQL may have written such a number
         most = None
     job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts)
     return job
@@ -162,7 +164,7 @@ _happened: Any = OccurrenceResult
 
 
 def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[OccurrenceResult]:
-    # This is a separate statement: for a join with so few rows, PostgreSQL would still read all jobs.
+    # Use a separate statement, since PostgreSQL would read all jobs even for a join with so few rows.
     jobs = jobs_now(connection, {row.job_id for row in ledger if row.job_id is not None})
     return [_happened(*facts, job=jobs.get(row.job_id), count=count) for row in ledger for *facts, count in [row]]
 
@@ -218,9 +220,9 @@ def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | N
 
 
 def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
-    """Return the queues whose pause ended in the last *within*, with "" for a pause of everything.
+    """Return the queues whose pause ended in the last *within*. The queue "" stands for a pause of everything.
 
-    Either a person resumed the queue, or the pause expired.
+    The pause ended because a person resumed the queue, or because it expired.
     """
     subjects = run(
         connection,

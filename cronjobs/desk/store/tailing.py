@@ -1,4 +1,4 @@
-"""What running jobs have reported so far: their progress, and the end of their output."""
+"""Read what running jobs have reported so far: their progress, and the last part of their output."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def progress_of(connection: Connection, ids: Collection[int]) -> dict[int, Any]:
 def ended_attempt(connection: Connection, job_id: int, attempt: int | None) -> Row[Any] | None:
     """Return how this attempt ended, and all its output.
 
-    If *attempt* is None, the last attempt that has ended is meant.
+    If *attempt* is None, return the last attempt that has ended.
     """
     return run(
         connection,

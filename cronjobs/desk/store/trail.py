@@ -13,7 +13,8 @@ from cronjobs.engine.database.tables import audit
 from cronjobs.engine.store.shown_columns import fetched, shown
 from cronjobs.engine.store.sql import is_postgresql
 
-KINDS: Final = ("job", "schedule", "queue", "effect")  # a pause, for example, has the subject "schedule nightly"
+# For example, the subject of a schedule's pause is "schedule nightly".
+KINDS: Final = ("job", "schedule", "queue", "effect")
 
 
 @dataclass(frozen=True)

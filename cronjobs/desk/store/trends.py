@@ -13,8 +13,9 @@ from cronjobs.engine.probe.sql_text import JOBS, NOW, after_now
 from cronjobs.engine.store.sql import run
 
 WINDOW: Final = timedelta(minutes=10)
-ENDS_READ: Final = 2000  # ended jobs to read; if more ended, the comparison is with a later instant
-CAME_READ: Final = 2000  # new jobs to read in each queue
+# Read at most this many ended jobs. If more have ended, the comparison is with a later instant.
+ENDS_READ: Final = 2000
+CAME_READ: Final = 2000  # read at most this many new jobs in each queue
 
 _TREND_FROM: Final = after_now(f"-{WINDOW.total_seconds():.0f}")
 # Use the index of ended jobs, where each status has a range of its own.
@@ -38,8 +39,9 @@ def compared_with(connection: Connection) -> datetime:
 def changes(connection: Connection, queues: Collection[str], since: datetime) -> dict[str, int]:
     """Return, by queue, how many more jobs are due now than at *since*. A negative number means fewer.
 
-    A job that is due again after an attempt since then counts as unchanged: it existed at *since*, and its run_at of
-    that time is not kept. Queues with more than CAME_READ jobs that fell due since *since* are left out.
+    If a job had an attempt after *since* and is due again, it counts as unchanged. It existed at *since*, but nobody
+    knows whether it was due then, because its former run_at is not kept. The result leaves out queues in which more
+    than CAME_READ jobs have fallen due since.
     """
     began = run(
         connection,

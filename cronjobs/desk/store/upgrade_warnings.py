@@ -1,4 +1,4 @@
-"""What ``db upgrade`` warns of: roles that lack rights on new tables, and another program's alembic."""
+"""Find what ``db upgrade`` warns of: roles without rights on new tables, and another program's alembic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cronjobs.engine.store.meta import qualified
 
 
 def roles_left_behind(connection: Connection, relations: Collection[str]) -> dict[str, list[str]]:
-    """Return the roles that may read the audit trail but not all *relations*, each with those it may not read.
+    """Map each role that may read the audit trail, but not all *relations*, to the relations that it may not read.
 
     "db grants" lets a role that may read the audit trail read every relation. So the relations that such a role may not
     read were created by later migrations.

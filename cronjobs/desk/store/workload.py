@@ -1,4 +1,4 @@
-"""How much work waits, runs and is dead, as ``status`` shows it."""
+"""Count the jobs that wait, run or are dead, for ``status``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _due(waiting: str) -> str:
       FROM {JOBS} j WHERE j.{waiting} AND j.run_at <= {NOW} GROUP BY j.job_type, j.queue"""
 
 
-# For a condition without an index: without the subquery, PostgreSQL would compute the time for each row.
+# Use this in a condition without an index. Without the subquery, PostgreSQL would compute the time for each row.
 _NOW_ONCE: Final = either(postgresql=f"(SELECT {NOW})", sqlite=NOW)
 
 _DUE_BY_TYPE: Final = _due(PLAIN)
@@ -35,10 +35,10 @@ RUN_SECONDS: Final = either(
     postgresql="extract(epoch FROM r.finished_at - r.started_at)", sqlite="(r.finished_at - r.started_at) / 1e6"
 )
 
-MOST_QUEUES: Final = 1000  # most queues listed one by one; the rest are summed up
-MOST_GROUPS: Final = 1000  # groups of due jobs to read, by queue and type
+MOST_QUEUES: Final = 1000  # list at most this many queues, and sum up the rest
+MOST_GROUPS: Final = 1000  # read at most this many groups of due jobs, by queue and type
 
-# Any enqueuer can invent queues and types, so no command lists all of them. The rest are summed up.
+# Any enqueuer can invent queues and types, so no command lists all of them. The commands sum up the rest.
 _BY_QUEUE: Final = f"""
   WITH each AS (
     SELECT j.queue, count(*) AS waiting, count(*) FILTER (WHERE j.status = 'failed') AS failed,
@@ -56,7 +56,7 @@ _BY_QUEUE: Final = f"""
 class WaitingQueue(NamedTuple):
     """How many jobs of a queue are waiting, and how many of these have failed or are due.
 
-    ``run_at`` is the oldest due job's.
+    ``run_at`` is when the oldest due job became due.
     """
 
     queue: str
@@ -81,8 +81,8 @@ class WaitingQueues(NamedTuple):
 def waiting_by_queue(connection: Connection) -> WaitingQueues:
     """Count the waiting jobs of each queue, in one pass over the index of waiting jobs by queue.
 
-    No index contains the status, so each row is looked up. Neighbours in this index, unlike those in the index by type,
-    were often enqueued together, so their rows lie close to each other.
+    No index contains the status, so the database looks up each row. It uses this index, because neighbours in it were
+    often enqueued together, so that their rows lie close to each other. That is not so in the index by type.
     """
     rows = run(connection, _BY_QUEUE, limit=MOST_QUEUES).all()
     found = [WaitingQueue(row.queue, row.waiting, row.failed, row.due, row.run_at) for row in rows]
@@ -126,8 +126,9 @@ _LATE_FROM: Final = f"""
 class DueGroups(NamedTuple):
     """Due jobs, grouped by queue and type.
 
-    A group is ``known`` if the caller knows its type. The numbers cover the groups that were not read: ``late`` counts
-    their late jobs of known types, ``types`` their unknown types, and ``due`` the due jobs of these unknown types.
+    A group is ``known`` if the caller knows its type. The three numbers are about the groups that were not read:
+    ``late`` counts their late jobs of known types, ``types`` their unknown types, and ``due`` the due jobs of these
+    unknown types.
     """
 
     groups: Sequence[Row[Any]]
@@ -166,7 +167,7 @@ def waiting_by_other_types(connection: Connection, known: Collection[str], limit
 
 
 def late_from(connection: Connection, queue: str, job_type: str, late: timedelta) -> datetime | None:
-    """Return when the first late job of a queue and type could first have run: when it existed and was due.
+    """Return since when the first late job of a queue and type could have run, since it existed and was due.
 
     Only the OLDEST_READ jobs that fell due first are read. Returns None if all of these were created less than *late*
     ago.
@@ -182,8 +183,8 @@ def running_jobs(
 ) -> Sequence[Row[Any]]:
     """Return leased jobs, the longest running first. If *queue* is None, jobs of all queues are returned.
 
-    With *with_exec*, runs of exec are included. ``recorded`` is the outcome that a tick has already recorded for an
-    attempt whose thread kept running. The lease of such an attempt ends by itself.
+    With *with_exec*, runs of exec are included. ``recorded``: if a tick has already recorded the attempt's outcome
+    although its thread still runs, that outcome. The lease of such an attempt ends by itself.
     """
     return run(
         connection,
