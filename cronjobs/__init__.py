@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from cronjobs.version import __version__
 
-TYPE_CHECKING = False  # mypy treats it as True; importing typing would take a quarter of Python's start-up time
+# Type checkers treat this name as True. Importing it from typing would add a quarter to Python's start-up time.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cronjobs.desk.insight.app_health import health
     from cronjobs.engine.crontime.timing import fire_times
@@ -91,7 +92,7 @@ __all__ = [
     "wait_async",
 ]
 
-_HOMES = {  # other names raise AttributeError
+_HOMES = {  # maps each public name to its module; other names raise AttributeError
     "Context": "engine.jobs.context",
     "Effect": "engine.jobs.effects",
     "Enqueued": "engine.jobs.enqueue",

@@ -16,7 +16,7 @@ def main() -> None:
         command = _load(sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:  # the installation is broken, so none of our code can be relied on
+    except Exception as error:  # the installation is broken, so do not rely on any other code of ours
         sys.exit(_cannot_start(error))
     command()
 

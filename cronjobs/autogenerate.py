@@ -24,9 +24,9 @@ OURS: Final = frozenset({*metadata.tables, VERSION_TABLE, *VIEWS, *SQLITE_VIEWS}
 def include_object(thing: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
     """Whether autogenerate should compare *thing*. Use it as alembic's ``include_object``, for tables in any schema.
 
-    Our tables are left alone, even if your metadata describes them for queries. So is a table whose name begins with
-    ``cronjobs_`` if it is in the database but not in your metadata, because a newer cronjobs may have created it. To
-    add a rule of your own, combine the two: ``include_object(*all_five) and …``.
+    Autogenerate then leaves our tables alone, even if your metadata describes them for queries. It also leaves alone a
+    table in the database that your metadata does not have, if the name begins with ``cronjobs_``, because a newer
+    cronjobs may have created it. To add a rule of your own, combine the two: ``include_object(*all_five) and …``.
     """
     if kind != "table" or name is None:
         return True
@@ -37,7 +37,7 @@ def include_object(thing: Any, name: str | None, kind: str, reflected: bool, com
 def include_name(name: str | None, kind: str, _parent_names: Mapping[str, Any]) -> bool:
     """Like ``include_object``, but checks by name only. Use it as alembic's ``include_name``.
 
-    With this function, our tables are not even read. Use it together with ``include_object``, because only
+    With this function, autogenerate does not even read our tables. Use it together with ``include_object``, since only
     ``include_object`` also recognises the tables of a newer version of cronjobs.
     """
     return kind != "table" or name not in OURS

@@ -7,17 +7,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 
-from cronjobs.engine.probe.kernel_facts import process_age as process_age  # by a kernel clock that nobody can set
+# process_age() uses a kernel clock that nobody can set.
+from cronjobs.engine.probe.kernel_facts import process_age as process_age
 
 
 class Clock(Protocol):
     """A source of time. Tests pass a clock that they can move."""
 
     def now(self) -> datetime:
-        """The host's wall clock, timezone-aware, in UTC. On PostgreSQL the database's clock decides, not this one."""
+        """The host's wall clock, timezone-aware, in UTC. On PostgreSQL we decide by the database's clock instead."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start. They never go backwards."""
+        """Seconds since an arbitrary start. The value never decreases."""
 
     @property
     def stands_at(self) -> datetime | None:
@@ -47,5 +48,5 @@ SYSTEM: Clock = SystemClock()
 
 def sleep(seconds: float) -> None:
     """Wait without doing anything. Use it only between tries of an operation, never for timing."""
-    # looked up at each call: once gevent has patched time, only gevent's sleep does not block the thread
+    # Look up time.sleep at each call. If gevent has patched it, only gevent's version does not block the thread.
     time.sleep(seconds)

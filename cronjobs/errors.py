@@ -10,8 +10,8 @@ from typing import Final
 
 from cronjobs.text import one_line
 
-MESSAGE_LIMIT: Final = 4000  # characters
-EX_SOFTWARE: Final = 70  # sysexits(3): a bug in cronjobs
+MESSAGE_LIMIT: Final = 4000  # a message is cut to this many characters
+EX_SOFTWARE: Final = 70  # the exit code for a bug in cronjobs, see sysexits(3)
 
 
 class CronjobsError(Exception):
@@ -123,9 +123,8 @@ class OtherProject(ForeignDatabase):
 class DatabaseError(CronjobsError):
     """The database cannot be used at the moment. The message never contains a password.
 
-    ``kind`` identifies one outage when its messages differ, because they contain the server's own words, a file name, a
-    PID or a waiting time. If ``kind`` is None, the message is the same throughout an outage, so compare the message
-    instead.
+    ``kind`` identifies an outage whose messages differ, because they contain the server's own words, a file name, a PID
+    or a waiting time. If ``kind`` is None, all messages of an outage are the same, so compare the message instead.
     """
 
     exit_code = 4
@@ -272,7 +271,7 @@ class QueueFull(CronjobsError):
         )
 
     def after(self, waited: str) -> QueueFull:
-        """Return the same error, with the time that the caller waited in vain."""
+        """Return the same error, with how long the caller waited for room."""
         return QueueFull(self.queue, self.max_waiting, self.on_full, wanted=self.wanted, room=self.room, waited=waited)
 
 

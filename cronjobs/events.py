@@ -1,4 +1,4 @@
-"""All events of a tick. Each has a constant name and facts, and can be written as a line of text or as JSON."""
+"""All events of a tick. An event has a constant name and facts. It can be written as a line of text or as JSON."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def job_released(job: Job) -> Event:
 
 
 def job_not_begun(job: Job, error: str) -> Event:
-    """A job could not be started, which is not the job's own fault, so it is released, and the try does not count."""
+    """A job could not be started, for a reason outside the job. It is released, and the try does not count."""
     return Event("job.not_begun", _of(job, "", error=error), ERROR)
 
 
@@ -152,7 +152,7 @@ def not_handed_over(job: Job, why: str) -> Event:
 
 
 def supervisor_started(executor: str, pid: int) -> Event:
-    """Jobs for the executor are due, and no process on this host was running to submit them."""
+    """Jobs for the executor are due, and no supervisor that could submit them was running on this host."""
     return Event("executor.started", {"executor": executor, "pid": pid})
 
 
@@ -251,7 +251,7 @@ def jobs_taken_back(jobs: int) -> Event:
 
 
 def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Event:
-    """A wrong clock ran these occurrences early. This is mailed once, since they will not run again by themselves."""
+    """A wrong clock ran these occurrences early. Cron mails this once, since they will not run again by themselves."""
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = (
@@ -320,7 +320,7 @@ def signalled(name: str) -> Event:
 
 
 def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: float) -> Event:
-    """A due job did not fit in the time that was left. Printed only on a terminal, with -v or with --json."""
+    """A due job did not fit in the time that was left. Printed only on a terminal, or with -v or --json."""
     timeout, left = seconds_text(timeout_s), rough(timedelta(seconds=max(0.0, remaining_s)))
     why = f"the timeout of {timeout} does not fit into the {left} that are left in this tick"
     return Event("job.not_started", {"job_type": job_type, "waiting": waiting, "error": why}, INFO)
@@ -331,7 +331,7 @@ def database_trouble(error: str, cause: str | None = None) -> Event:
 
 
 def database_tried_again(error: str, failures: int, pause_s: float) -> Event:
-    """A transient error. It is not mailed unless it persists."""
+    """A transient error. Cron mails it only if it persists."""
     return Event(
         "database.tried_again", {"error": error, "failures": failures, "next_delay_ms": round(pause_s * 1000)}, WARNING
     )
@@ -342,7 +342,7 @@ def pruning_put_off(error: str) -> Event:
 
 
 def extra_failed(extra: str, error: str) -> Event:
-    """An extra failed. This is mailed, but is not a fault of the tick, whose jobs ran."""
+    """An extra failed. Cron mails this, but it is not a fault of the tick, whose jobs ran."""
     return Event("extra.failed", {"extra": extra, "error": error}, ERROR, cause=f"extra.failed {extra}")
 
 
@@ -353,7 +353,7 @@ def extra_left_behind(extra: str, after_s: float) -> Event:
 
 
 def metrics_not_written(error: str) -> Event:
-    """The metrics could not be written. This is mailed, but is not a fault of the tick, whose jobs ran."""
+    """The metrics could not be written. Cron mails this, but it is not a fault of the tick, whose jobs ran."""
     return Event("metrics.not_written", {"error": error}, ERROR)
 
 
@@ -362,7 +362,7 @@ def alert_sent(channel: str, findings: int) -> Event:
 
 
 def alert_not_sent(channel: str, findings: int, error: str) -> Event:
-    """An alert could not be sent. It is kept, to be sent later. This is mailed, but is not a fault of the tick."""
+    """An alert could not be sent. A later tick will try again. Cron mails this, but it is not a fault of the tick."""
     return Event("alert.not_sent", {"channel": channel, "findings": findings, "error": error}, ERROR)
 
 

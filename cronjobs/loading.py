@@ -1,6 +1,6 @@
 """Records whether this process is importing handlers.
 
-While it is, a wrong argument to a decorator disables only the decorated handler's job type.
+During an import, a wrong argument to a decorator disables only the job type of the decorated handler.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 class Loading:
     """A block in which handlers are imported.
 
-    In it, a wrong argument to ``@job`` or RetryPolicy disables only that job type. Outside such a block, the error is
-    raised, so that the handler's author sees it. Raising it inside would also stop the other handlers of the module.
+    In this block, a wrong argument to ``@job`` or RetryPolicy disables only that job type. An exception would also stop
+    the import of the module's other handlers. Outside such a block, the error is raised, so that the handler's author
+    sees it.
     """
 
     depth = 0

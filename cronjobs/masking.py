@@ -1,10 +1,9 @@
 """Decides which values are secrets, and masks them.
 
 The texts of attempts are masked in ``execution.handler``. What commands print and log is masked in
-``command.printing``, ``cli.output`` and ``tick.log``.
-Everything *stored as text* (errors, tracebacks, output) and everything *shown* (terminal, mail, log, JSON) is masked.
-The live output of ``cronjobs run`` is not: a person may be in a debugger there.
-Payloads, results and effects are stored unmasked, because handlers need them.
+``command.printing``, ``cli.output`` and ``tick.log``. Everything *stored as text* (errors, tracebacks, output) and
+everything *shown* (terminal, mail, log, JSON) is masked. The live output of ``cronjobs run`` is not masked, since a
+person may be in a debugger there. Payloads, results and effects are stored unmasked, because handlers need them.
 """
 
 from __future__ import annotations
@@ -19,9 +18,13 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from cronjobs.text import one_line, visible
 
-SHORTEST: Final = 8  # characters; masking shorter values would make other text unreadable
-SHORTEST_PASSWORD: Final = 4  # in a URL between : and @; it cannot be anything but a password
-SHORTEST_PART: Final = 4  # of a secret that was cut; three characters reveal nothing, and many words begin with them
+# Mask values of at least this many characters. Masking shorter values would make other text unreadable.
+SHORTEST: Final = 8
+# Mask passwords of at least this many characters in URLs, where the text between ":" and "@" is certainly a password.
+SHORTEST_PASSWORD: Final = 4
+# Mask at least this many remaining characters of a secret that was cut. Three characters reveal nothing, and many words
+# begin with them.
+SHORTEST_PART: Final = 4
 MASK: Final = "***"
 _OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
 
@@ -30,25 +33,26 @@ _SECRET_NAME: Final = re.compile(
     r"|(?:^|_)(?:PASS|PWD|PW|KEYS?|AUTH|DSN|SESSION|SESSIONID|PAT|SALT|PIN|SK)(?:_|$)",
     re.IGNORECASE,
 )
-# Names of settings about a secret: SESSION_COOKIE_NAME, JWT_ALGORITHM. The variables that a desktop sets are not
-# secret.
+# Matches variables that are not secret: settings about a secret, such as SESSION_COOKIE_NAME and JWT_ALGORITHM, and the
+# variables that a desktop sets.
 _ABOUT_A_SECRET: Final = re.compile(
     r"(?:COOKIE|SESSION|JWT|SALT|HMAC|PIN)\w*_(?:NAME|AGE|DOMAIN|PATH|ENGINE|ALGORITHM|TTL|TYPE|SECURE|HTTPONLY"
     r"|SAMESITE|LENGTH|ID)$|^(?:XDG|DBUS|DESKTOP|GNOME|KDE)_",
     re.IGNORECASE,
 )
-_NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # paths that every shell sets
+_NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # these variables contain paths
 # A scheme has at most 31 characters here. Without a limit, searching a megabyte of letters would take minutes.
 _BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://([^:/@?#\s"']*):""")
 _PATH_OF_URL: Final = re.compile(r"""@[^/?#]*/([^/?#]*)""")
 _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
-# A password contains no /, so an @ in the path does not end it. Our own messages have the example "user:password@host".
+# A password contains no "/" here, so an "@" in the path does not end it. The example "user:password@host" in our own
+# messages is not masked.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
 # In the URL of a web server, a user without a password is a token. In "ssh://git@host", and in the URL of a database,
 # such a user is not a token.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
-# The marks that are left where text was cut, by text.one_line, by text.CappedText or in exec's output. If a
-# secret was cut, its remains are masked here, because someone would forget to mask before cutting.
+# Matches the marks that text.one_line, text.CappedText and exec's output leave where they cut a text. If a cut went
+# through a secret, we mask the secret's remains here, because someone would forget to mask before cutting.
 _CUT: Final = re.compile(r"\n?…")
 _LEFT_OUT_BEFORE: Final = re.compile(r" (?:left out|not kept) …\n")
 _CUT_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"'…]*:(?!\d{0,5}\n?…)([^/?#\s"'@…]+)\n?…""")
@@ -66,7 +70,7 @@ _ESCAPE_IN_URL: Final = re.compile(r"%[0-9A-F]{2}")
 _LEFT_BY_REQUESTS: Final = "!#$%&'()*+,/:;=?@[]~"
 _QUOTES: Final = "'\""
 _URLSAFE: Final = str.maketrans("+/", "-_")
-_SECRET_KEYS: Final = "cronjobs.secret_keys"  # a key in a job's meta
+_SECRET_KEYS: Final = "cronjobs.secret_keys"  # the key in a job's meta that lists the secret keys of the payload
 _SETTING: Final = re.compile(r"([\w.]{1,60})\s*=\s*(\S+)")  # a setting in "options=-c app.token=…"
 
 
@@ -93,8 +97,8 @@ def is_public_option(name: str, value: str) -> bool:
 def named_secrets(variables: Mapping[str, str]) -> set[str]:
     """Return the values of those *variables* whose names suggest a secret, and the passwords in all URLs.
 
-    The variable "" is the database URL. A password that is the same as the user or the database in its URL (shop:shop@)
-    is left out: masking that name everywhere would hide job types and paths, and protect nothing.
+    The variable "" is the database URL. The result leaves out a password that is the same as the user or the database
+    in its URL (shop:shop@). Masking that name everywhere would hide job types and paths, and protect nothing.
     """
     named = {value for name, value in variables.items() if is_secret_name(name)}
     urls = [value for value in variables.values() if "://" in value]
@@ -135,9 +139,9 @@ def _that_are_names(text: str) -> set[str]:
 def _userinfos(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield the user, the password and the database of each URL.
 
-    A password may contain an @, which people forget to escape. So it ends at the last @ before a space or a quote. Each
-    part of the text is read only once: a single regular expression would search the rest of the text for an @ from
-    every scheme.
+    A password may contain an @, which people forget to escape. So it ends at the last @ before a space or a quote. This
+    reads each part of the text only once. A single regular expression would search the rest of the text for an @ after
+    each scheme.
     """
     for part in _WITHOUT_SPACES.finditer(text):
         end = text.rfind("@", *part.span())
@@ -160,9 +164,9 @@ def mask(text: str, secrets: Collection[str]) -> str:
 
 
 def safe_until(text: str, secrets: Collection[str]) -> int:
-    """Return how much of a growing *text* can be masked now, because no secret and no word continues after that point.
+    """Return up to where a growing *text* can be masked now: a point at which neither a secret nor a word continues.
 
-    Otherwise the beginning of a secret would be shown before the rest of it is written.
+    Otherwise we would show the beginning of a secret before the rest of it is written.
     """
     until = min((_begins_in(text, form) for form in _all_forms(frozenset(secrets))), default=len(text))
     whole = [each.span() for each in _pattern(_forms_in(text, secrets)).finditer(text)] if secrets else []
@@ -175,7 +179,7 @@ def safe_until(text: str, secrets: Collection[str]) -> int:
 
 
 def _begins_in(text: str, form: str) -> int:
-    """Return the position at which *text* ends with a beginning of *form*, or the length of *text* if it does not."""
+    """If *text* ends with the first characters of *form*, return where they begin, else the length of *text*."""
     at = text.find(form[0], max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
         at = text.find(form[0], at + 1)
@@ -212,7 +216,7 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _without_parts(text: str, secrets: frozenset[str]) -> str:
-    """Return *text* without the remains of secrets that were cut: a beginning before a cut's mark, or an end after it.
+    """Return *text* without the remains of secrets that were cut: their beginning before a mark, or their end after it.
 
     The remains of a secret never span two marks, so each character is examined once.
     """
@@ -297,7 +301,8 @@ def _forms(secret: str) -> frozenset[str]:
         "".join(ascii(each)[1:-1] if each not in _QUOTES else each for each in secret),
         "".join(repr(bytes([each]))[2:-1] if chr(each) not in _QUOTES else chr(each) for each in data),
     ):
-        spelt |= {written, written.replace("'", "\\'")}  # repr's choice of quotes depends on the text around the secret
+        # Python's repr() chooses its quotes by the text around the secret, so include both spellings.
+        spelt |= {written, written.replace("'", "\\'")}
     for safe in ("", "/", _LEFT_BY_REQUESTS):
         spelt |= {quote(data, safe), quote_plus(data, safe)}
     spelt |= {_ESCAPE_IN_URL.sub(lambda match: match[0].lower(), each) for each in spelt if "%" in each}
@@ -315,9 +320,9 @@ def _bytes_of(secret: str) -> bytes:
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
-    """Yield the base64 characters that depend only on *data*, after any number of other bytes.
+    """Yield the base64 characters that depend only on *data*, for any number of bytes before *data*.
 
-    Also yield them with the final characters, in case nothing follows *data*.
+    Also yield them together with the final characters, in case nothing follows *data*.
     """
     for before in range(3):
         encoded = b64encode(b"\0" * before + data).decode()
@@ -342,7 +347,7 @@ def without(value: Any, keys: Collection[str]) -> Any:
 def values_under(value: Any, keys: Collection[str]) -> set[str]:
     """Return, as texts, the values that ``without`` hides. A message about *value* must not repeat them either."""
     found: set[str] = set()
-    todo = [(value, False)]  # no recursion, because a payload may be nested too deeply
+    todo = [(value, False)]  # use no recursion, because a payload may be nested too deeply
     while todo:
         each, hidden = todo.pop()
         match each:
@@ -356,7 +361,7 @@ def values_under(value: Any, keys: Collection[str]) -> set[str]:
 
 
 def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
-    """Return the keys of *value*, which is JSON, below which a text contains one of *secrets*, at any depth."""
+    """Return the keys in *value*, which is JSON, whose values contain one of *secrets* at any depth."""
     found: set[str] = set()
     todo: list[tuple[Any, str]] = [(value, "")]
     while todo:
@@ -380,7 +385,7 @@ def as_meta(keys: Collection[str]) -> dict[str, str]:
 
 
 def keys_of_meta(meta: object) -> frozenset[str]:
-    """Return the keys that ``as_meta`` wrote into *meta*, or none if plain SQL wrote something else."""
+    """Return the keys that ``as_meta`` wrote into *meta*. Return no keys if plain SQL wrote something else."""
     try:
         keys = json.loads(meta[_SECRET_KEYS]) if isinstance(meta, Mapping) else []
     except (KeyError, TypeError, ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""The nouns of the domain, frozen and without I/O: Job, Outcome, Transition, RetryPolicy.
+"""The nouns of the domain, as frozen classes without I/O: Job, Outcome, Transition, RetryPolicy.
 
-The words are those of the README's glossary. Names of instants end in ``_at``, ``_until`` or ``_for``. Instants are
+The README's glossary explains the words. Names of instants end in ``_at``, ``_until`` or ``_for``. Instants are
 timezone-aware, in UTC.
 """
 
@@ -23,8 +23,8 @@ class Status(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # it will be retried at run_at
-    DEAD = "dead"  # given up; it stays listed until someone retries or prunes it
+    FAILED = "failed"  # the job will be retried at run_at
+    DEAD = "dead"  # the job has been given up, and stays listed until someone retries or prunes it
     CANCELLED = "cancelled"
 
 
@@ -58,7 +58,7 @@ class _PolicyClass(type):
             except (TypeError, ValueError) as error:
                 if not Loading.depth:
                     raise
-                # @job refuses this policy, and the other handlers of the module are still loaded
+                # Return a policy that @job refuses, so that the module's other handlers are still loaded.
                 return type.__call__(WrongPolicy, fault=str(error))
 
 
@@ -66,9 +66,9 @@ class _PolicyClass(type):
 class RetryPolicy(metaclass=_PolicyClass):
     """How often a failed job is retried, and after which delays.
 
-    The n-th charged failure is followed by a delay of ``min(base * factor**(n-1), cap)``, or of ``delays[n-1]`` (the
-    last one repeats). The delay varies randomly by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` is the number of charged
-    failures after which the job is dead. Durations are timedeltas, or text such as "90s", "5m", "2h".
+    After the n-th failed try, the delay is ``min(base * factor**(n-1), cap)``, or ``delays[n-1]`` (the last one
+    repeats). The delay varies randomly by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` is the number of failed tries
+    after which the job is dead. Durations are timedeltas, or text such as "90s", "5m", "2h".
 
     Failures of the kinds in ``give_up_on`` are permanent. If ``retry_on`` is set, failures of all kinds that it does
     not list are permanent too. A kind is an exception class, which includes its subclasses, or a name: "ValueError",
@@ -158,12 +158,12 @@ class JobOptions:
     """The options that both ``@job`` and an entry of ``job_types:`` can set. None means that the option is not set."""
 
     timeout: timedelta | None = None
-    isolation: Isolation | None = None  # for handlers; a command always has its own process
-    max_memory: int | None = None  # bytes; only for a process
+    isolation: Isolation | None = None  # only for handlers, since a command always has its own process
+    max_memory: int | None = None  # in bytes, and only for a job with a process of its own
     on_shutdown: OnShutdown | None = None
     on_lost: OnLost | None = None
     durable: Durable | None = None
-    executor: str | None = None  # for handlers: an entry of the file's executors; None means this host
+    executor: str | None = None  # only for handlers: the name in executors: of the file, or None for this host
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +174,16 @@ class ExitCodes:
     """
 
     success: frozenset[int] = frozenset({0})
-    permanent: frozenset[int] = frozenset({65, 78})  # EX_DATAERR, EX_CONFIG: sysexits(3)
+    permanent: frozenset[int] = frozenset({65, 78})  # EX_DATAERR and EX_CONFIG of sysexits(3)
 
 
 # A tick makes one of these per job. They are NamedTuples, because a frozen dataclass takes several times as long to
 # make.
 class Job(NamedTuple):
-    """One row of cronjobs_jobs, as a claim returns it. ``attempt`` and ``locked_by`` are the fence."""
+    """One row of cronjobs_jobs, as a claim returns it.
+
+    Only the runner that still holds the row with this ``attempt`` and ``locked_by`` may record an outcome.
+    """
 
     id: int
     job_type: str
@@ -204,8 +207,10 @@ class Job(NamedTuple):
     timezone: str = "UTC"  # the time zone of the job's schedule
     created_at: datetime | None = None
     started_at: datetime | None = None
-    next_occurrence: datetime | None = None  # of the job's schedule; a retry never waits longer than this
-    retry_until: str | None = None  # of the job's schedule; "next_occurrence" means no retry after that
+    # When the job's schedule is due next. A retry never waits longer than this.
+    next_occurrence: datetime | None = None
+    # A setting of the job's schedule. "next_occurrence" means that there is no retry after ``next_occurrence``.
+    retry_until: str | None = None
 
     @property
     def gives_up_at(self) -> datetime | None:
@@ -227,9 +232,9 @@ class Succeeded:
 class Failed:
     """The attempt failed.
 
-    ``permanent`` says that the job becomes dead immediately. ``retry_after`` is the delay that the handler asked for,
-    and ``at_least`` the shortest delay, whatever the policy says. ``kinds`` are compared with the policy's lists; they
-    are () if the lists do not apply.
+    ``permanent`` says that the job becomes dead immediately. ``retry_after`` is the delay that the handler asked for.
+    ``at_least`` is the shortest delay, even if the policy's delay is shorter. ``kinds`` are compared with the policy's
+    lists of kinds. They are () if the lists do not apply.
     """
 
     error: str
@@ -256,7 +261,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A shutdown stopped the attempt, or a person did on purpose (``by_hand``). The job is not charged."""
+    """A shutdown stopped the attempt, or a person did on purpose (``by_hand``).
+
+    Such an attempt does not count as a failed try.
+    """
 
     error: str = "interrupted by shutdown"
     by_hand: bool = False
@@ -276,8 +284,8 @@ class Snoozed:
 class Released:
     """The job was claimed but never started. It is unchanged, and gets no history row.
 
-    If ``error`` is set, the job could not be started for that reason, which is not the job's own fault. The job is then
-    due again once ``after`` has passed.
+    If ``error`` is set, it says why the job could not be started. The reason lies outside the job. The job is then due
+    again once ``after`` has passed.
     """
 
     error: str | None = None
@@ -362,7 +370,7 @@ def _seconds(text: str) -> float:
     return total
 
 
-LEAST_MEMORY: Final = "16MiB"  # hardly any program can start with less
+LEAST_MEMORY: Final = "16MiB"  # hardly any program can start with less memory
 _SIZE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGT]i?B)?")
 _POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -404,11 +412,11 @@ MOST_SECONDS: Final = 1e11  # plain SQL may have written more than a timedelta c
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a number of seconds from a row as a duration. Plain SQL can write anything: "10m", "1e+300s", "nans"."""
+    """Return a number of seconds from a row as a duration. Plain SQL can write any number, such as 1e300 or nan."""
     return duration_text(timedelta(seconds=seconds)) if abs(seconds) <= MOST_SECONDS else f"{seconds:g}s"
 
 
-# (below this many seconds, round to this many)
+# Each pair means: a time below the first number of seconds is rounded to a multiple of the second.
 _STEPS: Final = ((1, 0.001), (10, 0.1), (600, 1), (36_000, 60), (864_000, 3600))
 
 

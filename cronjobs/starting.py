@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 
-# Allocations between two collections during start-up. In effect there is no collection, because even a tick with work
-# has allocated only 100,000 objects by the end of start-up.
+# How many allocations trigger a collection during start-up. In effect there is no collection, because even a tick with
+# work has allocated only 100,000 objects by the end of start-up.
 OBJECTS = 300_000
-WORKING = 10_000  # the same during work; a job keeps about thirty objects alive until its outcome is written
+# How many allocations trigger a collection during work. A job keeps about thirty objects alive until its outcome is
+# written.
+WORKING = 10_000
 
 _usual: tuple[int, int, int] | None = None
 
@@ -25,5 +27,6 @@ def end() -> None:
     global _usual
     if _usual is not None:
         gc.freeze()
-        gc.set_threshold(_usual[0] and max(WORKING, _usual[0]), *_usual[1:])  # 0: someone has turned collection off
+        # A threshold of 0 means that someone has turned collection off, so keep it.
+        gc.set_threshold(_usual[0] and max(WORKING, _usual[0]), *_usual[1:])
         _usual = None

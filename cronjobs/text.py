@@ -11,18 +11,19 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-OUTPUT_LIMIT: Final = 64 * 1024  # bytes of UTF-8, for one attempt's output
+OUTPUT_LIMIT: Final = 64 * 1024  # the limit of one attempt's output in bytes of UTF-8
 TRACEBACK_LIMIT: Final = 32 * 1024
-ERROR_LIMIT: Final = 2 * 1024  # last_error: short, for people
+ERROR_LIMIT: Final = 2 * 1024  # the limit of last_error, a short text for people
 
-# Characters that may move the cursor, end a line or change its order: C0, DEL and C1 controls (ECMA-48); line and
-# paragraph separators (str.splitlines and log viewers end lines there); bidi controls (UAX 9; "Trojan Source",
-# CVE-2021-42574); and lone surrogates, which no terminal's encoding can represent.
+# Matches characters that may move the cursor, end a line, or change the order of a line's characters. These are C0, DEL
+# and C1 controls (ECMA-48); line and paragraph separators, where str.splitlines and log viewers end a line; and bidi
+# controls (UAX 9; "Trojan Source", CVE-2021-42574). It also matches lone surrogates, which no terminal's encoding can
+# represent.
 _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _UNSAFE: Final = re.compile(f"[{_CONTROLS}]")
 _UNSAFE_IN_A_LINE: Final = re.compile(f"[\t\n{_CONTROLS}]")
 _SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
-_MARKER_ROOM: Final = 64  # bytes reserved for the line in the middle that says how much was left out
+_MARKER_ROOM: Final = 64  # reserve this many bytes for the line in the middle that says how much was left out
 
 
 class BrokenText(str):
@@ -95,7 +96,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class CappedText:
-    """Append-only text that keeps its first and last bytes, *limit* in total, however much is written.
+    """Append-only text that keeps only its first and last bytes, at most *limit* in total.
 
     Several threads may write to it, because a handler may print from all its threads.
     """
@@ -104,7 +105,8 @@ class CappedText:
         self._limit = limit
         self._head_size = max(0, limit - _MARKER_ROOM) // 2
         self._head = bytearray()
-        self._tail = bytearray()  # the end of what follows the head, at most twice as long as what is returned
+        # The last part of the text after the head. It is at most twice as long as the part that is returned.
+        self._tail = bytearray()
         self._size = 0  # bytes written or skipped so far
         self._lock = threading.Lock()
 
@@ -122,7 +124,7 @@ class CappedText:
         return len(text)
 
     def skip(self, count: int) -> None:
-        """Count *count* bytes as left out; the caller never had them in memory. Any later text goes into the tail."""
+        """Count *count* bytes as left out. The caller never had them in memory. Later text goes into the tail."""
         with self._lock:
             self._size += count
             self._tail.clear()
@@ -135,10 +137,11 @@ class CappedText:
         with self._lock:
             size = self._size
             whole = len(self._head) + len(self._tail) == size
-            # Hold this lock only briefly. A loop with leases to renew waits for it, and so does every print.
+            # Hold this lock only briefly. A loop that has leases to renew waits for it, and so does every print.
             count = max(0, min(size - position, most, size if whole else len(self._tail)))
             data = bytes(self._tail[-count:]) if count <= len(self._tail) else bytes(self._head + self._tail)
-        text = data[len(data) - count :].decode(errors="ignore")  # ignores a character that was cut in two
+        # errors="ignore" drops a character that was cut in two.
+        text = data[len(data) - count :].decode(errors="ignore")
         return size - len(text.encode()), text
 
     def text(self) -> str | None:
@@ -160,7 +163,7 @@ class CappedText:
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the word of *known* that *word* probably means, or None. *cutoff* is the minimum similarity, at most 1."""
-    import difflib  # only needed for misspelt words, and most ticks have none
+    import difflib  # import it only for a misspelt word, since most ticks have none
 
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=cutoff)

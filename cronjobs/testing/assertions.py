@@ -21,7 +21,7 @@ from cronjobs.model import Status, duration, rough
 from cronjobs.testing.configured import settings_of
 from cronjobs.testing.lent_connection import LentDatabase, require_tables
 
-LOOKED_AT: Final = 10_000  # only this many of the newest jobs are searched
+LOOKED_AT: Final = 10_000  # search at most this many jobs, the newest ones
 LISTED: Final = 10
 UNMET: Final = object()
 
@@ -63,7 +63,7 @@ class ExpectedJob:
 
     job_type: str
     payload: Mapping[str, Any]
-    options: Mapping[str, Any]  # the expected values, by field of Found
+    options: Mapping[str, Any]  # maps fields of Found to the expected values
 
     def is_met_by(self, job: Found) -> bool:
         return (
@@ -98,9 +98,9 @@ def assert_enqueued(
     """Assert that *connection* sees a job of *job_type* whose payload has these keys and values. Return the matches.
 
     For example ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. If a payload key has the same name
-    as an option, pass it in *payload*. ``count`` expects exactly this many jobs; without it, at least one is expected.
-    ``delay`` is the time between the enqueue and the job's run_at. ``status`` is "queued", "succeeded" and so on.
-    Without it, every status matches, so jobs that have run match too.
+    as an option, pass it in *payload*. ``count`` is the exact number of jobs to expect. Without it, at least one job
+    must match. ``delay`` is the time between the enqueue and the job's run_at. ``status`` is "queued", "succeeded" and
+    so on. Without it, every status matches, so jobs that have run match too.
     """
     __tracebackhide__ = True
     given = {
@@ -136,7 +136,7 @@ def assert_not_enqueued(
 
 
 def _as_stored(job_type: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert dates, Decimals and the like in *payload* to JSON, as they are stored for the handler."""
+    """Convert dates, Decimals and the like in *payload* to the JSON form in which jobs store them."""
     registration = registered().get(job_type)
     if registration is None or registration.fault is not None:
         return payload
@@ -191,15 +191,15 @@ def assert_fires(
     config: str | Path | None = None,
     timezone: str | None = None,
 ) -> list[datetime]:
-    """Assert when a schedule fires, from the first moment of *between* up to but not including the second.
+    """Assert when a schedule fires, from the first moment of *between* until just before the second.
 
-    Return the instants.
+    Returns the instants.
 
     *schedule* is a name in *config* (default: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between*
     and *at* are timezone-aware datetimes, or ISO text. Text without an offset is in the schedule's time zone; for an
-    expression, that is *timezone* (default: UTC). ``at`` expects exactly these instants (``[]`` means none), and
-    ``count`` exactly this many. If neither is given, the schedule must fire at least once. The returned instants are in
-    the schedule's time zone. Only the file is used; pauses and catch-up are ignored.
+    expression, that is *timezone* (default: UTC). ``at`` lists exactly the instants to expect (``[]`` means none).
+    ``count`` is their exact number. If neither is given, the schedule must fire at least once. The returned instants
+    are in the schedule's time zone. The function reads only the file, and ignores pauses and catch-up.
     """
     __tracebackhide__ = True
     from cronjobs.engine.crontime.timing import timing

@@ -1,4 +1,4 @@
-"""Collects from the tick's events which attempts ran."""
+"""Collects the attempts that ran from the tick's events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JobFailed(CronjobsError):
 
 @dataclass(frozen=True)
 class Ran:
-    """One attempt. ``became`` is succeeded, failed (to be retried after ``delay``), dead, cancelled, snoozed …"""
+    """One attempt. ``became`` is "succeeded", "failed" (retried after ``delay``), "dead", "cancelled", "snoozed" …"""
 
     job_id: int
     job_type: str

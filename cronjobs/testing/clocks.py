@@ -28,13 +28,13 @@ class FakeClock:
 
     @property
     def stands_at(self) -> datetime | None:
-        """The time at which the clock stands. None: it shows the real time."""
+        """The time at which the clock stands still, or None if it shows the real time."""
         return self._now
 
     def advance(self, by: timedelta | str | float) -> datetime:
         """Advance the clock by *by* ("10m", seconds or a timedelta), and return the new time.
 
-        A negative timedelta sets back the wall clock alone.
+        A negative timedelta sets back only the wall clock, and not ``monotonic``.
         """
         return self.set(self.now() + (by if isinstance(by, timedelta) else duration(by)))
 
@@ -67,7 +67,7 @@ class TravelClock(FakeClock):
 
 
 class StillClock(FakeClock):
-    """A clock whose monotonic seconds also stand still, so that the time left stays what the test has set."""
+    """A clock whose monotonic seconds also stand still, so that the time left stays as the test has set it."""
 
     def monotonic(self) -> float:
         return self._advanced_s

@@ -31,7 +31,7 @@ def settings_of(config: str | Path | None, imports: Iterable[str] = (), database
     settings = load(Path(config), environ=os.environ, database_url=database_url, need_database=database_url is not None)
     if problems := [each for each in settings.problems if not _goes_out(each.path)]:
         raise ConfigError(problems)
-    # A test must not write production's files or send alerts.
+    # Drop these settings, since a test must not write production's files or send alerts.
     schedules = {name: replace(schedule, ping=None) for name, schedule in settings.schedules.items()}
     run = replace(settings.run, ping=None)
     return replace(settings, metrics=MetricsSettings(), alerts=None, run=run, schedules=schedules, trusted=True)

@@ -22,7 +22,7 @@ def create_tables(connection: Target, *, schema: str | None = None) -> None:
     lent = lend(connection, "create_tables()").connection()
     if has_table(cast("Connection", LentConnection(lent, SYSTEM, schema)), meta.name):
         return
-    from cronjobs.engine.schema.migrations import statements  # imports alembic
+    from cronjobs.engine.schema.migrations import statements  # this import loads alembic, so do it only when necessary
 
     if lent.dialect.name == "sqlite":
         _execute(lent, statements("sqlite"))

@@ -1,7 +1,7 @@
 """``drain``: runs due jobs inside a test's own transaction, with a tick's loop and one worker.
 
-Three things differ from a tick: the connection is the test's, the worker is the test's own thread, and each job runs in
-a savepoint. Claims, retry policies, outcomes and history are the tick's own code.
+Three things differ from a tick: it uses the test's connection, the worker is the test's own thread, and each job runs
+in a savepoint. The code for claims, retry policies, outcomes and history is the same as in a tick.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from cronjobs.testing.foreign_jobs import refuse_jobs_from_outside
 from cronjobs.testing.lent_connection import LentDatabase, require_tables
 from cronjobs.testing.single_worker import WORKER, SingleWorker
 
-MOST_JOBS: Final = 1000  # if more jobs run, one is probably enqueueing itself
-NO_LIMIT: Final = timedelta(days=31)  # no job is too long for a test
+MOST_JOBS: Final = 1000  # if more jobs run, a job is probably enqueueing itself
+NO_LIMIT: Final = timedelta(days=31)  # the budget and the lease, which no job in a test exceeds
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ def drain(
 
     *connection* is anything that ``enqueue`` accepts, in the test's transaction. Each job runs in a savepoint, which is
     kept if the job succeeds. Its outcome and history are written as in a tick, but what the handler prints is not kept,
-    and the runner is named ``drain``. If these jobs enqueue other jobs, those also run if they are due; retries do not.
-    With ``at``, the jobs run as if it were this time (timezone-aware); with ``clock``, by this clock. ``config`` is the
-    cronjobs.yaml whose ``imports`` and ``job_types`` are used. Without it, the handlers come from ``imports``, and from
-    whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and ``limit`` restrict which jobs run. With
-    ``raise_errors``, the exception of the first handler that failed is raised after everything is written. With
-    ``outside``, jobs that were committed before this process began, and so were not created by the tests, also run.
-    Without it, such jobs raise UsageError, and nothing runs. Thread timeouts and ``isolation: process`` have no effect.
-    Raises UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000 jobs
-    without a ``limit``.
+    and the runner is named ``drain``. If these jobs enqueue other jobs that are due, these run as well. Retries of
+    failed jobs do not run. With ``at``, the jobs run as if it were this time (timezone-aware). With ``clock``, they use
+    this clock. ``config`` is the cronjobs.yaml whose ``imports`` and ``job_types`` are used. Without it, the handlers
+    come from ``imports``, and from whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and ``limit``
+    restrict which jobs run. With ``raise_errors``, the exception of the first handler that failed is raised after
+    everything is written. With ``outside``, ``drain`` also runs jobs that were committed before this process began,
+    which the tests cannot have created. Without it, such jobs raise UsageError, and nothing runs. Thread timeouts and
+    ``isolation: process`` have no effect. Raises UsageError if the handlers cannot be imported, if a handler ends the
+    transaction, and after 1,000 jobs without a ``limit``.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)

@@ -24,7 +24,7 @@ NAMED: Final = 3
 MOST: Final = 1000
 _LOADED_AT: Final = SYSTEM.monotonic()
 
-# The real clock, even if a test has stopped ours.
+# When this process began, by the real clock, even if a test has stopped the clock that we use.
 _PROCESS_BEGAN: Final = either(
     postgresql="statement_timestamp() - make_interval(secs => :age_s)",
     sqlite="(CAST(strftime('%s', 'now') AS integer) - :age_s) * 1000000",
@@ -34,9 +34,9 @@ _OLDER: Final = f"""
   SELECT j.id, j.job_type FROM {JOBS} j WHERE j.{WAITING} AND j.run_at <= {NOW} AND j.created_at < {_PROCESS_BEGAN}
   AND (j.job_type {AMONG_KNOWN}) AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))"""
 
-# Rows of our own transaction and its savepoints are "in progress". pg_xact_status() is NULL if the transaction is too
-# old for the server to remember. xmin has only 32 bits, and in a row that was frozen long ago it may seem to be in the
-# future.
+# True if the row was committed. For rows of our own transaction and its savepoints, pg_xact_status() returns "in
+# progress". It returns NULL if the server no longer remembers the transaction. xmin has only 32 bits, so in a row that
+# was frozen long ago it may seem to be in the future.
 _COMMITTED: Final = """
   AND (SELECT CASE WHEN x.whole < 3 OR x.whole > x.now + 1000000000 THEN true
               ELSE coalesce(pg_xact_status(CAST(CAST(x.whole AS text) AS xid8)), '') <> 'in progress' END
@@ -48,8 +48,8 @@ _COMMITTED: Final = """
 def refuse_jobs_from_outside(connection: Connection, known: Collection[str], queue: str | None) -> None:
     """Raise UsageError if ``drain`` would run jobs that were committed before this process began.
 
-    A database that only the tests use has no such jobs. Jobs that the tests or their app commit later are the tests'
-    own.
+    A database that only the tests use has no such jobs. Jobs that the tests or their app commit later belong to the
+    tests.
     """
     age_s = max(process_age(), SYSTEM.monotonic() - _LOADED_AT)
     order = " ORDER BY j.id LIMIT :most"
@@ -76,7 +76,7 @@ def _committed(file: str, ids: Iterable[int]) -> set[int]:
     try:
         with closing(sqlite3.connect(f"file:{quote(str(Path(file)))}?mode=ro", uri=True, timeout=1)) as other:
             if not other.execute("SELECT 1 FROM sqlite_master WHERE name = 'cronjobs_jobs'").fetchall():
-                return set()  # the test created the tables, so it also created the jobs
+                return set()  # other connections see no tables, so the test created the tables and the jobs
             rows = other.execute(
                 "SELECT id FROM cronjobs_jobs WHERE id IN (SELECT value FROM json_each(?))",
                 [json.dumps(sorted(wanted))],

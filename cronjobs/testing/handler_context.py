@@ -43,7 +43,7 @@ class Unknown(Enum):
     UNKNOWN = "begun once, without a recorded result"
 
 
-UNKNOWN: Final = Unknown.UNKNOWN  # stands for an effect or step that was begun and never recorded
+UNKNOWN: Final = Unknown.UNKNOWN  # the state of an effect or step that was begun but never recorded
 
 EffectKey = str | tuple[object, ...]
 
@@ -54,7 +54,7 @@ class FakeContext(Context):
     ``effects`` maps each effect's key to the recorded result, or to ``UNKNOWN`` if the effect was only begun. A step's
     key is "job:1:step:render". ``reported`` lists the handler's ``progress()`` calls, in order, each as (done, of,
     note). ``succeeded`` says whether the handler ended the job with ``transaction()`` or ``finish()``. ``result`` is
-    what the handler set as ``ctx.result``; a value that it returns is not in it.
+    what the handler set as ``ctx.result``. It does not contain the handler's return value.
     """
 
     _ledger: _MemoryLedger
@@ -92,12 +92,13 @@ def context(
 ) -> FakeContext:
     """Make a ``ctx`` for calling a handler in a unit test: ``send_invoice(context(tries=3), invoice_id=7)``.
 
-    Each argument sets the field with the same name. ``remaining`` is the time left, which stands still; 0 means that
-    the time is up. ``cancelled`` is True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are those
-    of earlier attempts. They map a key or a name to the result, or to ``UNKNOWN`` if the effect was begun and never
-    recorded. All other effects count as never begun. ``connection`` is the connection that ``ctx.transaction()``
-    yields, in a savepoint. Without it, ``ctx.transaction()`` raises UsageError. Instants are timezone-aware. By
-    default, ``started_at`` and ``enqueued_at`` are the current time of *clock*. Raises UsageError for an invalid field.
+    Each argument sets the field with the same name. ``remaining`` is the time left. It does not decrease, and 0 means
+    that the time is up. ``cancelled`` is True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are
+    what earlier attempts did. They map an effect's key or a step's name to the result, or to ``UNKNOWN`` if it was
+    begun but never recorded. All other effects count as never begun. ``connection`` is the connection that
+    ``ctx.transaction()`` yields, in a savepoint. Without it, ``ctx.transaction()`` raises UsageError. Instants are
+    timezone-aware. By default, ``started_at`` and ``enqueued_at`` are the current time of *clock*. Raises UsageError
+    for an invalid field.
     """
     clock = clock or StillClock()
     for name, instant in (("scheduled_for", scheduled_for), ("started_at", started_at), ("enqueued_at", enqueued_at)):
@@ -132,7 +133,7 @@ def context(
         report=lambda how_far, _at: reported.append(how_far),
     )
     made.reported = reported
-    made.scheduled_for = scheduled_for  # keeps the test's time zone
+    made.scheduled_for = scheduled_for  # this keeps the test's time zone
     made._ledger = _MemoryLedger(Lease(job_id, attempt, "test"), made.log)
     for key, value in (effects or {}).items():
         made._ledger.remember(effect_key(key), value)
@@ -149,7 +150,7 @@ def context(
 
 
 class _MemoryLedger(Ledger):
-    """A ledger in memory, with the effects of this attempt and earlier ones. It decides as the real ledger does."""
+    """A ledger in memory, with the effects of this attempt and earlier attempts. It decides as the real ledger does."""
 
     def __init__(self, lease: Lease, log: Logger) -> None:
         self.log = log

@@ -1,6 +1,6 @@
 """Wraps a test's own connection, with its open transaction, as a ``Database`` for our code.
 
-Nothing here commits. Our transactions become savepoints in the test's transaction.
+This module never commits. Our transactions become savepoints in the test's transaction.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Lender:
         """Return the connection with an open transaction. Raises UsageError for an autocommit connection."""
         connection = self._connection()
         if not _is_open(connection):
-            # opens the transaction, if the driver does so at the first statement
+            # Some drivers open the transaction at the first statement, so run a statement.
             connection.exec_driver_sql("SELECT 1").close()
         if not _is_open(connection):
             raw: Any = connection.connection.driver_connection
@@ -83,7 +83,8 @@ def lend(target: Any, what: str) -> Lender:
         return Lender(lambda: target, lambda: Savepoint(target), what)
     if isinstance(target, Session):
         return Lender(target.connection, lambda: _OfSession(target), what)
-    if hasattr(target, "get_bind") and callable(target):  # Session or scoped_session
+    # *target* is a scoped_session, which returns its Session when it is called.
+    if hasattr(target, "get_bind") and callable(target):
         return lend(target(), what)
     if is_django(target):
         if not target.in_atomic_block:
@@ -101,7 +102,7 @@ class _OfSession(Savepoint):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._session = session
-        session.connection()  # begins the savepoint now, because the handler may use another session
+        session.connection()  # this begins the savepoint now, because the handler may use another session
 
     def flush(self) -> None:
         self._session.flush()
@@ -145,7 +146,8 @@ class LentConnection(WrappedConnection):
 
     def __init__(self, connection: Connection, clock: Clock, schema: str | None) -> None:
         super().__init__(connection, schema, cronjobs_clock=clock)
-        self.written: list[tuple[Executable, Any]] | None = None  # if it is a list, executed statements are added to it
+        # If this is a list, ``execute`` appends each statement to it.
+        self.written: list[tuple[Executable, Any]] | None = None
 
     def execute(
         self, statement: Executable, parameters: Any = None, *, execution_options: Mapping[str, Any] | None = None
@@ -166,7 +168,7 @@ class LentDatabase(Database):
     def __init__(self, target: Any, what: str, *, schema: str | None = None, clock: Clock = SYSTEM) -> None:
         self._what, self._schema, self.clock = what, schema, clock
         self.lender = None if target is None else lend(target, what)
-        # statements of our own transactions since the list was last cleared
+        # The statements of our own transactions since somebody last cleared the list.
         self.written: list[tuple[Executable, Any]] = []
 
     def _lender(self) -> Lender:

@@ -82,27 +82,27 @@ class SingleWorker(Workers):
         assert lender is not None
         connection = lender.connection()
         transaction, savepoint = connection.get_transaction(), lender.savepoint()
-        # Run in a copy of the context, so that handlers see what the test has set, such as a session, and leave nothing
-        # behind for the next handler.
+        # Run in a copy of the context. So handlers see the context variables that the test has set, such as a session,
+        # and changes by one handler do not affect the next.
         finished = copy_context().run(run_attempt, attempt, self.around, self.clock)
         error = next(reversed(self.raised[raised_before:]), None)
         try:
             if ended_since(connection, transaction):
                 raise UsageError(_ENDED.format(job_type=attempt.job.job_type))
             finished = self._end(attempt, finished, savepoint)
-        except DBAPIError:  # "no such savepoint"
+        except DBAPIError:  # the savepoint does not exist any more
             raise UsageError(_ENDED.format(job_type=attempt.job.job_type)) from error
         if error is not None and _is_the_tests(error):
             raise error
         return Ended(attempt, finished, self.clock.monotonic())
 
     def _end(self, attempt: Attempt, finished: Finished, savepoint: Savepoint) -> Finished:
-        """Keep the handler's writes if the handler succeeded or ended its job itself. Otherwise keep only our own."""
+        """Keep the handler's writes if it succeeded or ended its job itself. Otherwise keep only what we wrote."""
         keep = isinstance(finished.outcome, Succeeded) or self._ended_itself(attempt)
         if keep:
             try:
                 savepoint.flush()
-            except SQLAlchemyError as error:  # the app's COMMIT would have failed too
+            except SQLAlchemyError as error:  # in production, the app's COMMIT would have failed too
                 self.raised.append(error)
                 keep, finished = False, finished._replace(outcome=outcome_of(error, attempt, self.clock))
         if keep:
@@ -117,13 +117,13 @@ class SingleWorker(Workers):
         try:
             with self._database.read() as connection:
                 return not is_held(connection, attempt.lease)
-        except SQLAlchemyError:  # after a failed statement of the handler, only a rollback is possible
+        except SQLAlchemyError:  # A statement of the handler has failed, so only a rollback is possible.
             return False
 
     # --- the handlers -------------------------------------------------------------------------------------------------
 
     def noting(self, job_types: JobTypes) -> JobTypes:
-        """Wrap the handlers so that their exceptions are kept in ``raised``. An outcome only has the message."""
+        """Wrap the handlers so that ``raised`` keeps their exceptions. An outcome contains only the message."""
         return replace(job_types, types={name: self._noting(job_type) for name, job_type in job_types.types.items()})
 
     def _noting(self, job_type: JobType) -> JobType:
