@@ -96,7 +96,7 @@ def _cannot_start(error: Exception) -> int:
         import traceback
 
         traceback.print_exception(error)
-    return 70  # EX_SOFTWARE, sysexits.h
+    return 70  # this is EX_SOFTWARE of sysexits.h
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ _LEFT_BY_REQUESTS: Final = "!#$%&'()*+,/:;=?@[]~"
 _QUOTES: Final = "'\""
 _URLSAFE: Final = str.maketrans("+/", "-_")
 _SECRET_KEYS: Final = "cronjobs.secret_keys"  # the key in a job's meta that lists the secret keys of the payload
-_SETTING: Final = re.compile(r"([\w.]{1,60})\s*=\s*(\S+)")  # a setting in "options=-c app.token=…"
+_SETTING: Final = re.compile(r"([\w.]{1,60})\s*=\s*(\S+)")  # finds each setting in "options=-c app.token=…"
 
 
 def is_secret_name(name: str) -> bool:

@@ -345,7 +345,8 @@ def duration(value: timedelta | str | float) -> timedelta:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration: write it as 55s, 10m, 24h or 7d")
-    seconds = _seconds(value) if isinstance(value, str) else value  # not float(), since an int may be too large for it
+    # Do not call float(), since an int may be too large for it.
+    seconds = _seconds(value) if isinstance(value, str) else value
     if not 0 <= seconds <= 10 * 366 * 86400:
         raise ValueError(f"{value!r} is not a duration between 0 and ten years")
     return timedelta(seconds=seconds)

@@ -117,7 +117,7 @@ class SingleWorker(Workers):
         try:
             with self._database.read() as connection:
                 return not is_held(connection, attempt.lease)
-        except SQLAlchemyError:  # A statement of the handler has failed, so only a rollback is possible.
+        except SQLAlchemyError:  # a statement of the handler has failed, so only a rollback is possible
             return False
 
     # --- the handlers -------------------------------------------------------------------------------------------------

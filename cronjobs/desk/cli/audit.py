@@ -19,7 +19,7 @@ from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store.given_up import KINDS
 from cronjobs.masking import hidden_json
 
-INDENT: Final = 22  # columns before the text: time of day and action
+INDENT: Final = 22  # the time of day and the action fill this many columns before the text
 DETAIL_SHOWN: Final = 200  # an entry's detail is cut to this many characters
 
 

@@ -27,7 +27,7 @@ from cronjobs.engine.schema.dropping import Content, TablesInUse
 from cronjobs.errors import DatabaseError, UsageError
 from cronjobs.installed import if_installed
 
-LATE: Final = timedelta(seconds=30)  # how long after its minute a tick may start and end
+LATE: Final = timedelta(seconds=30)  # a tick may start and end up to this long after its minute
 WORDS: Final = {"queued": "waiting", "failed": "retrying", "running": "running", "dead": "dead"}
 
 

@@ -72,7 +72,8 @@ def dev(
         )
     environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
     if url := source.given("database_url"):
-        environ["CRONJOBS_DATABASE_URL"] = url  # not as an argument, since every user on the host can read arguments
+        # Pass the URL in the environment, since every user on the host can read a process's arguments.
+        environ["CRONJOBS_DATABASE_URL"] = url
     environ[SHOWS_PROGRESS] = "0.5" if is_terminal("stderr") else "5"
     # A Django project may have its settings without a cronjobs.yaml.
     file = settings.file if settings.file.exists() else None

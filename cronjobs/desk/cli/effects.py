@@ -33,9 +33,9 @@ LISTED_JOBS = 20
 class Standing(StrEnum):
     """The state of an effect, as the list shows it."""
 
-    UNKNOWN = "unknown"  # begun by an attempt that has ended, or whose process has; no outcome recorded
-    STOPPED = "stopped"  # unknown, and a job died because of it
-    SKIPPED = "skipped"  # unknown; on_unknown counted it as done
+    UNKNOWN = "unknown"  # an attempt began it and recorded no outcome, and the attempt or its process has ended
+    STOPPED = "stopped"  # its outcome is unknown, and a job died because of that
+    SKIPPED = "skipped"  # its outcome is unknown, but on_unknown counted it as done
     RUNNING = "running"
     DONE = "done"
 

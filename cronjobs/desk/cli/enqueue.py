@@ -136,7 +136,8 @@ def enqueue(
         echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings.timezone)}")
     else:
         echo(f"job {put.id} existed already ({status_word(put.status or '')})")
-    with suppress(OSError, ValueError, AttributeError):  # AttributeError: sys.stdout is None, since stdout is closed
+    # If stdout is closed, sys.stdout is None, and flush() raises AttributeError.
+    with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()  # print the result before any user code runs
     if not put.new and put.status in ("dead", "cancelled"):
         complain(

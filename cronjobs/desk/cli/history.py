@@ -71,7 +71,7 @@ READ_AT_MOST: Final = 20_000  # read at most this many failures of each kind
 # Count at most this many attempts or ledger rows. Counting this many takes three seconds on SQLite.
 COUNTED_AT_MOST: Final = 1_000_000
 TALLIES_AT_MOST: Final = 1_000  # count at most this many schedules and job types for each outcome
-INDENT: Final = 26  # columns before the text: time of day and outcome
+INDENT: Final = 26  # the time of day and the outcome fill this many columns before the text
 SECOND: Final = timedelta(seconds=1)
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _WORDS: Final = {"pruned": "removed", "pause": "paused", "deploy": "deployed", "early": "ran early"} | ACTS
@@ -286,7 +286,8 @@ def _pruned(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
     rows = store.acts(connection, [PRUNED], asked.begin, READ_AT_MOST, asked.end)
     rows = [row for row in rows if asked.job_type in (None, row.subject)]
     its: set[int] | None = None
-    if asked.names is not None:  # the jobs are gone, but the ledger still names them
+    # The pruned jobs no longer name their schedule, but their ledger rows do.
+    if asked.names is not None:
         ids = {id_ for row in rows for id_ in pruned_jobs(row.detail)}
         named = explaining.rows_naming(connection, ids, "enqueued") if ids else ()
         its = {row.job_id for row in named if row.schedule in asked.names}
@@ -321,7 +322,8 @@ def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime
     read_from = max(asked.begin, _FIRST + FORGOTTEN) - FORGOTTEN
     rows = store.host_gaps(connection, asked.begin, read_from, limit, STEADY_TICKS)
     gaps += [_gap(connection, row, limit, row.host) for row in rows]
-    gaps = [gap for gap in gaps if gap["finished_at"] <= now]  # a later end comes from a tick whose clock was wrong
+    # A gap that ends after now comes from a tick whose clock was wrong.
+    gaps = [gap for gap in gaps if gap["finished_at"] <= now]
     still: dict[str, Any] = {"kind": "gap", "finished_at": None, "reason": None}
     newest = [columns_of(row) for row in ticks.last_ticks(connection)]
     last = last_sign(newest)

@@ -56,7 +56,8 @@ class ChangeResult:
     asked: int = 0  # how many of the changed jobs are running and were asked to stop
     sentences: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-    again: list[int] = field(default_factory=list)  # jobs to try again, since another transaction has locked their rows
+    # The jobs to try again, since another transaction has locked their rows.
+    again: list[int] = field(default_factory=list)
     stopped_early: bool = False
 
 
@@ -69,7 +70,7 @@ class Verb:
     """
 
     name: str
-    done: str  # "retried"
+    done: str  # the word for the result, such as "retried"
     takes: tuple[Status, ...]
     change: Callable[[Operation, Sequence[int]], None]
 
@@ -83,7 +84,7 @@ class Operation:
     settings: Settings
     holders: Holders
     act: OperatorAction
-    named: bool  # the jobs were given by id, so each is reported
+    named: bool  # whether the jobs were given by id, so that each is reported
     result: ChangeResult = field(default_factory=ChangeResult)
 
     def report(self, ids: Iterable[int], sentence: str) -> None:

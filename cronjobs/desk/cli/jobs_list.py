@@ -256,7 +256,8 @@ def next_step(
             )
         case Status.DEAD:
             error = safe(job["last_error"], 120)
-            if job.get("error_type") == EffectUnknown.__name__:  # the effect has since been settled
+            # The effect was unknown when the job died, and someone has settled it since.
+            if job.get("error_type") == EffectUnknown.__name__:
                 error = "the outcome of an effect was unknown"
             again = "the job will not run again unless someone retries it"
             if job["job_type"].startswith(EXEC_PREFIX):

@@ -28,7 +28,8 @@ from cronjobs.text import visible
 
 # More frequent reads would show nothing new, since a runner stores output only when it renews its lease.
 POLL_S: Final = 1.0
-GOES_ON: Final = (None, "snoozed", "interrupted")  # outcomes after which a job goes on; None means "released"
+# After these outcomes of an attempt, the job runs again. None means that the job was released.
+GOES_ON: Final = (None, "snoozed", "interrupted")
 
 
 def tail(
@@ -80,7 +81,7 @@ class _Follower:
     below: Progress
     attempt: int | None = None
     last_line: str = ""  # the last line printed on stderr
-    in_line: bool = False  # the last output did not end with a newline
+    in_line: bool = False  # whether the last printed line is incomplete
 
     def look(self, follow: bool) -> int | None:
         """Print new output. Return the exit code, or None to go on."""

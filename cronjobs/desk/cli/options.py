@@ -87,7 +87,7 @@ def schedule_or_type_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _settings(ctx: typer.Context) -> Any:
     """Load the file that the command would read, or return None if that fails: a completion reports no errors."""
-    from cronjobs.engine.config.load import load  # only completion needs it
+    from cronjobs.engine.config.load import load  # import it here, since only completion needs it
     from cronjobs.errors import CronjobsError
 
     file = Source(ctx, ctx.params.get("config")).given("config") or os.environ.get("CRONJOBS_CONFIG")

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-LAST_AT_LEAST: Final = 8  # minimum width of a table's last column
-UNCUT: Final = 2000  # line width in a pipe
+LAST_AT_LEAST: Final = 8  # the last column of a table is at least this wide
+UNCUT: Final = 2000  # the width of a line in a pipe
 
 # The colour of each status word in tables.
 COLOURS: Final = {

@@ -18,7 +18,8 @@ from cronjobs.errors import PayloadError, UsageError
 from cronjobs.model import duration
 from cronjobs.text import one_line
 
-READ_LIMIT: Final = 1024 * 1024  # bytes of JSON text; a stored payload, without whitespace, has at most 256 KiB
+# Read at most this many bytes of JSON text. A stored payload, which has no whitespace, has at most 256 KiB.
+READ_LIMIT: Final = 1024 * 1024
 _OF_DAY: Final = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 EXAMPLE: Final = """--payload '{"invoice_id": 42}'"""
 
@@ -47,7 +48,7 @@ def _text(given: str) -> str:
         else:
             with Path(given[1:]).open("rb") as file:
                 data = file.read(READ_LIMIT + 1)
-    except (OSError, ValueError) as error:  # ValueError: a closed stream or an invalid file name
+    except (OSError, ValueError) as error:  # a ValueError means a closed stream or an invalid file name
         reason = getattr(error, "strerror", None) or "stdin is closed, or this is not a file name"
         raise PayloadError(f"the payload cannot be read from {where}: {reason}") from None
     if len(data) > READ_LIMIT:

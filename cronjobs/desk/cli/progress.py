@@ -54,7 +54,8 @@ class Bar:
         self._drawn = self._in_line = False
         self._said_at = -math.inf
         self._said: HowFar | None = None
-        self._turn = threading.RLock()  # both the job's thread (its output) and the loop's (delayed reports) print
+        # Two threads print: the job's thread prints its output, and the loop's thread prints delayed reports.
+        self._turn = threading.RLock()
 
     def show(self, how_far: HowFar) -> None:
         with self._turn:

@@ -120,7 +120,8 @@ def _print_result(done: RunResult, streams: Streams, say: Callable[[str], None])
     if trace and done.signal is None:
         streams.say("\n".join(block(trace, "")))
     if done.decided is None:
-        return  # the lease was lost, and an earlier message has already said so
+        # The lease was lost, and an earlier message has already said so.
+        return
     text = safe(f"job {done.job.id} {_became(done)}", 2000)
     if streams.err.isatty():
         text = coloured(text, "green" if done.succeeded else "red")

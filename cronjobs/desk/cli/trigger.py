@@ -153,7 +153,8 @@ def _leave(settings: Settings | None, defined: ScheduleSettings, waits: str, und
 
     If *settings* is None, nothing is imported.
     """
-    with suppress(OSError, ValueError, AttributeError):  # AttributeError: sys.stdout is None, since stdout is closed
+    # If stdout is closed, sys.stdout is None, and flush() raises AttributeError.
+    with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()  # print the result before any user code runs
     if settings is not None:
         warn_if_unfit(settings, defined.job, defined.payload, waits, undo)

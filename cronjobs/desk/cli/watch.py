@@ -21,7 +21,8 @@ from cronjobs.engine.command.printing import coloured
 from cronjobs.errors import CronjobsError
 from cronjobs.model import in_zone
 
-ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # alternate screen, no cursor, no line wrap
+# Switch to the alternate screen, hide the cursor, and turn line wrap off.
+ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 HOME: Final = "\x1b[H"
 END_OF_LINE: Final = "\x1b[K"
@@ -45,7 +46,8 @@ class Screen:
         self._stopped = self._resized = self._looking = False
 
     def run(self) -> None:
-        for name in ("COLUMNS", "LINES"):  # use the terminal's own size, which may change
+        # Without these variables, the terminal's own size is used, which may change.
+        for name in ("COLUMNS", "LINES"):
             os.environ.pop(name, None)
         self._modes = termios.tcgetattr(sys.stdin)
         with _signals(self._heard) as woken, _alternate_screen(self._modes):

@@ -158,7 +158,7 @@ def find(crontab: str, config: Path) -> FoundBlock | None:
     Raises BlockBroken unless *config* has exactly one begin mark followed by exactly one end mark, with no other
     configuration's mark in between.
     """
-    marks: list[tuple[int, int, int, Mark]] = []  # line number, start, stop, mark
+    marks: list[tuple[int, int, int, Mark]] = []  # each item is a line number, a start, a stop and a mark
     start = 0
     for number, line in enumerate(crontab.split("\n"), 1):
         stop = start + len(line) + 1

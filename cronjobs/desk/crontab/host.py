@@ -112,7 +112,7 @@ class BareTick:
 
     @property
     def works(self) -> bool:
-        return self.reported and self.code in (0, 1)  # Exit code 1 means that a job died, but the tick itself worked.
+        return self.reported and self.code in (0, 1)  # exit code 1 means that a job died, but the tick itself worked
 
 
 def bare_tick(

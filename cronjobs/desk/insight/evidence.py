@@ -188,7 +188,7 @@ class ScheduleEvidence:
         rows = rows[-limit:]
         beyond = explaining.row_from(self.connection, self.stored.id, end + JUST_BEFORE)
         if beyond is not None and beyond.first_for <= end and beyond.decided_at <= self.around.now + FUTURE_WATERMARK:
-            rows.append(beyond)  # this row begins in the range and ends after the range
+            rows.append(beyond)  # this row begins in the range and ends after it
         if left_out:
             begin = rows[0].first_for
         found: list[tuple[OccurrenceFacts, Any]] = []

@@ -88,7 +88,7 @@ class PauseFacts:
     since: datetime
     until: datetime | None = None
     ended_at: datetime | None = None
-    skip: bool = False  # the pause skips occurrences instead of holding them back
+    skip: bool = False  # whether the pause skips occurrences instead of holding them back
     # Who last changed the pause's end or reason. None if that was the person who began it.
     changed_by: str | None = None
 
@@ -110,9 +110,9 @@ class NotStartedRecord:
 
     tick: TickFacts
     why: str
-    too_short: bool = False  # the job does not fit even a whole tick
-    again: bool = False  # this tick had already run an earlier attempt of the job
-    no_place: bool = False  # all slots for long jobs were taken on that host
+    too_short: bool = False  # whether the job does not fit even a whole tick
+    again: bool = False  # whether this tick had already run an earlier attempt of the job
+    no_place: bool = False  # whether all slots for long jobs were taken on that host
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class JobFacts:
     out_of_reach: Excluded | None = None
     misfit_since: datetime | None = None  # when a tick first found that the payload does not fit the handler
     limit: str | None = None  # a sentence about the reached limit that the job waits for
-    reported: Reported | None = None  # progress of the running attempt
+    reported: Reported | None = None  # the progress that the running attempt has reported
     runner_gone: bool = False  # whether this host can prove that the runner's process has ended
     # The cluster worker that runs the attempt. "" while the attempt waits for a worker.
     cluster_worker: str | None = None
@@ -247,7 +247,7 @@ class Now:
 
     now: datetime
     last_tick: TickFacts | None = None
-    quiet_after: timedelta = timedelta(minutes=3)  # going without a tick for longer than this is a problem
+    quiet_after: timedelta = timedelta(minutes=3)  # a time without ticks is a problem if it is longer than this
     succeeded_kept: timedelta = timedelta(days=14)
     dead_kept: timedelta = timedelta(days=90)
     ledger_kept: timedelta = timedelta(days=90)
@@ -304,7 +304,7 @@ class OccurrenceFacts:
     renamed_from: str | None = None
     # The name that the file here gives to the schedule. No tick has applied that file yet.
     renamed_to: str | None = None
-    standing: Standing | None = None  # set if the question named no time
+    standing: Standing | None = None  # set if the question did not name a time
     file_fault: str | None = None  # what is wrong with the schedule's entry in the file here
     in_file: bool = False  # whether the file here has the schedule for this environment
     # The environment here, if the file has the schedule only for other environments.

@@ -22,7 +22,7 @@ NAMED: Final = 3  # a finding lists this many names, and counts the rest
 class Severity(StrEnum):
     """How bad a finding is. A notice is worth a look but raises no alarm. During a deploy, notices are normal."""
 
-    CRITICAL = "critical"  # due work is not being done, or nothing is being done at all
+    CRITICAL = "critical"  # ticks do not do the due work, or do nothing at all
     WARNING = "warning"
     NOTICE = "notice"
 

@@ -79,7 +79,7 @@ class Health:
     misfits: list[WaitingMisfits] = field(default_factory=list)  # one item for each job type
     watch: Watched = field(default_factory=Watched)
     acks: dict[str, StoredAck] = field(default_factory=dict)  # maps a finding's key to its ack in force
-    of_extras: Findings = field(default_factory=Findings)  # findings of extras
+    of_extras: Findings = field(default_factory=Findings)
 
     others: Queue = field(default_factory=Queue)
     more_queues: int = 0

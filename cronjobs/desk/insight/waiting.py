@@ -53,7 +53,7 @@ class Queue:
     paused: bool = False
     max_waiting: int | None = None  # None if the queue has no cap
     on_full: str | None = None
-    dropped: int = 0  # jobs dropped since the queue first had a cap
+    dropped: int = 0  # how many jobs were dropped since the queue first had a cap
     oldest_due_at: datetime | None = None
 
     @property

@@ -126,9 +126,8 @@ class Watched:
     schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
     lately: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
-    by_trigger: dict[int, list[OccurrenceResult]] = field(
-        default_factory=dict
-    )  # schedule id → runs by hand, as ledger rows
+    # Maps a schedule's id to the runs that a person triggered, in the form of ledger rows.
+    by_trigger: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
     # Maps a schedule to the time up to which a manual run makes up for missed runs.
     covered: dict[str, datetime] = field(default_factory=dict)
     # Maps a schedule to an unfinished manual run after a missed run.

@@ -21,7 +21,7 @@ DEFAULT_GRACE: Final = timedelta(hours=1)
 # After an attempt's timeout, its runner has this long to stop it. After its lease, a tick has this long to settle it.
 OVERRUN: Final = timedelta(minutes=5)
 
-SAID_ELSEWHERE: Final = ("missed", "dead")  # other findings report these reasons, and end by other rules
+SAID_ELSEWHERE: Final = ("missed", "dead")  # other findings report these reasons, and these findings end by other rules
 
 Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "lease ran out", "overruns"]
 
@@ -39,8 +39,8 @@ class JobNow:
     queue: str
     run_at: datetime
     scheduled_for: datetime | None = None
-    failures: int = 0  # attempts that failed
-    losses: int = 0  # attempts that were lost
+    failures: int = 0  # how many attempts failed
+    losses: int = 0  # how many attempts were lost
     dismissed: bool = False
     started_at: datetime | None = None
     locked_until: datetime | None = None
