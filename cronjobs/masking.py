@@ -107,7 +107,7 @@ def named_secrets(variables: Mapping[str, str]) -> set[str]:
 
 
 def is_public_url(url: str) -> bool:
-    """Whether a database URL has no password, however short, and no option that may contain a secret."""
+    """Whether a database URL has no password, not even a short one, and no option that may contain a secret."""
     options = _OPTION.findall(url)
     return not any(_userinfos(url)) and all(is_public_option(name, unquote_plus(value)) for name, value in options)
 
@@ -164,9 +164,10 @@ def mask(text: str, secrets: Collection[str]) -> str:
 
 
 def safe_until(text: str, secrets: Collection[str]) -> int:
-    """Return up to where a growing *text* can be masked now: a point at which neither a secret nor a word continues.
+    """Return the length of the part of a growing *text* that can be masked now.
 
-    Otherwise we would show the beginning of a secret before the rest of it is written.
+    No secret and no word continues after this part. So we never show the beginning of a secret before the rest of it is
+    written.
     """
     until = min((_begins_in(text, form) for form in _all_forms(frozenset(secrets))), default=len(text))
     whole = [each.span() for each in _pattern(_forms_in(text, secrets)).finditer(text)] if secrets else []
@@ -189,7 +190,7 @@ def _begins_in(text: str, form: str) -> int:
 def _before_a_word(text: str, until: int) -> int:
     """Return where the word that contains *until* begins, because the word may be a URL."""
     begins = max(text.rfind(character, 0, until) for character in " \t\r\n\"'") + 1
-    # Progress dots are not a word: neither a URL nor one of its options begins with dots.
+    # Progress dots are not a word, since URLs and their options do not begin with dots.
     return begins if _OF_A_WORD.search(text, begins, until) else until
 
 

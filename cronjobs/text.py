@@ -29,7 +29,7 @@ _MARKER_ROOM: Final = 64  # reserve this many bytes for the line in the middle t
 class BrokenText(str):
     """Text from a row whose bytes are not valid UTF-8.
 
-    It contains replacement characters; ``raw`` holds the stored bytes.
+    It contains replacement characters. ``raw`` holds the stored bytes.
     """
 
     raw: bytes

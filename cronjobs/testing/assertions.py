@@ -196,7 +196,7 @@ def assert_fires(
     Returns the instants.
 
     *schedule* is a name in *config* (default: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between*
-    and *at* are timezone-aware datetimes, or ISO text. Text without an offset is in the schedule's time zone; for an
+    and *at* are timezone-aware datetimes, or ISO text. Text without an offset is in the schedule's time zone. For an
     expression, that is *timezone* (default: UTC). ``at`` lists exactly the instants to expect (``[]`` means none).
     ``count`` is their exact number. If neither is given, the schedule must fire at least once. The returned instants
     are in the schedule's time zone. The function reads only the file, and ignores pauses and catch-up.

@@ -16,7 +16,7 @@ from cronjobs.testing.lent_connection import LentConnection, lend
 def create_tables(connection: Target, *, schema: str | None = None) -> None:
     """Create the tables of cronjobs in *connection*'s transaction, unless they exist. Never commits.
 
-    *connection* is anything that ``enqueue`` accepts; an in-memory SQLite database is fine. *schema* is a PostgreSQL
+    *connection* is anything that ``enqueue`` accepts. An in-memory SQLite database is fine. *schema* is a PostgreSQL
     schema, which is created if necessary (default: the first one in the search_path).
     """
     lent = lend(connection, "create_tables()").connection()

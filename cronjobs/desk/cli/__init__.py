@@ -1,1 +1,1 @@
-"""The command line. It parses options and prints text or JSON; the decisions are made in other packages."""
+"""The command line. It parses options and prints text or JSON. Other packages make the decisions."""

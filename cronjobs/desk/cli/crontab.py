@@ -97,11 +97,11 @@ def install(
 ) -> None:
     """Put the line into your crontab, after a test tick in cron's bare environment succeeds.
 
-    The tick is real: it runs what is due, and shows which database cron will reach. If it fails, nothing is installed,
-    and the exit code is the tick's. A job that dies in it does not count. The line is in a block marked with the
-    configuration's path: installing again replaces it, several projects can share a crontab, and no other line is
-    touched. If cron itself already runs a command that is also in a schedule, as it does after restore, nothing is
-    installed, since the command would run twice.
+    The tick is real: it runs what is due, and shows which database cron will reach. If the tick fails, nothing is
+    installed, and the exit code is the tick's. The death of a job is not a failure of the tick. The line is in a block
+    marked with the configuration's path. Installing again replaces the block, and no other line is changed. So several
+    projects can share a crontab. If cron itself already runs a schedule's command, as it does after restore, nothing is
+    installed, since that command would run twice.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()

@@ -102,7 +102,7 @@ def _warn_of_autogenerate(folder: Path, database: Database) -> None:
 
 
 def _warn_of_rights(database: Database) -> None:
-    """Warn of roles from ``db grants`` that have no rights on new tables until ``db grants`` is applied again."""
+    """Warn of roles that lack rights on new tables. To get these rights, apply the output of ``db grants`` again."""
     if database.is_sqlite:
         return
     with database.read() as connection:
@@ -216,9 +216,9 @@ def adopt(
     """Assign the database to the configuration's project and environment.
 
     Use this for a copy that was restored elsewhere, for the database of a project that was renamed, or for a database
-    that "db copy" closed. Until you adopt it, ticks claim nothing there. The command refuses while hosts are ticking
-    for the database's present project and environment, since the file here is then most likely the wrong one. Think
-    before you adopt a copy of production: its waiting jobs will run here. The audit trail records the adoption.
+    that "db copy" closed. Until you adopt it, ticks claim nothing there. The command refuses if hosts are still ticking
+    for the database's present project and environment. Then the file here is most likely the wrong one. Think before
+    you adopt a copy of production: its waiting jobs will run here. The audit trail records the adoption.
     """
     settings = load_settings(source)
     with closing(open_database(settings)) as database, database.write() as connection:

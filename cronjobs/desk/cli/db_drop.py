@@ -41,7 +41,7 @@ def drop(
 ) -> None:
     """Drop the tables, including all jobs and their history, and list what is left outside the database.
 
-    Tables, views, functions and the version table are dropped in one transaction; your own tables are not touched. The
+    Tables, views, functions and the version table are dropped in one transaction. Your own tables are not changed. The
     command asks for the project's name. It refuses while jobs or ticks are still running, and if the database belongs
     to another project. It lists what stays, with the commands that remove it: the crontab's line, systemd units, files,
     the PostgreSQL schema and roles. First remove whatever starts ticks: on SQLite the next tick would create the tables

@@ -116,7 +116,7 @@ class _Ticks:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """End the loop and ask the tick to stop; on the second signal the tick ends at once.
+        """End the loop and ask the tick to stop. On the second signal, the tick ends at once.
 
         Sends SIGTERM, since on SIGINT an interpreter that is still starting would print a traceback.
         """
@@ -126,7 +126,7 @@ class _Ticks:
                 self._running.send_signal(signal.SIGTERM)
 
     def run(self) -> int:
-        """Run one tick; return its exit code."""
+        """Run one tick. Return its exit code."""
         # The tick gets a process group of its own. Otherwise the terminal's Ctrl-C would reach the tick in addition to
         # our SIGTERM, and two signals mean "end at once". If a signal came before the tick's process existed, the tick
         # is stopped below.

@@ -112,8 +112,9 @@ def settle(
     """Record whether an effect with an unknown outcome happened.
 
     done: the effect counts as recorded, and no attempt repeats it. not-done: the effect counts as never begun, and the
-    next attempt does it. Jobs that are dead because of the effect are listed, and stay dead until you retry them. Exit
-    code 1: the effect is recorded already, a job is doing it now, or it does not exist. Then nothing is changed.
+    next attempt does it. The command lists the jobs that died because of the effect. They stay dead until you retry
+    them. Exit code 1: the effect is recorded already, a job is doing it now, or it does not exist. Then nothing is
+    changed.
     """
     written = _result(result, verdict)
     with our_database(source) as (_, database), database.write() as connection:

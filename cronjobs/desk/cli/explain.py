@@ -231,7 +231,7 @@ def _no_key(key: str, kept: timedelta) -> str:
 
 
 def _not_there(subject: str, text: str, as_json: bool) -> tuple[Explanation, int]:
-    """Return *text* as an explanation for --json; otherwise raise it as CronjobsError."""
+    """Return *text* as an explanation for --json. Otherwise raise it as a CronjobsError."""
     if not as_json:
         raise CronjobsError(text)
     return Explanation(subject, None, "unknown", (text,)), CronjobsError.exit_code

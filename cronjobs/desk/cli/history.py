@@ -187,10 +187,10 @@ def history(
     jobs show ID" prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
-    clock, fault, pause, deploy or act. The first three have most columns of their tables; an occurrence's outcome is
-    what happened when it was due. A gap's host is null if no host ticked; its reason says why ticks did not start, if a
-    later tick recorded why. If there are more entries than --limit, failures and changes take precedence over the
-    newest of the others.
+    clock, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An
+    occurrence's outcome is what happened when it was due. A gap's host is null if no host ticked. Its reason says why
+    ticks did not start, if a later tick recorded that. If there are more entries than --limit, failures and changes
+    take precedence over the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -256,7 +256,7 @@ def _span(since: str, until: str | None, times: Times) -> tuple[datetime, dateti
 def _entries(
     connection: Connection, asked: _Asked, begins: Mapping[str, datetime], *, quiet: int
 ) -> list[dict[str, Any]]:
-    """Return the newest READ_AT_MOST failures of each kind, and the newest *quiet* other entries."""
+    """Return the newest READ_AT_MOST failures of each kind, and at most *quiet* of the newest other entries."""
     found: list[tuple[str, Row[Any]]] = []
     for outcomes, limit in ((BROKE, READ_AT_MOST), (QUIET, quiet)):
         wanted = [outcome for outcome in outcomes if asked.outcome in (None, outcome)] if limit else []

@@ -83,7 +83,7 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first; with --status succeeded, dead or cancelled, most recently ended first.
 
-    --json prints an array with one object per job; the keys are the table's columns. With --group-by error it has one
+    --json prints an array with one object per job. The keys are the table's columns. With --group-by error it has one
     object per error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
     first_seen_at, last_seen_at, sample_job_id.
     """
@@ -117,7 +117,8 @@ def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]
         message = class_and_text(safe(group["error_type"], 120), safe(group["message"]) or "(no message)")
         error, *rest = wrapped(message, room)
         lines += [f"{group['jobs']:>{number},}  {coloured(error, 'yellow')}", *(indent + line for line in rest)]
-        if group["sample_job_id"] is None:  # these jobs were only counted
+        # The rows of these jobs were not read, so only their number is known.
+        if group["sample_job_id"] is None:
             continue
         first, last = (times.ago(at) if at else "" for at in (group["first_seen_at"], group["last_seen_at"]))
         seen = f"seen {last}" if first == last else f"first seen {first}, last {last}"

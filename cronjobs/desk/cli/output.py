@@ -86,7 +86,7 @@ def width() -> int:
 
 
 def is_cut() -> bool:
-    """Whether lines are cut at ``width``. They are on a terminal, and wherever $COLUMNS is set."""
+    """Whether lines are cut at ``width``. They are cut on a terminal, and if $COLUMNS is set."""
     return is_terminal() or "COLUMNS" in os.environ
 
 
@@ -126,9 +126,9 @@ class ColouredCell(str):
 def table(
     rows: Sequence[Sequence[str]], header: Sequence[str], *, room: int, at_most: Mapping[int, int] | None = None
 ) -> list[str]:
-    """Format *rows* under *header*, at most *room* wide; the last column gets the remaining width.
+    """Format *rows* under *header*, at most *room* wide. The last column gets the remaining width.
 
-    If too little remains, the widest text columns shrink; numbers are never cut. In a pipe nothing is cut, since a
+    If too little remains, the widest text columns shrink. Numbers are never cut. In a pipe nothing is cut, since a
     program or a file has no line width.
 
     *at_most*: column number → maximum width. A header that begins with ">" aligns its column right, for numbers.
@@ -210,7 +210,7 @@ def _columns(text: str) -> int:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Print to stdout. A closed pipe is not an error; a full disk is."""
+    """Print to stdout. A closed pipe is not an error, but a full disk is."""
     if sys.stdout is None:
         return
     reconfigure = getattr(sys.stdout, "reconfigure", None)

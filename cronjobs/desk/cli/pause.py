@@ -74,8 +74,8 @@ def pause(
     skipped instead. --all does both. Pausing again changes the end and the reason. Every pause in force is printed.
 
     Deploy scripts use pause --all --wait before the deploy, and resume --all after it. With --wait, exit code 0 means
-    that nothing is running, and 1 that the time is up; whatever is still running is then listed. The pause remains in
-    effect in either case, and after Ctrl-C.
+    that nothing is running. Exit code 1 means that the time is up, and the command lists what is still running. The
+    pause remains in effect in either case, and after Ctrl-C.
     """
     scope, name = target(everything, queue, schedule)
     if skip and scope == "queue":

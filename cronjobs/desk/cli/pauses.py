@@ -36,7 +36,7 @@ ResumeQueueOption = Annotated[
 
 
 def target(everything: bool, queue: str | None, schedule: str | None) -> tuple[str, str]:
-    """Return the pause's scope and name; the name is "" for --all."""
+    """Return the pause's scope and name. The name is "" for --all."""
     given = [("all", "")] * everything + [("queue", queue)] * (queue is not None)
     given += [("schedule", schedule)] * (schedule is not None)
     if len(given) != 1:
@@ -81,6 +81,6 @@ def pause_lines(pauses: Sequence[Any], timezone: str) -> list[str]:
 
 
 def say_paused(scope: str | None) -> None:
-    """Print that the job just enqueued is held back by a pause of *scope*. If *scope* is None, print nothing."""
+    """Print that a pause of *scope* holds back the job that was just enqueued. If *scope* is None, print nothing."""
     if scope is not None:
         complain(f"the job waits, because {'everything' if scope == 'all' else 'its queue'} is paused")

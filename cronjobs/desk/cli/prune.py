@@ -47,10 +47,10 @@ def prune(
 
     Rows are deleted in the same short batches, so that ticks and enqueuers can go on meanwhile. A job with an
     idempotency key first loses its payload and attempts, and is deleted once retention.keys has passed. Rows that
-    another session has locked are left for the next tick. Ctrl-C stops after a batch (exit code 130); deleted rows stay
+    another session has locked are left for the next tick. Ctrl-C stops after a batch (exit code 130). Deleted rows stay
     deleted.
 
-    --json prints one object with dry_run, done and rows. "done" is false if Ctrl-C stopped the command; with --dry-run
+    --json prints one object with dry_run, done and rows. "done" is false if Ctrl-C stopped the command. With --dry-run
     it is always true. "rows" has one object per kind of row: table, what, rows, before, and with --dry-run oldest.
     """
     with our_database(source) as (settings, database):

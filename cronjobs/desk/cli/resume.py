@@ -42,7 +42,7 @@ def resume(
     """End one pause: of --all, of a queue, or of a schedule; other pauses stay.
 
     The next tick runs the jobs that waited. Each schedule's catch_up decides what becomes of the occurrences that were
-    held back; the command prints the outcome, then the pauses still in force.
+    held back. The command prints the outcome, and then the pauses that are still in force.
     """
     scope, name = target(everything, queue, schedule)
     with our_database(source) as (settings, database):

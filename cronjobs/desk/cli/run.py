@@ -55,7 +55,7 @@ def run(
     one try. For a SCHEDULE, the job gets the schedule's payload. No tick runs this job again if it fails, if you press
     Ctrl-C, or if this process is killed. A tick runs it again only if the job snoozes. A waiting job, given by its ID,
     runs even before it is due. If it fails, it is retried as usual. After Ctrl-C it waits as before. Python handlers
-    have no time limit here; commands keep theirs. Pauses do not stop the run, but limits in the file (limits:) do.
+    have no time limit here, but commands keep theirs. Pauses do not stop the run, but limits in the file (limits:) do.
 
     Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """

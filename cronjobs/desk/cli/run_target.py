@@ -25,7 +25,7 @@ class NoRunnableTarget(UsageError):
 def job_of(
     settings: Settings, known: JobTypes, target: str, arguments: dict[str, Any] | None, schedule: bool
 ) -> tuple[NewJob, bool]:
-    """Return the job for *target*, and whether no other job of its schedule may run meanwhile.
+    """Return the job for *target*, and whether no other job of its schedule may run at the same time.
 
     Raises NoRunnableTarget.
     """

@@ -60,9 +60,9 @@ _STATES: Final = {
 def list_schedules(source: Source, as_json: JsonOption = False) -> None:
     """List the schedules by name: when they are due, their state, what comes next, how the last run went.
 
-    The list comes from the database, which ticks keep up to date with the file. "new" schedules are only in the file;
-    "disabled" ones are invalid there. --json prints an array with one object per schedule; the keys are the table's
-    columns.
+    The list comes from the database, which ticks keep up to date with the file. A "new" schedule is only in the file. A
+    "disabled" schedule has an invalid entry there. --json prints an array with one object per schedule. The keys are
+    the table's columns.
     """
     with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)

@@ -164,7 +164,7 @@ def work_lines(
 ) -> list[str]:
     """Return the parts about running and waiting jobs, queues, deaths, pauses and hosts.
 
-    *unended*: recent ticks that have not ended; a host may have several, and its last tick may have ended before them.
+    *unended*: recent ticks that have not ended. A host may have several of them, even if its last tick has ended.
     """
     room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
     lines = labelled("running", _running_lines(health, settings, types, times, room))

@@ -45,7 +45,7 @@ def systemd(
 
     Use them instead of the crontab's line, not in addition to it. The service runs as the user who runs this command,
     has cron's environment, and leaves long jobs alone when their tick ends. A failing tick's output goes to the journal
-    and is not mailed. Nothing is installed; stderr says how to install them.
+    and is not mailed. The command installs nothing. It prints on stderr how to install the units.
     """
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise UsageError(f'--name "{name}": a unit\'s name has letters, digits, "_", "." and "-"')

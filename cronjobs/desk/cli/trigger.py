@@ -41,9 +41,10 @@ def trigger(
 ) -> None:
     """Enqueue one job of a schedule now; the next tick runs it.
 
-    The schedule's usual times do not change. While a job of the schedule is unfinished, no other job is created, unless
-    the schedule's overlap is allow or --force is given. Afterwards the command imports the handlers here. It warns if
-    there is no handler for the schedule's type, or if the handler does not take the schedule's payload.
+    The schedule's usual times do not change. If a job of the schedule is unfinished, the command creates no other job.
+    With --force, or if the schedule's overlap is allow, it creates the job anyway. Afterwards the command imports the
+    handlers here. It warns if there is no handler for the schedule's type, or if the handler does not take the
+    schedule's payload.
 
     Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
     """
@@ -80,12 +81,12 @@ def backfill(
     """Run what a schedule missed or skipped in a range of its past, each occurrence once.
 
     An occurrence that ran, or that was coalesced into another run, is not run again. One that was due before the
-    schedule existed is run, and the command says so. The jobs are due now, oldest
-    first, one at a time unless the schedule allows overlap; ctx.scheduled_for is the instant that each is for.
-    Instants without an offset are in the configuration's timezone. Occurrences that ticks have not settled yet are left
-    to the ticks, so --to now covers all of the past. At its end, also with --dry-run, the command imports the handlers
-    here. It warns if there is no handler for the schedule's type, or if the handler does not take the schedule's
-    payload.
+    schedule existed is run, and the command says so. The jobs are due now. They run oldest first, and one at a time
+    unless the schedule allows overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence.
+    Instants without an offset are in the configuration's timezone. The command leaves occurrences that ticks have not
+    settled yet to the ticks. So --to now covers all of the past. At its end, also with --dry-run, the command imports
+    the handlers here. It warns if there is no handler for the schedule's type, or if the handler does not take the
+    schedule's payload.
     """
     with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
         now = database.clock.now()

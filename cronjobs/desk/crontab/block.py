@@ -155,8 +155,8 @@ class FoundBlock:
 def find(crontab: str, config: Path) -> FoundBlock | None:
     """Return the block of *config*, or None if there is none.
 
-    Raises BlockBroken unless *config* has exactly one begin mark followed by exactly one end mark, with no other
-    configuration's mark in between.
+    Raises BlockBroken if the marks of *config* are not one begin mark and then one end mark, or if a mark of another
+    configuration is between them.
     """
     marks: list[tuple[int, int, int, Mark]] = []  # each item is a line number, a start, a stop and a mark
     start = 0

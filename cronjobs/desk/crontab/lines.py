@@ -165,8 +165,7 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
 def settings_above(crontab: str, config: Path) -> dict[str, str]:
     """Return the settings above the block of *config*, which apply to the block. A later setting wins. crontab(5)
 
-    The settings are parsed by cronie's rules, which accept more, since warnings and trial ticks should not miss a
-    setting.
+    This uses cronie's rules, which accept more settings, so that warnings and trial ticks do not miss a setting.
     """
     return {name: value for name, (_, value) in _settings_above(crontab, config).items()}
 

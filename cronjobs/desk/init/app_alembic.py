@@ -85,9 +85,9 @@ def filters(source: str) -> bool:
 def with_filter(source: str) -> str | None:
     """Return *source* with our filter in each ``context.configure(…)``, or None if it cannot be edited safely.
 
-    Only code like the templates of alembic and Flask-Migrate is edited: ``from alembic import context`` is at the top,
-    and each call names its ``target_metadata``, has no filter yet, and passes nothing by ``**`` except Flask-Migrate's
-    ``configure_args``.
+    We edit only code that looks like the templates of alembic and Flask-Migrate. It must have ``from alembic import
+    context`` at the top. Each call must name its ``target_metadata``, have no filter yet, and pass nothing by ``**``
+    except Flask-Migrate's ``configure_args``.
     """
     tree = _parsed(source)
     if tree is None or "include_object" in source or "include_name" in source:

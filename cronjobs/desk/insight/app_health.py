@@ -65,7 +65,7 @@ def health(connection: Any = None, *, config: str | Path | None = None, database
 
     *connection* is an SQLAlchemy Connection, Session or Engine. The call only reads, in a savepoint, so your
     transaction stays usable if the call fails. If *connection* is None, the database is found as in ``connect``, from
-    *config* or *database_url*. The file *config* also supplies ``run.every``, the lease and the limits; without a file,
+    *config* or *database_url*. The file *config* also supplies ``run.every``, the lease and the limits. Without a file,
     the defaults apply. Raises SchemaMissing, SchemaTooOld, DatabaseError, or ConfigError if the file cannot be used.
     """
     settings = Settings(file=NO_FILE, folder=Path(), database=database_url or "", broken=True)

@@ -42,7 +42,7 @@ def find_causes(connection: Connection) -> Causes:
 
 
 def find_cause(connection: Connection, key: str) -> tuple[Cause | None, list[int]]:
-    """Return the cause with this key, or None, and the ids of its jobs, newest death first."""
+    """Return the cause with this key, and the ids of its jobs, newest death first. Without such a cause, it is None."""
     deaths = store.newest_deaths(connection, READ + 1)
     cause = next((each for each in _causes(connection, deaths).found if each.key == key), None)
     return cause, [row.id for row in deaths[:READ] if is_of(row, key)]

@@ -56,7 +56,7 @@ class Checked:
 def check(
     settings: Settings, known: JobTypes | None, *, file: str, environ: Mapping[str, str], now: datetime
 ) -> Checked:
-    """Check a parsed configuration. *known* is None if the handlers were not imported, and so are not checked.
+    """Check a parsed configuration. *known* is None if the handlers were not imported. Then they are not checked.
 
     *file* is the file name to print. *environ* is this shell's environment, to report what cron's environment lacks.
     Problems from reading the file come first.

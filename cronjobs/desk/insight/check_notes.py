@@ -47,7 +47,7 @@ def _shell_words(job_types: Mapping[str, JobTypeSettings]) -> Iterator[Note]:
 
 
 def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
-    """Note each limit whose prefix names a job type: limits count jobs by concurrency key, not by type."""
+    """Note each limit whose prefix names a job type, since limits count jobs by concurrency key and not by type."""
     types = {*settings.job_types, *(known.types if known is not None else ())}
     for limit in settings.limits:
         named = sorted(

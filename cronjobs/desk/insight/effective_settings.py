@@ -28,7 +28,7 @@ BAD: Final = "bad"
 
 # These variables are not listed by themselves. They are shown as the source of the keys that they set.
 _BEFORE_THE_FILE: Final = ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL")
-# In these lists, only the bad items are ignored; the good ones apply.
+# In these lists, only the bad items are ignored. The good items apply.
 _GOOD_ITEMS: Final = ("imports", "python_path", "extras", "around")
 
 

@@ -424,7 +424,7 @@ class ScheduleEvidence:
     def _held_back(self, due: datetime, settled: datetime) -> tuple[PauseFacts, ...]:
         """Return the pauses that held back the occurrence *due* before *settled*. Each ends later than the last.
 
-        If pauses were in force when the occurrence was due, the first one returned is the one of them that ended last.
+        Of the pauses in force when the occurrence was due, the result begins with the pause that ended last.
         """
 
         def end(pause: PauseFacts) -> datetime:

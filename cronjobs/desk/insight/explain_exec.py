@@ -26,7 +26,7 @@ from cronjobs.errors import CronjobsError
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
-# A run that is not recorded this long after it was due counts as absent. Cron starts a run within its minute. If exec
+# A run counts as absent if it is not recorded this long after it was due. Cron starts a run within its minute. If exec
 # had to spool a run, the run counts as absent until the next run records it.
 LATE: Final = timedelta(minutes=5)
 _EARLY: Final = timedelta(minutes=1)  # tolerate this difference between the host's and the database's clock

@@ -311,7 +311,7 @@ class OccurrenceFacts:
     elsewhere: str | None = None
     # These fields say who settled the occurrence, and when.
     settler: TickFacts | None = None  # None if an operator settled it, or if the tick's row is pruned
-    # Whether the settler's clock was ahead, and had been set back when ``tick_after`` began.
+    # Whether the clock of ``settler`` was ahead, and had been set back when ``tick_after`` began.
     settled_ahead: bool = False
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None
@@ -367,7 +367,7 @@ class Explanation:
 
 
 def plain(value: Any) -> Any:
-    """Convert facts to JSON values. Fields that are None, False or empty are dropped; time spans become seconds."""
+    """Convert facts to JSON values. Fields that are None, False or empty are dropped. Time spans become seconds."""
     pairs = None
     if is_dataclass(value) and not isinstance(value, type):
         pairs = {field.name: plain(getattr(value, field.name)) for field in fields(value)}

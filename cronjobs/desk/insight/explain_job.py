@@ -62,7 +62,7 @@ def explain_job(life: JobLife) -> Explanation:
         sentences.append(row_gone(life.pruned_dead, None if early else settled, times, life.around))
         verdict = "pruned"
     else:
-        # A job that ran early was not late, whatever its times say: a clock was wrong.
+        # A job that ran early was not late, even if its times say so, since a clock was wrong.
         begin = [] if early else _begin(job, times)
         sentences += in_order([*begin, *_others(life, times), *_happened(job, times)])
         sentences += _state(job, times, life.around)

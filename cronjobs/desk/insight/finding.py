@@ -62,7 +62,7 @@ class Covered:
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem that someone has to fix. ``kind`` is for programs; ``text`` is one sentence for people.
+    """A problem that someone has to fix. ``kind`` is for programs, and ``text`` is one sentence for people.
 
     ``since`` and ``command`` (what to type) are set if they are known and not already in the text. ``subject``: the
     host, queue or job type, for kinds with several findings. ``rows``: the ids or names that the finding is about,
@@ -95,7 +95,7 @@ class Finding:
 
     @property
     def alarm(self) -> bool:
-        """Whether someone has to look now: the finding is neither a notice nor acknowledged."""
+        """Whether someone has to look now, since the finding is no notice and nobody has acknowledged it."""
         return self.severity is not Severity.NOTICE and self.ack is None
 
 

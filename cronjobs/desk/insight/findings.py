@@ -33,7 +33,7 @@ def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list
 
 
 def acknowledged(finding: Finding, acks: Mapping[str, StoredAck]) -> Finding:
-    """Return *finding* with its ack, unless the finding has gained a row or a worse severity since the ack."""
+    """Return *finding* with its ack. Leave out the ack if the finding has since gained a row or a worse severity."""
     stored = acks.get(finding.key)
     if stored is None or not set(finding.rows) <= set(stored.rows):
         return finding

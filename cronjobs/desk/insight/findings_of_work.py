@@ -105,7 +105,7 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
     groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
     late = sum(group.late for group in groups) + health.more_late
     at_work = ticking(health.ticks, health.now, run.every)
-    # If no tick runs, that is why jobs are late, and it has a finding of its own.
+    # If no tick runs, jobs are late for that reason, and another finding reports it.
     if late and at_work:
         apart = [each.group for each in health.stranded]
         could = [group for group in groups if group not in apart]

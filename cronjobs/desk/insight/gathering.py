@@ -1,4 +1,4 @@
-"""Read the facts of ``Health`` from the database; ``findings`` judges them."""
+"""Read the facts of ``Health`` from the database. ``findings`` judges them."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def judged_types(connection: Connection, every: timedelta, types: JobTypes) -> J
 def waiting_without_handler(
     connection: Connection, settings: Settings, types: JobTypes, host: str, limit: int
 ) -> dict[str, int]:
-    """Count waiting jobs, due or not, by type, for types that neither the code here nor another host has.
+    """Count the waiting jobs, due or not, of each type that neither the code here nor another host has.
 
     Types that earlier ticks of this *host* had loaded do not count as available. If some code cannot be imported here,
     the result is empty, since the failed import is reported instead.

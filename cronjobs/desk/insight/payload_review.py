@@ -75,7 +75,7 @@ class PayloadReview:
                 group.ids.append(row.id)
 
     def _faults(self, row: StoredPayload) -> Iterator[tuple[tuple[str, str], str]]:
-        """Yield each fault as a key without the faulty value, to count equal faults, and as text with the value."""
+        """Yield each fault twice: as a key without the faulty value, to count equal faults, and as text with it."""
         job_type = self.known.types.get(row.job_type)
         if job_type is None:
             yield ("", _UNKNOWN), _UNKNOWN

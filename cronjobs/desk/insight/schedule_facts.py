@@ -35,11 +35,10 @@ NO_RESULT: Final = frozenset({"queued", "running"})
 class RunFacts:
     """The result of one ledger row, which may stand for several occurrences.
 
-    ``outcome``: the job's status ("failed" means that it will be retried), "pruned", "early" (a wrong clock ran the
-    job before it was due), or why there was no run ("missed", "skipped", "coalesced"). ``at``: when the job reached
-    that outcome. If the job is queued or pruned, or there was no run, ``at`` is when it was due. If the job ran early,
-    ``at`` is a time by which it had run. ``took``: the last attempt's duration, if recorded. ``count``: the number of
-    occurrences.
+    ``outcome``: the job's status ("failed" means that it will be retried), "pruned", "early" (a wrong clock ran the job
+    before it was due), or why there was no run ("missed", "skipped", "coalesced"). ``at``: when the job reached that
+    outcome. If the job is queued or pruned, or there was no run, ``at`` is when it was due. If the job ran early, it
+    ran at or before ``at``. ``took``: the last attempt's duration, if recorded. ``count``: the number of occurrences.
     """
 
     outcome: str

@@ -1,4 +1,4 @@
-"""Shorten a history. Failures come first, a line for each; successes are only counted. Pure."""
+"""Shorten a history. Failures come first, and have a line each. Successes are only counted. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ class Story(NamedTuple):
 
 
 def when(entry: Entry) -> datetime:
-    """Return when the entry began. For occurrences, return when the last was due; for a death, when the job died."""
+    """Return when the entry began.
+
+    For occurrences, return when the last of them was due. For a death, return when the job died.
+    """
     at: datetime = entry[{"occurrence": "last_for", "death": "finished_at"}.get(entry["kind"], "started_at")]
     return at
 

@@ -90,7 +90,7 @@ def silent_hosts(
 ) -> dict[str, datetime]:
     """Find hosts that ticked steadily within the last day and then stopped. Map each to the time of its last tick.
 
-    A container with a new random name for each tick never counts as steady; CRONJOBS_HOST gives it a fixed name.
+    A container with a new random name for each tick never counts as steady. CRONJOBS_HOST gives it a fixed name.
     """
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in last_ticks}
     return {

@@ -355,8 +355,9 @@ def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]
 def first_tick_without(connection: Connection, knew: Row[Any]) -> datetime:
     """Return the start of the first tick after the last one that could run a type.
 
-    *knew* is the last tick that recorded the type. Because most ticks record no types, the result is the next tick of
-    the same host that recorded any, or else the first tick of any host after that host's last tick.
+    *knew* is the last tick that recorded the type. Most ticks record no types. So the first tick without the type is
+    the same host's next tick that recorded types. If there is none, it is the first tick of any host after that host's
+    last tick.
     """
     last = last_tick_with_its_types(connection, knew)
     at: datetime | None = run(

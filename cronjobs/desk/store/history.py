@@ -189,9 +189,9 @@ def tallies(
 ) -> Sequence[Row[Any]]:
     """Count attempts, deaths and occurrences without a run, by outcome, and by schedule or else job type.
 
-    *since* has one instant for each kind: attempt, death, occurrence. For each outcome, the *most* largest groups are
-    returned; ``in_all`` is the sum of all groups. ``job_id`` and ``reason`` are None if a group has several. The
-    database does the counting, so a million rows stay there.
+    *since* has one instant for each kind: attempt, death, occurrence. For each outcome, at most *most* groups are
+    returned, the largest first. ``in_all`` is the sum of all groups. ``job_id`` and ``reason`` are None if a group has
+    several. The database does the counting, so a million rows stay there.
     """
     before = {kind: "" if until is None else f" AND {column} < :until" for kind, column in _WHEN.items()}
     of_job = f"""(:any_name OR j.schedule {AMONG_NAMES})

@@ -44,8 +44,8 @@ class Filter:
     """The filter of a list of jobs. A field that is None matches every job.
 
     A job passes ``since`` if it was created, begun, failed or ended then or later. ``cause`` is the key of a cause of
-    death; it matches dead jobs that nobody has dealt with. ``bounded_search``, which reads a bounded number of jobs,
-    uses the parts, the key and the ids.
+    death. It matches dead jobs that nobody has dealt with. ``bounded_search``, which reads a bounded number of jobs,
+    uses ``type_part``, ``error_part``, ``key`` and ``ids``.
     """
 
     job_type: str | None = None
