@@ -81,7 +81,8 @@ def explain(
         typer.Option("--from", metavar="TIME", show_default=False, help="List every occurrence from this time on."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", show_default=False, help="Up to then. Default: now.")
+        str | None,
+        typer.Option("--to", metavar="TIME", show_default=False, help="The end of that range. Default: now."),
     ] = None,
     back: Annotated[
         str | None,

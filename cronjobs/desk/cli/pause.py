@@ -83,7 +83,7 @@ def pause(
     patience = None if wait is None else parse_values.span(wait, "--wait")
     if patience is not None and scope == "schedule":
         raise UsageError(
-            "--wait is for --all and --queue: jobs that a schedule has already made run even while it is paused"
+            "--wait is for --all and --queue: a schedule's existing jobs run even while the schedule is paused"
         )
     with our_database(source) as (settings, database):
         with database.read() as connection:

@@ -112,7 +112,7 @@ def backfill(
         _print_filling(filling, schedule, settings.timezone, dry_run=dry_run)
     if filling.settled_until is not None:
         until = in_full(filling.settled_until, settings.timezone)
-        complain(f"--to is later than {until}, up to which ticks have settled {schedule}: they run what comes after")
+        complain(f"--to is later than {until}, up to which ticks have settled {schedule}: ticks run what is due later")
     say_paused(paused)
     if by_name:
         complain(f"schedule {schedule} is paused, but these jobs will run anyway")

@@ -58,8 +58,9 @@ class DoubleRuns:
     @property
     def settle_changed(self) -> str:
         """What to do so that either cron or the schedule runs each line, but not both."""
-        its = ("line", "schedule", "line's") if len(self.changed) == 1 else ("lines", "schedules", "lines'")
-        return f"take the {its[0]} out of the crontab, or give the {its[1]} the {its[2]} words again"
+        one = ("line", "schedule", "line's command")
+        its = one if len(self.changed) == 1 else ("lines", "schedules", "lines' commands")
+        return f"take the {its[0]} out of the crontab, or give the {its[1]} the {its[2]} again"
 
 
 def runs_line(job_type: JobTypeSettings | None, line: CrontabEntry) -> bool:

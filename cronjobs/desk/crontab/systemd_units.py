@@ -55,14 +55,14 @@ def units(
         "Type=oneshot",
         *([f"User={user}"] if user is not None else []),
         f"ExecStart={command_line(tick_words(config, interpreter))}",
-        "# As under cron: the home folder, and this PATH. Put what else handlers need in the configuration's env:.",
+        "# Like cron, use the home folder and this PATH. Set what else handlers need under env: in the configuration.",
         "WorkingDirectory=-~",
         "Environment=PATH=/usr/bin:/bin SHELL=/bin/sh",
-        '# 1: the tick worked and a job died ("cronjobs status" and alerts report it). 143: it was stopped.',
+        '# 1: the tick worked, but a job died ("cronjobs status" and alerts report it). 143: the tick was stopped.',
         "SuccessExitStatus=1 143",
-        "# Long jobs have processes of their own, which outlive the tick: systemd must not end them with the tick, ...",
+        "# Long jobs have processes of their own, which outlive the tick. So systemd must not end them with the tick.",
         "KillMode=process",
-        "# ... nor the tick because one of its jobs took too much memory.",
+        "# If one job takes too much memory, systemd must not end the whole tick.",
         "OOMPolicy=continue",
     ]
     if (stop := shutdown_grace + CLOSING) > STOP:

@@ -57,8 +57,8 @@ def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Not
         )
         if named:
             text = (
-                f'"{limit.prefix}" names a job type, but limits count by concurrency_key. This one counts only jobs '
-                f'that are enqueued with a key that begins with it: enqueue(connection, "{named[0]}", …, '
+                f'"{limit.prefix}" names a job type, but limits count by concurrency_key. This limit counts only jobs '
+                f'that are enqueued with a key that begins with its prefix: enqueue(connection, "{named[0]}", …, '
                 f'concurrency_key="{limit.prefix}")'
             )
             yield text, (f"limits.{limit.prefix}", "limits")
@@ -83,7 +83,7 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
         if short and policy.max_attempts > 1:
             sooner = "" if settings.run.linger else "; run: {linger: true} polls every second"
             later = f"up to {duration_text(every)} later{sooner}"
-            wait = f"begins in the same tick if that is still at work, else with the next one, so {later}"
+            wait = f"begins in the same tick if that is still at work, otherwise in the next tick, so {later}"
             yield f"{whose}a retry after {duration_text(short[0])} {wait}", (path,)
 
 

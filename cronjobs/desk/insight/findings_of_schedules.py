@@ -89,8 +89,9 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         what = given_up_text(lost, "occurrence")
         was = "was" if what.startswith("1 ") else "were"
         text = (
-            f"{what} of {several(sorted(lost.by_name))} {was} dropped, because more were owed than catch_up_limit; "
-            '"cronjobs backfill" runs those that nobody has backfilled yet, "cronjobs ack dropped" ends this finding'
+            f"{what} of {several(sorted(lost.by_name))} {was} dropped, because more were due than catch_up_limit "
+            'allows; "cronjobs backfill" runs those that nobody has backfilled yet, and "cronjobs ack dropped" ends '
+            "this finding"
         )
         command = "cronjobs audit --action dropped"
         yield Finding("dropped", text, since=lost.since, command=command, rows=tuple(map(str, lost.ids)))

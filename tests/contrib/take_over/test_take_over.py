@@ -567,7 +567,7 @@ def test_install_refuses_while_cron_runs_what_a_schedule_runs(cron_host: Host) -
     cron_host.has(others)
     said = str(cron_host.cli("install").exception)
     assert "cron runs line 2 (backup) and line 5 (joe), and schedules of those names run another command" in said
-    assert "take the lines out of the crontab, or give the schedules the lines' words again" in said
+    assert "take the lines out of the crontab, or give the schedules the lines' commands again" in said
     assert cron_host.crontab == others
     cron_host.has(others.replace("backup", "tar").replace("joe", "ann"))
     assert cron_host.cli("install").exit_code == 0  # cron runs other commands now
@@ -632,7 +632,7 @@ def test_swap_refuses_while_cron_runs_a_line_whose_schedule_has_another_command(
     assert cron_host.config.read_text() != text
     said = str(cron_host.cli("swap").exception)
     assert "cron runs line 1 (heartbeat), and a schedule of that name runs another command: both would run" in said
-    assert "take the line out of the crontab, or give the schedule the line's words again" in said
+    assert "take the line out of the crontab, or give the schedule the line's command again" in said
     assert "if both are meant, add --yes" in said
     assert cron_host.crontab == old
     assert "line 1 (heartbeat)" in str(cron_host.cli("swap", "--dry-run").exception)

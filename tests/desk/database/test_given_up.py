@@ -61,7 +61,7 @@ def test_what_catch_up_all_drops_lasts_whatever_succeeds_until_it_is_acknowledge
     yard.sync(yard.file(minutely(catch_up="all", catch_up_limit=3)))
     outage(yard, 10)
     said = found(yard)["dropped"]
-    assert said.text.startswith("7 occurrences of s were dropped, because more were owed than catch_up_limit")
+    assert said.text.startswith("7 occurrences of s were dropped, because more were due than catch_up_limit allows")
     assert said.command == "cronjobs audit --action dropped"
     for _ in range(5):
         outage(yard, 1)  # each minute goes well

@@ -782,7 +782,7 @@ def test_more_owed_than_catch_up_limit(world: World) -> None:
     assert "more were due than catch_up_limit allows" in told
     assert "catch_up_within" not in told
     said = found(world)["dropped"]
-    assert said.startswith("3 occurrences of s were dropped, because more were owed than catch_up_limit")
+    assert said.startswith("3 occurrences of s were dropped, because more were due than catch_up_limit allows")
     assert alarm(world) == 1
 
 

@@ -312,7 +312,7 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
         ]
 
     tick = (
-        "begins in the same tick if that is still at work, else with the next one, so up to 1m later; "
+        "begins in the same tick if that is still at work, otherwise in the next tick, so up to 1m later; "
         "run: {linger: true} polls every second"
     )
     either = 'and also when the weekday is 1: cron joins these two fields by "or", unless one of them begins with "*"'
