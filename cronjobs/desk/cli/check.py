@@ -34,11 +34,12 @@ def check(
 ) -> None:
     """Find what is wrong with the configuration and its handlers, without a database.
 
-    Reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands on cron's
-    PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a clock change.
-    --live also reads the database, and lists what is wrong there, as "cronjobs status" does. Run "cronjobs check" in CI
-    and after each edit. Before a deploy, use --against: it reads every waiting, failed and dead job in the production
-    database, and lists those whose payload the new handlers would not accept. The command writes nothing.
+    The command reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands
+    on cron's PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a
+    clock change. --live also reads the database, and lists what is wrong there, as "cronjobs status" does. Run
+    "cronjobs check" in CI and after each edit. Before a deploy, use --against: it reads every waiting, failed and dead
+    job in the production database, and lists those whose payload the new handlers would not accept. The command writes
+    nothing.
 
     Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live or --against cannot use the
     database.

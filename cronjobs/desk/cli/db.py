@@ -160,7 +160,8 @@ def sql(
 ) -> None:
     """Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.
 
-    No database connection is made. The dialect and the schema are the configured database's, unless options name them.
+    The command makes no database connection. If options do not name the dialect and the schema, it uses those of the
+    configured database.
     """
     write([migrations.sql(_address(source, dialect, schema)).rstrip("\n")])
 

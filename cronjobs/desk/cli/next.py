@@ -91,10 +91,10 @@ def next_occurrences(
 ) -> None:
     """Show the next due times of an expression or a schedule, or of all schedules in the next 24 hours.
 
-    Prints local time with its offset, UTC, and a remark if a clock change moves, merges or doubles an occurrence. The
-    command reads only the file: it needs no database and ignores pauses. An expression needs no file either. If a
-    schedule is due more than 24 times in 24 hours, only its first time is listed. -n and --json also list the others.
-    --json prints one array of {"schedule", "local", "utc", "remark"}.
+    The command prints the local time with its offset, the UTC time, and a remark if a clock change moves, merges or
+    doubles an occurrence. It reads only the file, so it needs no database and ignores pauses. An expression needs no
+    file either. If a schedule is due more than 24 times in 24 hours, only its first time is listed. -n and --json also
+    list the others. --json prints one array of {"schedule", "local", "utc", "remark"}.
 
     Exit codes: 0 (also if nothing is due), 2 usage, 3 an entry of the file is bad (the others are shown).
     """

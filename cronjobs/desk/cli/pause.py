@@ -71,7 +71,8 @@ def pause(
 
     Running jobs continue. Jobs in a paused queue wait. Occurrences of a paused schedule wait, too: when the pause is
     over, the schedule's catch_up decides what becomes of them, as after an outage. With --skip they are recorded as
-    skipped instead. --all does both. Pausing again changes the end and the reason. Every pause in force is printed.
+    skipped instead. --all has both effects. Pausing again changes the end and the reason. Every pause in force is
+    printed.
 
     Deploy scripts use pause --all --wait before the deploy, and resume --all after it. With --wait, exit code 0 means
     that nothing is running. Exit code 1 means that the time is up, and the command lists what is still running. The

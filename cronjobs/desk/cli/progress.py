@@ -45,7 +45,10 @@ PLAIN_EVERY_S: Final = 10.0
 
 
 class Bar:
-    """Shows a job's progress. On a terminal it is a line below the output, elsewhere a separate line now and then."""
+    """Shows a job's progress.
+
+    On a terminal, the progress is a line below the output. Elsewhere a new line is printed now and then.
+    """
 
     def __init__(self, print_line: Callable[[str], None], stream: TextIO | None) -> None:
         """*stream* is the real stderr, since sys.stderr is captured as output while a job runs."""

@@ -80,11 +80,11 @@ def backfill(
 ) -> None:
     """Run what a schedule missed or skipped in a range of its past, each occurrence once.
 
-    An occurrence that ran, or that was coalesced into another run, is not run again. One that was due before the
-    schedule existed is run, and the command says so. The jobs are due now. They run oldest first, and one at a time
+    An occurrence that ran, or that was coalesced into another run, is not run again. An occurrence that was due before
+    the schedule existed is run, and the command says so. The jobs are due now. They run oldest first, and one at a time
     unless the schedule allows overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence.
     Instants without an offset are in the configuration's timezone. The command leaves occurrences that ticks have not
-    settled yet to the ticks. So --to now covers all of the past. At its end, also with --dry-run, the command imports
+    settled yet to the ticks. So --to now covers all of the past. At the end, also with --dry-run, the command imports
     the handlers here. It warns if there is no handler for the schedule's type, or if the handler does not take the
     schedule's payload.
     """

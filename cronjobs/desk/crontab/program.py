@@ -89,7 +89,7 @@ def interpreter() -> Path:
 
 
 def read() -> str:
-    """Return the invoking user's crontab; "" if there is none. Raises CrontabMissing or CrontabFailed."""
+    """Return the invoking user's crontab, or "" if there is none. Raises CrontabMissing or CrontabFailed."""
     done = _crontab("-l")
     said = text_of(done.stderr)
     if done.returncode == 0:

@@ -35,7 +35,7 @@ def restore(crontab: str, config: Path) -> str:
 
 
 def unswapped(crontab: str) -> str:
-    """Return *crontab* with every swapped line as it was, whatever its configuration. No line moves."""
+    """Return *crontab* with every swapped line as it was, for all configurations. No line changes its place."""
     return "\n".join(_ANY_BEGIN.sub("", line, count=1) for line in crontab.split("\n"))
 
 

@@ -92,7 +92,7 @@ def command_line(words: Sequence[str]) -> str:
     """Quote *words* for ExecStart=, so that each word reaches the program unchanged.
 
     "%" begins a specifier in every word. "$" begins a variable in all words but the first, and in the first word "$$"
-    is not an escape. So if any word contains a "$", a ":" before the program turns variables off.
+    is not an escape. So if any word contains a "$", we put a ":" before the program, which turns variables off.
     """
     text = " ".join(_quoted(_specifiers(_printable(word))) for word in words)
     return f":{text}" if "$" in text else text

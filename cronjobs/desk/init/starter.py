@@ -1,4 +1,4 @@
-"""The cronjobs.yaml and jobs.py that ``cronjobs init`` writes; both run unchanged."""
+"""The cronjobs.yaml and jobs.py that ``cronjobs init`` writes. They run unchanged."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MESSAGE: Final = 200  # an error is cut to this many characters
 
 @dataclass(frozen=True)
 class Causes:
-    """Why jobs died, largest cause first. ``unread``: whether some were not read, as more than READ jobs are dead."""
+    """Why jobs died, largest cause first. ``unread``: whether more than READ jobs are dead. Then some were not read."""
 
     found: Sequence[Cause] = ()
     unread: bool = False

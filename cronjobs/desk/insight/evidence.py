@@ -398,7 +398,10 @@ class ScheduleEvidence:
     def _with_causes(
         self, before: TickFacts | None, after_id: int, facts_of: Mapping[int, TickFacts]
     ) -> dict[int, TickFacts]:
-        """If the tick *after_id* ended a time without ticks, map its id to the tick with causes from a later row."""
+        """Return the tick *after_id*, by its id, with the causes that a later row has.
+
+        Return {} if the tick did not end a time without ticks, or if its own row has causes.
+        """
         after = facts_of.get(after_id)
         quiet = self.around.quiet_after
         if before is None or after is None or after.kept_from_starting:
@@ -422,9 +425,10 @@ class ScheduleEvidence:
         return replace(facts, pause=last, held_before=tuple(before))
 
     def _held_back(self, due: datetime, settled: datetime) -> tuple[PauseFacts, ...]:
-        """Return the pauses that held back the occurrence *due* before *settled*. Each ends later than the last.
+        """Return the pauses that held back the occurrence *due* before *settled*.
 
-        Of the pauses in force when the occurrence was due, the result begins with the pause that ended last.
+        Each pause ends later than the pause before it. If pauses were in force when the occurrence was due, the first
+        pause is the one of these that ended last.
         """
 
         def end(pause: PauseFacts) -> datetime:

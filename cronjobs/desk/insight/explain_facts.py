@@ -44,7 +44,7 @@ class DefinitionFacts:
 class TickFacts:
     """One tick. ``broken`` lists the bad entries of the tick's file, and why each is bad.
 
-    ``kept_from_starting``: why ticks of its host before it did not start, and how many did not.
+    ``kept_from_starting``: why earlier ticks of its host did not start, and how many did not.
     """
 
     host: str
@@ -142,7 +142,7 @@ class TypeFacts:
 
     ``known`` is None if no tick recorded any types. ``last``: the newest tick that could run the type. ``since``: when
     the first tick that could not run it began. ``not_loaded``: modules that the newest ticks failed to import.
-    ``silent_since``: the last sign of ``last``'s host, if the host has been silent for longer than usual.
+    ``silent_since``: when the host of ``last`` last ticked, if it has been silent for longer than usual.
     """
 
     name: str
@@ -150,7 +150,7 @@ class TypeFacts:
     last: TickFacts | None = None
     since: datetime | None = None
     silent_since: datetime | None = None
-    # Each item is a host, a module or job type, and the reason.
+    # Each item has three texts: a host, the module or job type that the host could not load, and the reason.
     not_loaded: tuple[tuple[str, str, str], ...] = ()
     here: bool = True  # whether the type is registered in the configuration here
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration

@@ -295,7 +295,7 @@ def _done(job: JobFacts, action: str, at: datetime) -> str:
 
 
 def _in_vain(job: JobFacts, at: datetime) -> str:
-    """If the running attempt succeeded anyway, return the words that the cancel had no effect. Otherwise return ""."""
+    """If the running attempt succeeded anyway, say that the cancel had no effect. Otherwise return ""."""
     ran = _ran_at(job, at)
     return f": no effect, as attempt {ran.number} did not stop" if ran and ran.outcome == "succeeded" else ""
 

@@ -295,7 +295,7 @@ def _quiet(facts: OccurrenceFacts, first: datetime, last: datetime, times: Local
 
 
 def _kept_from_starting(after: TickFacts | None) -> list[str]:
-    """Say why ticks did not start before *after*, if *after*, the first tick that did start, recorded why."""
+    """Say why no tick started before *after*, the first tick that started. Return [] if it did not record that."""
     if after is None or not after.kept_from_starting:
         return []
     return [f"{capital(did_not_start(f'host {name(after.host)}', after.kept_from_starting))}."]

@@ -33,7 +33,7 @@ class TypeLife:
     waiting: int
     due: int
     oldest: JobFacts | None
-    # When the newest of the dead jobs died that nobody has dealt with.
+    # The time of death of the newest dead job that nobody has dealt with.
     died_at: datetime | None = None
 
 

@@ -18,7 +18,7 @@ __all__ = ["Ack", "Finding", "Severity", "judge", "troubles"]
 
 
 def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
-    """Return the findings, worst first. A finding that an ack covers has that ack. The list is empty if all is well.
+    """Return the findings, worst first. A finding has the ack that covers it, if any. The list is empty if all is well.
 
     *but*: kinds to leave out. Findings of these kinds also do not cover other findings. A broken or missing file here
     is not evidence that the database belongs to another project or that a job type is unknown.

@@ -32,7 +32,7 @@ def safe(value: object, limit: int = CELL_LIMIT) -> str:
 
 
 def key_text(job: Mapping[str, Any], limit: int = CELL_LIMIT) -> str:
-    """Format a job's idempotency key, or the key that its cancel freed."""
+    """Format a job's idempotency key, or the key that the job lost when it was cancelled."""
     if job["released_key"] is None:
         return safe(job["idempotency_key"], limit)
     return f"{safe(job['released_key'], limit)} (released: the job was cancelled before it started)"
@@ -53,7 +53,7 @@ def pause_text(pause: Mapping[str, Any], times: LocalTimes) -> str:
 
 
 def at_work_within(budget: timedelta) -> timedelta:
-    """Return the age up to which an unfinished tick counts as at work. An older one was probably killed."""
+    """Return the age up to which an unfinished tick counts as at work. An older unfinished tick was probably killed."""
     return max(timedelta(minutes=2), budget + timedelta(minutes=1))
 
 

@@ -170,7 +170,7 @@ def job_facts(
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
 ) -> tuple[dict[int, NotStartedRecord], dict[int, Excluded]]:
-    """Return two maps from job ids: to the last tick that says why it did not start the job, and to excluding options.
+    """Return two maps by job id: the last tick that says why it did not start the job, and the options that exclude it.
 
     The second map has only the jobs that the options of all ticks exclude. If *rows* has a single job, the first map
     includes the job even if it has started since.

@@ -55,12 +55,18 @@ def _began_by(did: Any, at: datetime) -> bool:
 
 
 def kept_from_starting_here(file: Path) -> Causes:
-    """Return why the last ticks of *file* on this host, under this user, did not start. Empty if the last one did."""
+    """Return why the last ticks of *file* on this host, under this user, did not start.
+
+    The result is empty if the last tick started.
+    """
     return kept_from_starting({"kept_from_starting": noted_causes(Alarm(file).kept_from_starting())})
 
 
 def why_none_starts(file: Path, at_work: Iterable[Mapping[str, Any]]) -> Causes:
-    """Return why the last ticks here did not start. Empty if the last one did, or if another host is *at_work*."""
+    """Return why the last ticks here did not start.
+
+    The result is empty if the last tick started, or if another host is *at_work*.
+    """
     here = Identity.here().host
     return () if any(tick["host"] != here for tick in at_work) else kept_from_starting_here(file)
 

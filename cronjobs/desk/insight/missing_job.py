@@ -17,7 +17,7 @@ _DELETED: Final = "someone deleted its row"
 _USED_UP: Final = (
     "an enqueue used up the id without making a job: its key was taken, or its transaction was rolled back"
 )
-# PostgreSQL logs 32 values of a sequence in advance. After a crash it continues behind them.
+# PostgreSQL logs 32 values of a sequence in advance. After a crash it continues after these values.
 _SKIPPED: Final = "; or the database server skipped the id after a crash"
 
 

@@ -28,7 +28,7 @@ from cronjobs.engine.store.schedules import StoredSchedule
 
 # Read this many rows of a schedule whose newest run did not succeed.
 RUNS_LOOKED_AT: Final = 10
-# Read this many rows first. They are nearly always enough, since they show a running and a successful run.
+# Read this many rows first. They are nearly always enough: one row for a running job, and one for a successful run.
 FEW: Final = 2
 ASKED_AT_ONCE: Final = 2000  # a statement asks for at most this many schedules
 PAGE: Final = 100  # when reading further back, read this many rows at a time
@@ -38,7 +38,7 @@ PAGES: Final = 50
 
 
 def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> dict[int, list[OccurrenceResult]]:
-    """Map each schedule's id to its newest ledger rows, back to the last success but at most RUNS_LOOKED_AT."""
+    """Map each schedule's id to its newest ledger rows, back to the last success. There are at most RUNS_LOOKED_AT."""
     found: dict[int, list[OccurrenceResult]] = {}
     ids = [each.id for each in schedules]
     for rows in (FEW, RUNS_LOOKED_AT):
@@ -142,7 +142,7 @@ def _further_back(
 
 
 def _is_well(row: OccurrenceResult, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
-    """Whether this row's job is fine, so that no row of the job shows a run that is missing."""
+    """Whether all is well with this row's job, if it has a job. Then the job's other rows need no look either."""
     if row.ran_early:
         return False
     if row.job is None:

@@ -54,7 +54,7 @@ class SameCause:
     unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unknown_types: tuple[str, ...] = ()  # failing types that no tick knows
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Maps a host to the schedules that are behind, and these to the time since which they are.
+    # Maps a host to the schedules that are behind there, and each of these to the time since which it is behind.
     entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)
     # Maps a queue and type to the number of late jobs that ticks had no room for.
     no_room: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -104,7 +104,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
     failing = failing_runs(watch)
     died = {name for name, why in watch.without_run.items() if any(map(_is_dead, why.jobs))}
     died_failing = {name for name, runs in failing.items() if any(_is_dead(row.job) for row in runs.rows)}
-    # Someone has dealt with the deaths since the rows were read, because deaths are read a moment later.
+    # Deaths are read a moment after the rows. So someone has dealt with these deaths in between.
     if not watch.deaths.count:
         died = died_failing = set()
     unknown: dict[str, list[str]] = {}
@@ -213,7 +213,7 @@ def _warn_after(schedule: StoredSchedule) -> int:
 
 
 def behind(health: Health, every: timedelta) -> dict[str, datetime]:
-    """Find schedules that ticks could fire but do not. Map each to the time since which ticks could, longest first."""
+    """Find schedules that ticks could fire but do not. Map each to the time since which it could, longest first."""
     if not health.watch.fires or not ticking(health.ticks, health.now, every):
         return {}
     found = {

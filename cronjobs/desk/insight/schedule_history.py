@@ -166,7 +166,7 @@ def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
         return Asked(first)
     if first < second:
         return Asked(first, wall)
-    # In a gap, fold=0 uses the old offset, which gives an instant after the clock change, and fold=1 gives an instant
+    # In a gap, fold=0 uses the old offset, so it gives an instant after the clock change. fold=1 gives an instant
     # before the change.
     offset = first.astimezone(zone).utcoffset()
     seconds = range(int((first - second).total_seconds()) + 1)
@@ -182,7 +182,7 @@ def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
 def pauses_over_time(
     trail: Iterable[Any], names: Sequence[Name] = (), renames: Sequence[tuple[datetime, str, str]] = ()
 ) -> list[PauseFacts]:
-    """Return pauses with their ends, from the audit trail. A pause that was changed counts once, as last changed.
+    """Return pauses with their ends, from the audit trail. A pause that was changed appears once, in its last form.
 
     *names*: if the trail is about one schedule, all of its names. A pause under one name is then matched with its end
     under another. *renames*: if the trail is about many schedules, every renaming, oldest first. Each pause then gets

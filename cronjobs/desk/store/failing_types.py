@@ -1,4 +1,6 @@
-"""Job types whose last attempts all failed. Jobs of active schedules are left out, because the ledger judges them.
+"""Find job types whose last attempts all failed.
+
+Jobs of active schedules are left out, because other findings judge them by the ledger.
 
 A lost attempt does not count: the runner died, which proves nothing against the job.
 """

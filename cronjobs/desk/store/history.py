@@ -361,8 +361,8 @@ def host_gaps(
 
     Ticks from *read_from* on are read. Hosts with fewer than *steady* of these ticks are left out.
     """
-    # An expression and not the column, so that SQLite uses the index by time. With the column it would read the whole
-    # index by host.
+    # Use an expression instead of the column, so that SQLite uses the index by time. With the column it would read the
+    # whole index by host.
     host = "t.host || ''"
     return run(
         connection,

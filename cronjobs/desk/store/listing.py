@@ -1,4 +1,4 @@
-"""Lists of jobs, and what is shown with one: its attempts, its occurrences, a schedule's ledger."""
+"""Read lists of jobs, and what is shown with a job: its attempts, its occurrences, a schedule's ledger."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def without_index(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:
-    """Return the conditions for jobs in *status* that pass *since* (see ``Filter``), as the index needs them."""
+    """Return the conditions for jobs in *status* that pass *since* (see ``Filter``), in the form for the index."""
     # Use a literal, since with a bound value the planner cannot use a partial index.
     exactly = jobs.c.status == literal_column(f"'{status}'")
     if status in FINAL:

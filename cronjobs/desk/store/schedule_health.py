@@ -26,8 +26,8 @@ _WENT_BADLY: Final = f"""
          AND coalesce((SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id), 'succeeded') = 'succeeded'
          THEN 0 ELSE 1 END
        FROM {OCCURRENCES} c WHERE c.schedule_id = j.id ORDER BY c.last_for DESC LIMIT 1) = 1"""
-# True if the definition is an object without a grace that Python can certainly read. Python may fail to read a value
-# with a NUL, too many digits or too many levels.
+# True if the definition is an object without a grace, and is certain to be readable in Python. Python may fail to read
+# a value with a NUL, too many digits or too many levels.
 _NO_GRACE: Final = either(
     postgresql=(
         "(jsonb_typeof(j.definition) = 'object' AND NOT j.definition ? 'grace_s' "
@@ -65,7 +65,7 @@ class ScheduleSurvey:
 
 
 def survey(connection: Connection, runnable: Collection[str]) -> ScheduleSurvey:
-    """Read, in one pass, all facts that need a look at each schedule.
+    """Read in one pass all facts for which the database must look at each schedule.
 
     *runnable* are the types that some host can run.
 
