@@ -75,8 +75,7 @@ def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
     if theirs in (("", ""), ours):
         return
     if health.environment.startswith(MOVED):
-        # There is no command, because the user has to edit the file. With "db adopt", both sides would claim the same
-        # jobs.
+        # There is no command, because the user has to edit the file. With "db adopt", both sides would claim jobs.
         yield Finding("foreign", str(MovedDatabase(health.environment.removeprefix(MOVED))), Severity.CRITICAL)
         return
     text = (

@@ -213,7 +213,7 @@ def _warn_after(schedule: StoredSchedule) -> int:
 
 
 def behind(health: Health, every: timedelta) -> dict[str, datetime]:
-    """Find schedules that ticks could fire but do not. Map each to the time since which it could, longest first."""
+    """Find schedules that ticks do not fire although they could. Map each to when that began, longest first."""
     if not health.watch.fires or not ticking(health.ticks, health.now, every):
         return {}
     found = {

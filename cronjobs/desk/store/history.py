@@ -187,7 +187,7 @@ def tallies(
     outcome: str | None = None,
     until: datetime | None = None,
 ) -> Sequence[Row[Any]]:
-    """Count attempts, deaths and occurrences without a run, by outcome, and by schedule or else job type.
+    """Count attempts, deaths and occurrences without a run, by outcome and schedule (or job type, without a schedule).
 
     *since* has one instant for each kind: attempt, death, occurrence. For each outcome, at most *most* groups are
     returned, the largest first. ``in_all`` is the sum of all groups. ``job_id`` and ``reason`` are None if a group has
