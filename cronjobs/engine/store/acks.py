@@ -79,7 +79,8 @@ def rename_schedules(connection: Connection, names: Mapping[str, str]) -> None:
         values = {"finding": f"{kind}{colon}{subject}", "rows": rows}
         if values != {"finding": row.finding, "rows": row.rows}:
             moved[row.finding] = dict(row._mapping) | values
-    if moved:  # delete all, then insert all: a new name may be the old name of another schedule
+    # Delete all old rows before inserting any, because one schedule's new name may be another schedule's old name.
+    if moved:
         keys = [*moved, *(values["finding"] for values in moved.values())]
         connection.execute(delete(acks).where(acks.c.finding.in_(keys)))
         connection.execute(insert(acks), list(moved.values()))

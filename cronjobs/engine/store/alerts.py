@@ -1,6 +1,7 @@
-"""The tables of alerts, as far as the engine needs them: when to look for findings again, and pruning.
+"""The engine's statements on the tables of alerts: make a tick look for findings soon, and prune old findings.
 
-``contrib/alerts/statements.py`` has the rest. ``look_at`` in the meta row says when the next look is due.
+``contrib/alerts/statements.py`` has all other statements. The meta row's ``look_at`` says when a tick must next look
+for findings.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def look_soon(connection: Connection) -> None:
 
 
 def remove_findings(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
-    """Delete up to *limit* episodes that ended before *before*, but not before *after*. Return when they ended.
+    """Delete up to *limit* findings that ended at or after *after* and before *before*. Return when they ended.
 
-    Their channel states are deleted, too.
+    Also delete what the channels recorded about these findings. If *after* is None, the range has no beginning.
     """
     chosen = select(findings.c.id, findings.c.ended_at).where(findings.c.ended_at < before)
     if after is not None:
@@ -46,7 +47,7 @@ def remove_findings(connection: Connection, before: datetime, after: datetime | 
 
 
 def past_findings(connection: Connection, before: datetime) -> tuple[int, datetime | None]:
-    """Return how many episodes ended before *before*, and when the first of them ended."""
+    """Return how many findings ended before *before*, and when the first of them ended."""
     row = run(
         connection,
         f"SELECT count(*) AS episodes, min(f.ended_at) AS ended_at FROM {FINDINGS} f WHERE f.ended_at < :before",

@@ -30,7 +30,8 @@ from cronjobs.engine.store.sql import INSTANT_TYPE, is_postgresql, run
 
 LOCKED: Final = "locked"  # returned instead of a status if another transaction has locked the row
 
-# SQLite only: the job that has the key, or else the newest job that released the key.
+# Used on SQLite only. Finds the job by its id or, without an id, by its key: the job that has the key now, or else the
+# newest job that released the key.
 _NAMED: Final = f"""j.id = CASE WHEN :id IS NOT NULL THEN :id ELSE coalesce(
       (SELECT k.id FROM {JOBS} k WHERE k.idempotency_key = :key),
       (SELECT max(k.id + 0) FROM {JOBS} k WHERE k.released_key = :key)) END"""
@@ -110,7 +111,7 @@ def _reschedule_on_sqlite(
 
 
 def _take_write_lock(connection: Connection) -> None:
-    """Wait until other writers have finished, so that instants read from here on come after the instants they wrote.
+    """Wait for other writers to finish, so that every time we read from here on is later than the times they wrote.
 
     Call this first: on SQLite, a transaction that began with a SELECT cannot always become a write transaction.
     """

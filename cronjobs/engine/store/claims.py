@@ -42,20 +42,20 @@ _SOME_TIMEOUT_SUITS: Final = f"""
       (EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s <= :remaining)
        OR EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s > :longest))"""
 # A lane is one combination of job type, queue and priority, either for rows that have their own timeout or for rows
-# that do not. Only lanes of types that we can run are looked up, at one index step each, so jobs of other types cost
-# nothing. A type is in ``timed`` only if one of its rows has a timeout that fits. Checking that takes one more index
-# step.
+# that do not. We look up only the lanes of types that we can run, with one index step per lane, so jobs of other types
+# cost nothing. ``timed`` includes a type only if one of its rows has a timeout that fits. That check costs one more
+# index step per type.
 LANES: Final = f"""
       plain(job_type, queue, priority) AS ({lanes_of("plain", PLAIN, types_in("fitting"))}),
       timed(job_type, queue, priority) AS ({lanes_of("timed", TIMED, types_in("known"), _SOME_TIMEOUT_SUITS)}),
       lane(job_type, own_timeout, queue, priority) AS (
         SELECT job_type, 0, queue, priority FROM plain WHERE queue IS NOT NULL
         UNION ALL SELECT job_type, 1, queue, priority FROM timed WHERE queue IS NOT NULL)"""
-# Bind type, queue and priority as values. In a join, SQLite cannot know that they come from one row, so it sorts all
-# due jobs.
+# Pass type, queue and priority as parameters. With a join, SQLite would not know that all three come from one row, and
+# it would sort all due jobs.
 IN_LANE: Final = either(
     postgresql="j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority",
-    # Compare the queue's bytes: they need not be valid UTF-8.
+    # The CAST is for queue names that are not valid UTF-8: their parameter is bytes.
     sqlite="j.job_type = :lane_type AND j.queue = CAST(:lane_queue AS text) AND j.priority = :lane_priority",
 )
 _AS_DOUBTFUL: Final = either(
@@ -64,28 +64,29 @@ _AS_DOUBTFUL: Final = either(
 )
 _IN_SOME_TURN: Final = f"(j.schedule IS NULL OR {IN_TURN})"
 _DUE: Final = f"{IN_LANE} AND j.run_at <= {NOW} AND {_AS_DOUBTFUL} AND {_IN_SOME_TURN}"
-# If a type's timeout does not fit but its jobs usually end in time, claim its jobs anyway, except jobs with a begun
-# effect: such an effect may need settling.
+# If a type's timeout does not fit but its jobs usually end in time, claim its jobs anyway. Leave out a job that has
+# begun an effect: if the tick interrupted such a job, a person might have to settle the effect.
 _MAY_OVERRUN: Final = f"""
       (NOT j.job_type {among("expected")}
        OR NOT EXISTS (SELECT 1 FROM {EFFECTS} e WHERE e.job_id = j.id AND e.state = 'begun'))"""
 _DUE_PLAIN: Final = f"j.{PLAIN} AND {_DUE} AND {_MAY_OVERRUN}"
 _DUE_TIMED: Final = f"j.{TIMED} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {_DUE}"
-# The same conditions without lanes ("b" is the job itself), for databases with too many lanes to visit.
+# The same conditions without lanes, for databases that have too many lanes to visit. Here "b" is the job itself.
 _DUE_ANYWHERE: Final = f"""
       b.{WAITING} AND b.run_at <= {NOW} AND {OPEN_QUEUE} AND {_AS_DOUBTFUL} AND CASE WHEN b.timeout_s IS NULL
         THEN b.job_type {among("fitting")} AND {_MAY_OVERRUN}
         ELSE b.job_type {AMONG_KNOWN} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END"""
 _IS_DOUBTFUL: Final = f"j.error_type = '{NOT_READ}'"
-# Once a job has been lost, do not prefetch it: it must not be lost again just because it waited here for a worker.
+# Do not prefetch a job that was lost before. It must not be lost again just because it waited here for a worker.
 _NOT_PREFETCHED: Final = f"(j.losses > 0 OR j.job_type {among('no_prefetch')})"
 _CANDIDATE: Final = f"j.id, j.priority, j.run_at, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key"
-# This condition is for rows selected by id. The ``|| ''`` hides the status from the planner. Otherwise, without
-# statistics, PostgreSQL would also read the index of all waiting jobs.
+# This condition is for rows selected by id. The ``|| ''`` hides the status from the planner. Without it, PostgreSQL
+# would also read the index of all waiting jobs while it has no statistics.
 _STILL_WAITING: Final = "j.status || '' IN ('queued', 'failed')"
 _IS_SHARED: Final = "(j.id = ANY(ARRAY(SELECT id FROM shared)))"
 AFTER_LEASE: Final = after_now(":lease_s")
-# The policy that recovery on any host will apply. On SQLite, a length of 2 means that ``others`` is an empty "{}".
+# If this attempt is lost, recovery on any host applies the policy stored here. On SQLite, a length of 2 means that
+# ``:policies`` is the empty object "{}".
 _POLICY_AT_CLAIM: Final = either(
     postgresql=f"""
       coalesce((SELECT CAST(:policies AS jsonb)) -> j.job_type, (SELECT CAST(:usual_policy AS jsonb)))
@@ -101,7 +102,7 @@ _LEASE_TAKEN: Final = f"""
       status = 'running', attempts = j.attempts + 1, locked_by = :locked_by, locked_until = {AFTER_LEASE},
       started_at = {NOW}, cancel_requested_at = NULL"""
 _LEASED: Final = f"{_LEASE_TAKEN}, policy = {_POLICY_AT_CLAIM}"
-# Tells recovery that the holder of this lease has not read the row yet.
+# "unread" tells recovery that the holder of the lease has not read the row yet.
 _LEASED_UNREAD: Final = either(
     postgresql=f"{_LEASE_TAKEN}, policy = {_POLICY_AT_CLAIM} || jsonb_build_object('unread', true)",
     sqlite=f"{_LEASE_TAKEN}, policy = json_set({_POLICY_AT_CLAIM}, '$.unread', json('true'))",
@@ -122,16 +123,17 @@ class ClaimFilter:
 
     ``known`` are the job types that the runner can run. ``fitting`` are the types whose own timeout fits, plus the
     ``expected`` types, whose timeout does not fit but whose jobs usually end in time. A job of an expected type is
-    claimed only if it has no begun effect. A row's timeout_s must be at most ``remaining_s`` or above ``longest_s``. If
-    ``queue`` is None, jobs of every queue are claimed.
+    claimed only if it has not begun an effect. If a row has a timeout of its own, that timeout must be at most
+    ``remaining_s`` or longer than ``longest_s``. If ``queue`` is None, jobs of every queue are claimed.
 
     Jobs of ``no_prefetch`` types, and jobs whose runner died, are claimed only if they can start at once, so that they
     are not lost while they wait here. ``free`` is how many jobs can start at once.
 
-    ``limits`` count the jobs of all runners. Recovery will judge the attempts by ``policies``. ``runnable`` are the
-    types that some host is known to run, or None if that is unknown. A schedule's job waits for an older job of the
-    schedule only if the older job's type is runnable. ``but`` are the ids of jobs to leave alone. For ``many_queues``
-    see ``Overview``. If ``doubtful``, only jobs whose last claim ended before their row was read are claimed.
+    ``limits`` count the jobs of all runners. ``policies`` decide what recovery does if an attempt is lost. ``runnable``
+    are the types that some host is known to run, or None if that is unknown. A schedule's job waits for an older job of
+    the schedule only if the older job's type is runnable. ``but`` are the ids of jobs to leave out. ``many_queues`` is
+    explained in ``Overview``. If ``doubtful``, the runner claims only jobs that are marked because an earlier runner
+    died before it had read their row.
     """
 
     known: Collection[str]
@@ -210,18 +212,18 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
     }
 
 
-# A materialised CTE, not a subquery under IN: PostgreSQL may rerun a locking subquery for each row and exceed the limit
-# (bug 15715). ``due`` and ``head`` find, without locks, the rows that the claim would take if no other session were
-# claiming: a share of rows from each lane. The lateral subqueries then lock row by row, so only rows that are taken are
-# locked, and a row locked by another session costs one step. If a lane cannot give its share, ``picked`` takes more
-# from the other lanes. A claim also prefetches jobs that cannot start at once, but it stops before a job that must not
-# be prefetched: that job and all later jobs wait until that job can start at once.
+# This is a materialised CTE and not a subquery under IN, because PostgreSQL may rerun a locking subquery for each row
+# and exceed the limit (bug 15715). ``due`` and ``head`` find, without locks, the rows that the claim would take if no
+# other session were claiming: a share of rows from each lane. The lateral subqueries then lock row by row, so only rows
+# that are taken are locked, and a row locked by another session costs one step. If a lane cannot give its share,
+# ``picked`` takes more from the other lanes. A claim also prefetches jobs that cannot start at once. It stops before
+# the first such job that must not be prefetched, so that job and all jobs behind it wait for a later claim.
 def _picked(*, behind_full_keys: bool = False) -> str:
     """Return the SQL for ``picked``, the rows to claim.
 
-    With *behind_full_keys*, jobs whose concurrency key is full are left out, and the statement steps over these jobs
-    only once. The lateral subqueries see the same snapshot as ``due``, so each begins at the first row that ``due``
-    found in its lane. If ``due`` found fewer rows than it asked for, there are no others to take.
+    With *behind_full_keys*, the statement leaves out jobs whose concurrency key is full, and it steps over them only
+    once, in ``due``. The lateral subqueries see the same snapshot, so each of them can begin at the first row that
+    ``due`` found in its lane. If ``due`` found fewer rows than it asked for, there are no others to take.
     """
     but = heads = first = from_first = ""
     others = "head"  # the lanes that may give more than their share
@@ -372,7 +374,7 @@ def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, An
         return []
     if is_postgresql(connection):
         return run(connection, TAKE + f" RETURNING {FACTS}, {NOW} AS now", ids=ids, **lease_parameters).all()
-    # SQLite's RETURNING allows no alias, and FACTS needs one.
+    # SQLite's RETURNING cannot use the table's alias, but FACTS needs the alias.
     run(connection, TAKE, ids=ids, **lease_parameters)
     return run(connection, f"SELECT {FACTS}, {NOW} AS now FROM {JOBS} j WHERE j.id {AMONG_IDS}", ids=ids).all()
 
@@ -415,15 +417,15 @@ def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, ad
         connection, f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL", ids=taken
     )
     take_turns(connection, scheduled.scalars().all(), admission.runnable)
-    # More jobs may be due behind these.
+    # If this claimed a job, more jobs may be due behind it.
     return Claim(database_now(connection), [], more_due or bool(ids), refused, taken)
 
 
 def note_read(connection: Connection, job_id: int, locked_by: str) -> bool:
     """Mark a row leased by ``claim_warily`` as read, in the transaction that reads it.
 
-    Returns False if there is no such lease. If reading fails or takes the server too long, the mark is rolled back,
-    too, and recovery sees an unread row.
+    Returns False if there is no such lease. If the read fails or takes the server too long, this mark is rolled back
+    with it, so recovery sees an unread row.
     """
     if is_postgresql(connection):
         run(connection, f"SET LOCAL statement_timeout = {READ_WITHIN_S * 1000:.0f}")
@@ -447,7 +449,8 @@ def unread_by(connection: Connection, locked_by: str) -> list[Job]:
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
 
-ROUNDS: Final = 8  # most rounds in which one claim looks past jobs with full keys; the next claim finds the rest
+# One claim looks past jobs with full keys at most this many times. The next claim goes on.
+ROUNDS: Final = 8
 _SEEN: Final = " SELECT id, no_prefetch, concurrency_key FROM picked ORDER BY priority, run_at, id"
 LOOK_POSTGRESQL: Final = _picked(behind_full_keys=True) + _SEEN
 LOOK_ANYWHERE: Final = _picked_anywhere(BUT) + _SEEN
@@ -501,10 +504,11 @@ def claim_one(
     limits: Sequence[Limit] = (),
     policies: ClaimPolicies = USUAL,
 ) -> Job | Limit | None:
-    """Lease one waiting job that a person named, whatever its run_at.
+    """Lease one waiting job that a person named, even if it is not due yet.
 
-    Returns the limit if one is reached. Returns None if the job is not waiting, or another session has locked it. With
-    *limits*, this first waits for any other claim under limits to finish. Raises DatabaseError.
+    Returns a limit instead if the job's key has reached one of *limits*. Returns None if the job is not waiting, or if
+    another session has locked it. With *limits*, this first waits for any other claim under limits to finish. Raises
+    DatabaseError.
     """
     if limits:
         judge_alone(connection, wait=True)

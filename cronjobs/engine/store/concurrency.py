@@ -14,9 +14,12 @@ from cronjobs.engine.rules.concurrency import Full, Limit, full, waiting_by_limi
 from cronjobs.engine.store.overlap import IN_TURN, runnable_value
 from cronjobs.engine.store.sql import AMONG_IDS, among, group_value, is_postgresql, run
 
-MOST_GROUPS: Final = 5000  # most (queue, type) groups to read: anyone can make up queue names
+# Read at most this many groups of (queue, type), because anyone can make up queue names.
+MOST_GROUPS: Final = 5000
 NOTHING_FULL: Final = Full(frozenset(), frozenset())
-FIRST_PREFIXES: Final = 3  # compared one by one on SQLite: reading the list for each row takes several times as long
+# On SQLite this many prefixes are compared one by one, because reading the list for each row takes several times as
+# long.
+FIRST_PREFIXES: Final = 3
 
 
 def _is_full() -> str:
@@ -45,12 +48,12 @@ def _is_full() -> str:
 
 _IS_FULL: Final = _is_full()
 
-# Leave out jobs whose key is full, and the jobs in :ids.
+# Leaves out jobs whose key is full, and the jobs in :ids.
 BUT: Final = f" AND NOT ({_IS_FULL}) AND NOT (j.id {AMONG_IDS})"
 
 
 def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
-    """Return the parameters of ``BUT``, and of every other statement that asks whether a key is full."""
+    """Return the parameters for ``BUT``, and for every other statement that checks whether a key is full."""
     return {
         "full_keys": group_value(connection, sorted(found.keys)),
         "full_prefixes": group_value(connection, sorted(found.prefixes)),
@@ -63,10 +66,10 @@ def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
     Returns False if another transaction is doing so. Without *wait* it returns at once, so a frozen holder cannot keep
     others from renewing their leases. SQLite has only one writer, so it needs no lock.
 
-    The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can lock. An advisory lock would not do:
-    any login could take it and keep it. The lock is taken in a statement of its own, before any statement that counts.
-    A statement sees only what was committed when it began, so a count in the locking statement, or before it, could
-    miss jobs that the last holder claimed.
+    The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can lock. An advisory lock would not be
+    safe, because any login could take it and keep it. A separate statement takes the lock, before any statement that
+    counts. A statement sees only what was committed when it began, so a count in the locking statement, or before it,
+    could miss jobs that the last holder claimed.
     """
     if not is_postgresql(connection):
         return True
@@ -107,8 +110,9 @@ def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, 
 class LateBehind(NamedTuple):
     """How many late jobs of a queue and type were ``behind`` others, so that they could not run.
 
-    ``late`` counts all late jobs of the queue and type as the same statement saw them, or is None if a limit held none
-    of them back. Subtract from it: a tick may have claimed some of the jobs that an earlier statement counted.
+    ``late`` is how many late jobs of the queue and type the same statement saw, or None if no limit held any of them
+    back. To get the jobs that could have run, subtract ``behind`` from ``late``, not from the count of an earlier
+    statement: a tick may have claimed some of those jobs since.
     """
 
     behind: int = 0
@@ -124,9 +128,9 @@ def late_behind_others(
 ) -> dict[tuple[str, str], LateBehind]:
     """Count, by queue and type, the jobs due for longer than *late* that could not run during all that time.
 
-    They waited for a limit, or for another job of their schedule, or were created later, for past occurrences.
-    *runnable* has the same meaning as in ``ClaimFilter``. *held* are the limits that held jobs back recently. Between
-    two ticks nothing runs, so these limits look free now, although they were reached.
+    Such a job waited for a limit or for another job of its schedule, or it was created late, for a past occurrence.
+    *runnable* has the same meaning as in ``ClaimFilter``. *held* are the limits that held jobs back recently. They are
+    passed in because nothing runs between two ticks: a limit that was reached then looks free now.
     """
     running = running_by_key(connection) if limits else {}
     now = full(limits, running)

@@ -18,12 +18,16 @@ from cronjobs.engine.rules.histogram import BOUNDS, NO_BUCKET
 from cronjobs.engine.store.sql import AMONG_IDS, group, is_postgresql, run
 from cronjobs.text import clean
 
-BATCH: Final = 500  # rows to fold in one transaction; on SQLite every other writer waits for it
-# with this many new rows, the next tick that did any work folds them; fewer wait for the hourly round
+# The number of rows to fold in one transaction. It is small because on SQLite every other writer waits meanwhile.
+BATCH: Final = 500
+# If there are at least this many new rows, the next tick that did any work folds them. Fewer rows wait for the hourly
+# round.
 MANY: Final = 500
 KEPT_HOURS: Final = 31 * 24
-EVER: Final = 0  # the "hour" that stands for all hours; real hours are numbered from 1970
-BY_HOUR: Final = frozenset({"attempts", "jobs"})  # the other kinds have only the sum of all hours
+# This "hour" stands for all hours. Real hours are counted from the beginning of 1970.
+EVER: Final = 0
+# Counts of these kinds are kept for each hour. Counts of the other kinds are kept only for all hours together.
+BY_HOUR: Final = frozenset({"attempts", "jobs"})
 LONGEST_LABEL: Final = 300  # characters
 MOST_NAMES: Final = {"attempts": 200, "jobs": 200, "scheduled": 1000, "occurrences": 1000}
 OTHER: Final = "other"  # replaces all names beyond MOST_NAMES
@@ -45,8 +49,9 @@ class Key(NamedTuple):
 class Sum(NamedTuple):
     """How many attempts or jobs ended, the total and the longest of their times, and when the last one ended.
 
-    An attempt's time is how long it ran, a job's time how long it waited. All times are in microseconds. The total is a
-    float, so that jobs inserted by plain SQL as due in 1973 cannot overflow it. It is exact up to 285 years.
+    An attempt's time is how long it ran. A job's time is how long it waited. All times are in microseconds. The total
+    is a float, because an integer could overflow if somebody inserted many jobs with a run_at in 1973. A float total is
+    exact up to 285 years.
     """
 
     number: int
@@ -92,7 +97,8 @@ _TOOK: Final = _micros("r.started_at", "r.finished_at")
 _ENDED_MICROS: Final = either(
     postgresql="CAST(extract(epoch FROM e.finished_at) * 1000000 AS bigint)", sqlite="e.finished_at"
 )
-# Find each run by its key: without statistics PostgreSQL would read the whole history to find these few runs.
+# Look up each run by its key. Otherwise PostgreSQL would read the whole history to find these few runs while it has no
+# statistics.
 _ITS_RUN: Final = either(
     postgresql=f"CROSS JOIN LATERAL (SELECT r.outcome, r.started_at, r.finished_at FROM {JOB_RUNS} r "
     "WHERE r.job_id = e.id AND r.attempt = e.attempts LIMIT 1) r",
@@ -124,9 +130,9 @@ _NOT_WAITED: Final = "CAST(NULL AS bigint)"
 def count_ends(connection: Connection, ids: Collection[int]) -> None:
     """Count the attempts of these jobs that this transaction has just ended, and the jobs that ended with them.
 
-    The counts come from the rows. So the late end of an attempt that lost its lease is not counted, and an attempt that
-    was recorded as timed out while its thread was still running is counted under its final outcome. The caller has
-    locked the jobs' rows, so no newer attempt exists.
+    The counts come from the rows. So if an attempt lost its lease and ended later, that end is not counted. If an
+    attempt was recorded as timed out while its thread was still running, it is counted once, with its final outcome.
+    The caller has locked the jobs' rows, so no newer attempt exists.
     """
     _count(connection, ids, _ATTEMPTS, _WAITED)
 
@@ -205,7 +211,8 @@ def fold(connection: Connection, most: int = BATCH) -> bool:
         key = Key(row.kind, clean(row.name), row.outcome, row.bucket)
         each = Sum(row.number, row.micros, row.longest, row.newest)
         add(sums, key, each)
-        if row.kind in BY_HOUR and row.at_hour > EVER:  # hour 0 comes from a clock that starts in 1970
+        # A row has hour 0 if the server's clock started in 1970.
+        if row.kind in BY_HOUR and row.at_hour > EVER:
             add(sums, key._replace(hour=row.at_hour), each)
     if sums:
         _put(connection, named(sums, _names(connection), storing=True))
@@ -257,9 +264,9 @@ def _put(connection: Connection, sums: Sums) -> None:
 def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> Sums:
     """Merge all names of a kind beyond MOST_NAMES into OTHER, and add the new names that are kept to *known*.
 
-    The first names are kept, not those with the largest counts, because a counter would go backwards if its name
-    dropped out of the largest and came back. Among names that arrive together, those with the largest counts are kept.
-    Stored occurrences are not merged, because their names are schedule ids, which are few.
+    The names that arrive first are kept. If we always kept the names with the largest counts, a name could drop out and
+    come back, and its counter would go backwards. Among names that arrive together, those with the largest counts are
+    kept. Stored occurrences are not merged, because their names are schedule ids, which are few.
     """
     sizes: Counter[tuple[str, str]] = Counter()
     for key, each in sums.items():
@@ -277,7 +284,7 @@ def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> S
 def remove_old_hours(connection: Connection) -> bool:
     """Delete the oldest hour if charts no longer show it.
 
-    Return whether an hour was deleted. The sum of all hours is kept.
+    Return whether an hour was deleted. The sums over all hours are kept.
     """
     gone = run(
         connection,
@@ -351,7 +358,7 @@ class HourSum(NamedTuple):
 
 
 def _numbers(**which: str) -> str:
-    """Return SQL columns. Each sums the counts of the rows that match one condition."""
+    """Return SQL for columns, each of which sums the counts of the rows that match one condition."""
     return ", ".join(
         f"CAST(sum(CASE WHEN {each} THEN c.count ELSE 0 END) AS bigint) AS {name}" for name, each in which.items()
     )
@@ -383,7 +390,7 @@ def by_hour(connection: Connection, first: int) -> list[HourSum]:
 
 
 class TypeSum(NamedTuple):
-    """The counts of one job type: ended jobs and how long they waited, failed attempts, and how long attempts ran.
+    """The counts of one job type: ended jobs, how long they waited, failed attempts, and how long attempts ran.
 
     ``waited`` and ``ran`` are the numbers of jobs and attempts whose time is known. Times are in microseconds.
     ``longest_…`` is None if no time is known.

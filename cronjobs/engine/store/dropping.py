@@ -14,7 +14,8 @@ from cronjobs.engine.store.meta import qualified
 from cronjobs.engine.store.sql import run
 
 Kind = Literal["view", "function", "table"]
-ORDER: Final[tuple[Kind, ...]] = ("view", "function", "table")  # dependent objects first
+# Drop an object before the objects on which it depends.
+ORDER: Final[tuple[Kind, ...]] = ("view", "function", "table")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def _in_our_schema(connection: Connection, kind: Kind, name: str) -> list[Relati
 
 
 def keep_out(connection: Connection) -> None:
-    """Wait until nobody uses the jobs table, and keep everybody out until this transaction ends.
+    """Wait until no session uses the jobs table, and keep every other session out until this transaction ends.
 
     SQLite needs no lock, because it has only one writer.
     """

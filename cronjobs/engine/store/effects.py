@@ -14,7 +14,7 @@ from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store.sql import AMONG_IDS, JSON_TYPE, run
 
 _WAIT_FOR_EFFECT: Final = either(postgresql="FOR NO KEY UPDATE OF e", sqlite="")
-# The attempt that began the effect has not ended. (Each claim has its own attempt number.)
+# Joins an effect to its job if the attempt that began the effect has not ended. Each claim has its own attempt number.
 _ITS_ATTEMPT: Final = "j.id = e.job_id AND j.attempts = e.attempt AND j.status = 'running'"
 _STANDING: Final = f"""CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
       WHEN j.id IS NULL OR j.id {AMONG_IDS} THEN 'unknown' ELSE 'running' END"""  # ids: jobs whose runner is gone
@@ -51,7 +51,7 @@ def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
 
 def find(connection: Connection, key: str) -> Record | None:
     """Read an effect and lock it until this transaction ends."""
-    # Lock first, then read: the second statement sees what was committed while the first one waited.
+    # Lock in one statement and read in the next, so that the read sees what was committed while the lock waited.
     run(connection, f"SELECT 1 FROM {EFFECTS} e WHERE e.key = :key {_WAIT_FOR_EFFECT}", key=key).first()
     row = run(
         connection,
@@ -93,8 +93,8 @@ def record(connection: Connection, key: str, lease: Lease, result: str | None) -
     Returns False if a newer attempt has begun the effect since. If the reply was lost, call this again; a second call
     changes nothing.
     """
-    # INSERT, because the row may be gone: an operator may have been too quick to settle the effect as not done. The
-    # attempt knows better.
+    # This is an INSERT because the row may be gone: an operator may have recorded too early that the effect was not
+    # carried out. The attempt knows that it was.
     written = run(
         connection,
         f"""INSERT INTO {EFFECTS} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)

@@ -40,21 +40,23 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
 _JSON_TEXTS: Final = ("payload",)
 
 _REPLACING_ROWS: Final = group("rows", _COLUMNS | {"stays": "int"})
-# The caller has made room for a job that moves to another queue. A job that was expected to stay in its queue
-# (``stays``) needs no room, provided that it is still in that queue.
+# The caller has checked that there is room for a job that moves to another queue. For a job that was to stay in its
+# queue (``stays``) the caller has not checked. Such a job is replaced only if it is still in that queue.
 _HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"
-# The column's default, for callers that give no name. SQLite does not know who is connected, so we pass the name.
+# The same value as the column's default, for callers that give no name. SQLite does not know who is connected, so there
+# we pass the name.
 _CALLER: Final = either(
     postgresql="concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))", sqlite=":caller_"
 )
-# This is a scalar subquery because PostgreSQL plans NOT EXISTS as a join, and scans the whole table for each row while
-# the statistics say that the table is empty. The key is looked up before the INSERT because ON CONFLICT waits for an
-# open transaction that has updated the row with that key, as every claim does.
+# This is a scalar subquery because PostgreSQL plans NOT EXISTS as a join. As long as the statistics say that the table
+# is empty, that join scans the whole table for each row. The key is looked up before the INSERT because ON CONFLICT
+# alone would wait for any open transaction that has updated the row with that key, and every claim updates its rows.
 _NOT_THERE: Final = either(
     postgresql=f"(SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = r.idempotency_key) IS NULL", sqlite="true"
 )
 _DUE_AT: Final = f"coalesce(r.run_at, {after_now('coalesce(r.delay_s, 0)')})"
-# Read these as ASCII: reading would fail if the encoding of the caller's connection lacked a character.
+# Select these columns as ASCII. Otherwise reading them would fail if the encoding of the caller's connection lacked one
+# of their characters.
 _KEY_IN_ASCII: Final = in_ascii("idempotency_key")
 _ROW_KEY_IN_ASCII: Final = in_ascii("j.idempotency_key")
 _QUEUE_IN_ASCII: Final = in_ascii("j.queue")
@@ -84,8 +86,8 @@ REPLACE_SQLITE: Final = f"""
   WHERE j.idempotency_key = r.idempotency_key AND {_NOT_STARTED} AND {_HAS_ROOM}
   RETURNING {_KEY_IN_ASCII} AS idempotency_key"""
 
-# Skip rows that another session has locked. Usually that is a runner claiming the row, but it may be a transaction that
-# never ends.
+# Skip rows that another session has locked. That session is usually a runner claiming the row, but its transaction may
+# also never end.
 REPLACE_POSTGRESQL: Final = f"""
   WITH there AS MATERIALIZED (
     SELECT j.id FROM {JOBS} j WHERE j.idempotency_key {AMONG_KEYS} AND {_NOT_STARTED}
@@ -235,7 +237,7 @@ def _keys(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def row_of(job: NewJob) -> dict[str, Any]:
-    """Return *job* as a row for the JSON parameter. Columns that are left out are NULL."""
+    """Return *job* as a row for the JSON parameter. A column that is missing in the row becomes NULL."""
     row = {name: value for name, value in vars(job).items() if value is not None}
     row["payload"] = json_text(job.payload)
     row["meta"] = json_text(job.meta) if job.meta else "{}"

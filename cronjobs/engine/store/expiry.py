@@ -76,7 +76,7 @@ def expired_leases(
     *,
     working: Sequence[str] = (),
 ) -> tuple[datetime, list[Expired]]:
-    """Lock up to *limit* jobs whose lease has expired by the database's clock, or is held by one of *dead*.
+    """Lock up to *limit* jobs whose lease has expired by the database's clock, or whose runner is one of *dead*.
 
     Returns the database's current time, and the jobs. Skips rows that other sessions have locked, and jobs of *working*
     runners.
@@ -111,7 +111,7 @@ def expired_leases(
 
 
 def _with_a_fence(connection: Connection, job: Job) -> Job:
-    """Return *job* with a ``locked_by`` that can be compared. The caller has locked the job's row.
+    """Return *job* with a valid ``locked_by``, which the fence can compare. The caller has locked the job's row.
 
     Plain SQL may have written bytes into ``locked_by`` that are not valid text. If so, the row is corrected.
     """

@@ -15,7 +15,8 @@ from cronjobs.engine.store.sql import AMONG_KEYS, is_postgresql, run
 from cronjobs.errors import SchemaMissing
 from cronjobs.text import decoded, one_line
 
-LONGEST: Final = 4000  # characters to read of a text; cronjobs never writes more
+# The number of characters to read of a text. cronjobs never writes longer texts.
+LONGEST: Final = 4000
 _JSON: Final = ("payload", "meta", "result", "progress", "policy")
 _TEXTS: Final = (
     *("job_type", "queue", "status", "last_error", "error_type", "idempotency_key", "released_key", "schedule"),
@@ -34,8 +35,9 @@ class JobName(NamedTuple):
         return f"job {self.id}" if self.key is None else f'the job with idempotency key "{one_line(self.key, 200)}"'
 
 
-# How a driver reads instants, JSON and texts depends on the app's connection. So instants are read as numbers, and
-# texts and JSON as the hexadecimal digits of their bytes. Such values are the same on every connection.
+# The settings of the app's connection decide in which form its driver returns instants, JSON and texts. So we select
+# instants as numbers, and texts and JSON as the hexadecimal digits of their bytes. Every connection returns these in
+# the same form.
 def _text(column: str) -> str:
     shown = f"substr({column}, 1, {LONGEST})"
     return either(postgresql=in_ascii(shown), sqlite=f"CASE WHEN {column} IS NOT NULL THEN hex({shown}) END")
@@ -106,9 +108,9 @@ def cannot_be_there(connection: Connection, name: JobName) -> bool:
 
 
 class Readiness(NamedTuple):
-    """The facts to know before our query may run in the app's transaction.
+    """The facts to check before our query runs in the app's transaction.
 
-    If the database refused our query, it would abort the app's transaction.
+    If the database refused our query, the app's transaction would be aborted.
     """
 
     revision: str

@@ -18,18 +18,19 @@ from cronjobs.engine.probe.sql_text import AUDIT
 from cronjobs.engine.store.sql import run
 from cronjobs.engine.store.ticks import AuditAct, record_all
 
-# Kinds of findings, and the actions of their audit entries.
+# These are kinds of findings. The audit entries behind a finding have its kind as their action.
 DROPPED: Final = "dropped"  # occurrences beyond catch_up_limit, by schedule
 PRUNED: Final = "pruned"  # dead jobs pruned while open, by job type
 KINDS: Final = (DROPPED, PRUNED)
 BY: Final = "cronjobs"
-READ: Final = 1000  # entries to read of each kind
+# Read at most this many entries of each kind.
+READ: Final = 1000
 ACKS_READ: Final = 100
 
 
 @dataclass(frozen=True)
 class GivenUp:
-    """The entries that nobody has acknowledged: their ids, oldest first, how many by name, and since when.
+    """The entries that nobody has acknowledged: ids (oldest first), counts by name, and the time of the oldest.
 
     If ``more``, there are more entries than these.
     """
@@ -67,12 +68,13 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
 
 
 def pruned_dead(connection: Connection, job_ids: Collection[int]) -> dict[int, datetime]:
-    """Return when retention removed these jobs, for those that it removed dead and still open."""
+    """Return when pruning removed these jobs, for those that were dead and still open when it removed them."""
     found: dict[int, datetime] = {}
     if not job_ids:
         return found
     wanted = set(job_ids)
-    rows = run(  # "+ 0" as in ``given_up``
+    # The "+ 0" has the same reason as in ``given_up``.
+    rows = run(
         connection,
         f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.actor = :by "
         "ORDER BY a.id + 0 DESC LIMIT :most",
@@ -86,13 +88,16 @@ def pruned_dead(connection: Connection, job_ids: Collection[int]) -> dict[int, d
 
 
 def pruned_jobs(detail: Any) -> list[int]:
-    """Return the ids of the jobs that an entry PRUNED names. It names only the first of very many."""
+    """Return the ids of the jobs that a PRUNED entry names.
+
+    If it covers very many jobs, it names only the first ones.
+    """
     named = detail.get("jobs") if isinstance(detail, Mapping) else None
     return [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
 
 
 def count_of(detail: Any) -> int:
-    """Return of how much an entry of one of KINDS says that it was given up."""
+    """Return how many occurrences or jobs an entry of one of KINDS says were given up."""
     count = detail.get("count") if isinstance(detail, Mapping) else None
     return count if isinstance(count, int) else 1
 

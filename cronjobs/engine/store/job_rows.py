@@ -1,4 +1,4 @@
-"""Fetch jobs, reading as much of each as possible, whatever plain SQL wrote into its row."""
+"""Fetch jobs. If plain SQL wrote unreadable values into a job's row, read as much of it as possible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from cronjobs.engine.store.sql import JSON_TYPE, is_lost, json_value, run
 from cronjobs.model import Job
 from cronjobs.text import BrokenText
 
-_OF_SCHEDULE: Final = "CASE WHEN j.schedule IS NOT NULL THEN"  # most jobs have no schedule, so they need no look-up
+# This skips the look-up for jobs without a schedule, which are most jobs.
+_OF_SCHEDULE: Final = "CASE WHEN j.schedule IS NOT NULL THEN"
 _ITS_SCHEDULE: Final = f"{SCHEDULES} s WHERE s.name = j.schedule"
 _TIMEZONE_KEY: Final = json_value("s.definition", "timezone")
 RETRY_UNTIL_KEY: Final = json_value("s.definition", "retry_until")
@@ -46,7 +47,7 @@ FACTS: Final = _facts(
     key="j.idempotency_key",
     concurrency="j.concurrency_key",
 )
-# For rows that cannot be fetched, and for callers that do not need the payload.
+# These columns are for rows that cannot be fetched as a whole, and for callers that do not need the payload.
 FACTS_UNREAD: Final = _facts(
     payload=f"""CAST('"{UNREAD}"' AS {JSON_TYPE})""", meta="NULL", queue="'?'", key="NULL", concurrency="NULL"
 )
@@ -62,7 +63,8 @@ def job_from(row: Sequence[Any]) -> Job:
         if value.__class__ in (BrokenText, BadJson) or value == UNREAD:
             fault = _fault(name, value)
             if fault is not None:
-                job = job._replace(payload=fault)  # the job dies of this fault when its turn comes
+                # When the job's turn comes, it dies with this fault as its error.
+                job = job._replace(payload=fault)
                 break
     meta: Any = job.meta
     if meta != {}:
@@ -71,7 +73,7 @@ def job_from(row: Sequence[Any]) -> Job:
 
 
 def _fault(name: str, value: Any) -> BadJson | None:
-    """Return why a job with this *value* must not run (the value's meaning is unclear), or None if the job may run."""
+    """Return why a job must not run with this *value*, whose meaning is unclear. Return None if the job may run."""
     if isinstance(value, BrokenText):
         return BadJson(NOT_UTF8, name)
     if value == UNREAD:
@@ -82,15 +84,17 @@ def _fault(name: str, value: Any) -> BadJson | None:
 
 
 _IF_LEASED: Final = f"FROM {JOBS} j WHERE j.id = :id AND j.locked_by = :locked_by"
-_TOO_MUCH: Final = ("57014", "53200")  # query_canceled: it took too long; out_of_memory
+# The codes of query_canceled (the query took too long) and out_of_memory.
+_TOO_MUCH: Final = ("57014", "53200")
 
 
 def fetch_by_itself(connection: Connection, job_id: int, locked_by: str) -> Job | None:
     """Fetch one job in a savepoint, or return None if the job is no longer leased to *locked_by*.
 
-    If the row cannot be read, return what is needed to end the job. The condition is part of the statement, because an
-    earlier statement of the same transaction may have seen an older row: whoever runs the job by then has the lease.
-    Raises DBAPIError or MemoryError if reading took too much time or memory: a later try may succeed.
+    If the row cannot be read, the returned job has only what is needed to end it. Each statement checks the lease
+    itself. An earlier statement of the same transaction may have seen an older row, and meanwhile another runner may
+    have taken the lease. Raises DBAPIError or MemoryError if reading took too much time or memory: a later try may
+    succeed.
     """
     try:
         with connection.begin_nested():

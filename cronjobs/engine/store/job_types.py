@@ -20,17 +20,20 @@ from cronjobs.engine.probe.sql_text import JOB_TYPE_LISTS, NOW, SCHEDULES, TICKS
 from cronjobs.engine.store.overlap import AMONG_RUNNABLE, PRESENT_TYPE, runnable_value
 from cronjobs.engine.store.sql import inserted_into, run
 
-REMEMBERED: Final = timedelta(minutes=10)  # a type becomes unknown when no tick has known it for this long
+# A type becomes unknown when no tick has known it for this long.
+REMEMBERED: Final = timedelta(minutes=10)
 
-MOST_NAMED: Final = 100  # schedules to name
+# Name at most this many schedules.
+MOST_NAMED: Final = 100
 
 WITHIN_AGO: Final = before_now(":within_s")
-WITHIN_AHEAD: Final = after_now(":within_s")  # a clock may have been set back
+# A tick may have started "later" than now if a clock was set back.
+WITHIN_AHEAD: Final = after_now(":within_s")
 _BEFORE_NEWEST: Final = shifted_back("n.at", ":within_s")
 
 
 def remembered(every: timedelta) -> timedelta:
-    """Return how far back recorded job types count if cron starts a tick every *every*."""
+    """Return for how long recorded job types count if cron starts a tick once per *every*."""
     return max(REMEMBERED, 2 * every)
 
 
@@ -43,7 +46,7 @@ class Loaded:
 
     @cached_property
     def hash(self) -> str:
-        """The version of the code; a tick's row refers to it."""
+        """The version of the code, to which a tick's row refers."""
         return sha256(
             json.dumps([*sorted(self.names), *([{"": self.source}] if self.source else ())]).encode()
         ).hexdigest()[:32]
@@ -161,7 +164,7 @@ def present_types(
 
 
 def with_list(uses: Iterable[ListUse], host: str, hash_: str) -> list[ListUse]:
-    """Return *uses* as they are after *host* has loaded this list once more."""
+    """Return *uses* with one more use of this list, by *host*, now."""
     now = float("inf")
     first = min((use.first for use in uses if (use.host, use.hash) == (host, hash_)), default=now)
     return [*(use for use in uses if (use.host, use.hash) != (host, hash_)), ListUse(host, hash_, first, now)]

@@ -9,14 +9,15 @@ def lanes_of(kind: str, waiting: str, types: str, where: str = "true") -> str:
     """Return the body of the recursive CTE *kind*: the (type, queue, priority) lanes with waiting jobs of *types*."""
     there = f"FROM {JOBS} j WHERE j.job_type = %s.job_type AND j.{waiting}"
     first = f"{there % 't'} ORDER BY j.queue, j.priority LIMIT 1"
-    # For a row comparison SQLite uses only the index's first column, so it would scan the whole queue.
+    # This is not written as a row comparison, because SQLite would use only the index's first column for it and scan
+    # the whole queue.
     here = f"{there % 'b'} AND j.queue = b.queue AND j.priority > b.priority ORDER BY j.priority LIMIT 1"
     beyond = f"{there % 'b'} AND j.queue > b.queue ORDER BY j.queue, j.priority LIMIT 1"
     columns = ("queue", "priority")
     firsts = ", ".join(f"(SELECT j.{column} {first})" for column in columns)
     nexts = ", ".join(f"coalesce((SELECT j.{column} {here}), (SELECT j.{column} {beyond}))" for column in columns)
-    # PostgreSQL: take the next row of any type. With ``job_type =`` the planner may pick the index without job_type
-    # and, for a type without waiting jobs, scan every waiting row.
+    # On PostgreSQL, take the next row of any type, and compare the type afterwards. With ``job_type =`` the planner may
+    # pick the index without job_type. Then, for a type without waiting jobs, it would scan every waiting row.
     row = "j.job_type, j.queue, j.priority"
     step = f"SELECT {row} FROM {JOBS} j WHERE j.{waiting} AND %s ORDER BY {row} LIMIT 1"
     return either(

@@ -36,6 +36,7 @@ from cronjobs.model import Job, Status
 _LEASE_COLUMNS: Final = {"id": "bigint", "attempt": "int", "locked_by": "text"}
 _REPORT_COLUMNS: Final = _LEASE_COLUMNS | {"progress": "text", "live_output": "text"}
 NO_REPORTS: Final[Mapping[int, Report]] = MappingProxyType({})
+# ``Finish.columns`` returns its values in this order.
 _FINISH_COLUMNS: Final = (
     _LEASE_COLUMNS
     | kinds(jobs, "status", "failures", "losses", "interruptions")
@@ -44,14 +45,15 @@ _FINISH_COLUMNS: Final = (
     | {"ended_ago": "float8", "duration": "float8"}
     | kinds(job_runs, "worker", "error_type", "error", "traceback", "output")
     | kinds(jobs, "result")
-)  # as in ``Finish.row``
+)
 
 
-# A write about an attempt counts only while that attempt holds the lease.
+# A write about an attempt takes effect only while that attempt holds the lease.
 _FENCE: Final = "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'"
-_GROUP: Final = "{group}"  # stands for the leases or ends of a statement; ``_run`` and ``_fetch`` replace it
-# Without this condition PostgreSQL may scan the table for "status = 'running'" and compare each row with the group (21
-# ms for 250 rows of 10,000, against 3 ms).
+# ``_run`` and ``_fetch`` replace this with the statement's leases or ends.
+_GROUP: Final = "{group}"
+# Without this condition PostgreSQL may scan the table for "status = 'running'" and compare each row with the group. For
+# 250 rows of 10,000 that took 21 ms instead of 3 ms.
 _BY_ID: Final = either(
     postgresql="j.id = ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:id_rows AS json)) v))",
     sqlite="true",
@@ -65,7 +67,8 @@ _CANCEL_WORDS: Final = f"""
                   AND a.at >= j.cancel_requested_at ORDER BY a.at, a.id LIMIT 1), 'cancelled')
       || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END"""
 _STATUS_AFTER: Final = f"CASE WHEN {_TO_CANCEL} THEN 'cancelled' ELSE o.status END"
-# True if the job was released before it began, and cancelled meanwhile: it then gives its key back.
+# True if the runner releases the job before its attempt began, and somebody has meanwhile asked to cancel it. Such a
+# job gives up its key.
 _GIVES_KEY_BACK: Final = f"CASE WHEN {_TO_CANCEL} AND o.outcome IS NULL THEN {NEVER_BEGUN} ELSE false END"
 _ENDED_AT: Final = after_now("-o.ended_ago")
 _BEGAN_AT: Final = after_now("-o.ended_ago - o.duration")
@@ -78,8 +81,9 @@ _BEGAN_AT: Final = after_now("-o.ended_ago - o.duration")
 class Renewal:
     """The result of a renewal, as sets of job ids.
 
-    ``lost`` leases are gone for good. ``succeeded`` jobs were ended by their own attempts, in the user's transaction
-    (``finish_here``). Jobs in none of the sets were locked by another session, so try them again next turn.
+    ``lost`` leases are gone for good. The attempts of ``succeeded`` jobs have recorded their own success, in the user's
+    transaction (``finish_here``). The rows of jobs in none of the sets were locked by another session, so try these
+    jobs again next turn.
     """
 
     renewed: frozenset[int]
@@ -112,8 +116,8 @@ def renew(
 def hold(connection: Connection, lease: Lease) -> bool:
     """Lock the job's row. Return whether the lease is ours; if so, it stays ours until this transaction ends.
 
-    This waits for the lock, because another runner may be taking the job over right now. While the row is
-    locked, no other runner can take the job over. Our own renewals skip the row, and try it again later.
+    This waits for the lock, because another runner may be taking the job over right now. While we hold the lock, no
+    other runner can take the job over, and our own renewals skip the row and try it again later.
     """
     return bool(_mine(connection, [lease], f" {WAIT_FOR_LOCK}"))
 
@@ -134,7 +138,7 @@ def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Se
 
 
 class _Group(NamedTuple):
-    """Leases or ends in the form that a statement takes: the SQL that replaces ``_GROUP``, and its parameters."""
+    """Leases or ends as a statement needs them: the SQL that replaces ``_GROUP``, and the parameters of that SQL."""
 
     source: str
     parameters: dict[str, Any]
@@ -229,10 +233,10 @@ def _update_mine(connection: Connection, group: Group, assignments: str, **param
 class FinishResult:
     """The result of ``finish``, as job ids.
 
-    The ends of ``written`` jobs took effect. The ends of ``lost`` jobs failed the fence for good. The rows of all other
-    jobs are locked by another session, so try those jobs again. ``cancelled`` are the written jobs that are now
-    cancelled, whatever their outcome, each with who cancelled it and why. ``succeeded`` are the written jobs that their
-    own attempts had already ended, in the user's transaction.
+    ``written`` are the jobs whose end was recorded. ``lost`` are the jobs whose attempt has lost its lease for good.
+    Another session has locked the rows of all other jobs, so try those jobs again. ``cancelled`` are the written jobs
+    that are now cancelled, whatever their outcome. For each of them it says who cancelled the job and why.
+    ``succeeded`` are the written jobs whose success their own attempts had already recorded, in the user's transaction.
     """
 
     written: frozenset[int]
@@ -241,13 +245,13 @@ class FinishResult:
     succeeded: frozenset[int] = frozenset()
 
 
-# A loss, an interruption or a release proves nothing about the payload, so it leaves this column as it is.
+# A loss, an interruption or a release does not show whether the payload fits, so it leaves ``misfit_since`` as it is.
 _MISFIT_AFTER: Final = f"""CASE WHEN o.error_type = '{MISFIT}' THEN coalesce(j.misfit_since, {_ENDED_AT})
       WHEN o.outcome IN ('succeeded', 'failed', 'timed_out', 'snoozed') THEN NULL ELSE j.misfit_since END"""
 
 
-# The history may already have a row, because a timeout is recorded while the attempt's thread is still running. A
-# result that the attempt returns before it is stopped counts, and replaces that row.
+# The history may already have a row for this attempt, because a timeout is recorded while the attempt's thread is still
+# running. If the attempt then returns a result before it is stopped, the result counts and replaces that row.
 _HISTORY_COLUMNS: Final = """(job_id, attempt, outcome, started_at, finished_at, runner, worker, error_type, error,
       traceback, output)"""
 _HISTORY_VALUES: Final = f"""
@@ -315,8 +319,8 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> FinishResult:
 def finish_here(connection: Connection, end: Finish) -> bool:
     """Record an attempt's end as the last statement of the user's transaction. Return False if its lease is gone.
 
-    This waits for the job's row, which a renewal may have locked. After that no runner can take the job before this
-    transaction ends. *connection* may be a user's own (``database.user_connections``).
+    This waits for the job's row, which a renewal may have locked. From then on, no other runner can take the job until
+    this transaction ends. *connection* may be the user's own (see ``database.user_connections``).
     """
     return hold(connection, end.lease) and end.lease.job_id in finish(connection, [end]).written
 
@@ -349,13 +353,14 @@ def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozen
 
 
 def cut_leases(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
-    """Shorten leases to *left* from now, just before the process and its threads end."""
+    """Make leases end *left* from now, because the process and its threads are about to end."""
     return _extend(connection, leases, left)
 
 
 # --- hand over --------------------------------------------------------------------------------------------------------
 
-LONG: Final = "long-"  # prefix of the tick part of locked_by, for a process that runs one long job
+# In locked_by, the tick part begins with this prefix if the holder is a process that runs one long job.
+LONG: Final = "long-"
 
 
 def long_running(connection: Connection, host: str) -> int:
@@ -376,12 +381,12 @@ def adopt(
 ) -> Job | None:
     """Transfer the lease *held* to *locked_by*, keeping the attempt. Return the job.
 
-    Returns None if the lease is gone, or if *host* already runs *at_most* long jobs. *policy* is JSON by which recovery
-    will judge the attempt. If *policy* is None, the policy that the claim wrote stays. This is a compare-and-swap:
-    afterwards the previous holder fails the fence.
+    Returns None if the lease is gone, or if *host* already runs *at_most* long jobs. If the attempt is lost, recovery
+    applies *policy*, a JSON text. If *policy* is None, the policy that the claim wrote stays. This is a
+    compare-and-swap: afterwards the previous holder fails the fence.
     """
-    # Lock in a separate statement. If the next statement took the lock itself, it would count in a snapshot from before
-    # the lock.
+    # Take the lock in a separate statement. If the next statement took the lock itself, its snapshot would be older
+    # than the lock, and it could miss a long job that another process has just taken.
     judge_alone(connection, wait=True)
     run(
         connection,
@@ -449,8 +454,8 @@ def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
 def settle(connection: Connection, finishes: Sequence[Finish], written: FinishResult) -> FinishResult:
     """Correct *written* from the history.
 
-    A lost end may have been recorded after all, by a COMMIT whose reply was lost, or by the attempt itself. If the
-    attempt recorded it, its late output and error are added to the history.
+    An end that seems lost may have been recorded after all, by a COMMIT whose reply was lost or by the attempt itself.
+    If the attempt recorded its own success, add its late output and error to the history.
     """
     lost = [end for end in finishes if end.lease.job_id in written.lost]
     ours = settled(connection, [end for end in lost if end.outcome])

@@ -25,8 +25,10 @@ from cronjobs.errors import (
     SchemaTooOld,
 )
 
-MOVED: Final = "moved to "  # prefix of the environment of a database that was copied elsewhere
-FENCE: Final = "cronjobs_moved_"  # prefix of the triggers with which a copied SQLite file refuses claims
+# If a database was copied elsewhere, its environment begins with this prefix.
+MOVED: Final = "moved to "
+# If a SQLite file was copied elsewhere, triggers whose names begin with this prefix make it refuse claims.
+FENCE: Final = "cronjobs_moved_"
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def reopen(connection: Connection, project: str, environment: str, actor: str) -
 def has_table(connection: Connection, name: str) -> bool:
     """Return whether *name* exists in the configured schema or, if none is configured, on the search_path.
 
-    A missing table causes no SQL error.
+    If the table is missing, this causes no SQL error.
     """
     if connection.dialect.name == "sqlite":
         found = text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name")
@@ -154,7 +156,10 @@ def qualified(connection: Connection, name: str) -> str:
 
 
 def database_name(connection: Connection) -> str:
-    """Return the database's URL without anything that may hold a password, for any connection that can enqueue."""
+    """Return the database's URL without any part that may contain a password.
+
+    Works with any connection that can enqueue.
+    """
     where = getattr(connection, "where", None)
     if where is not None:
         return str(where())

@@ -1,7 +1,8 @@
-"""The facts for giving up a job's payload: the versions of the code that refused the job, and those that tick.
+"""The facts for deciding when to give up on a misfit, which is a job whose payload does not fit its handler.
 
-A version is the hash of the job types and their source, which a tick records when it loads its handlers
-(``store.job_types``). While a payload waits for code that accepts it, every tick loads its handlers.
+The facts are which versions of the code refused the job, and which versions still tick. A version is the hash of the
+job types and their source, which a tick records when it loads its handlers (``store.job_types``). While a payload waits
+for code that accepts it, every tick loads its handlers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from cronjobs.engine.store.sql import AMONG_IDS, LOCK, run
 from cronjobs.model import Job
 from cronjobs.text import ERROR_LIMIT, one_line
 
-REASONS_READ: Final = 1000  # jobs whose errors are compared
+# The number of jobs whose errors are compared.
+REASONS_READ: Final = 1000
 _LEAST_AGO: Final = after_now(str(-LEAST.total_seconds()))
 _MOST_AGO: Final = after_now(str(-MOST.total_seconds()))
 _OUTLIVED: Final = f"{MISFITS_SQL} AND misfit_since <= {_MOST_AGO}"
@@ -35,7 +37,7 @@ _RUNNERS_HOST: Final = either(
 
 
 def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Refusals]:
-    """Return the facts about the jobs among *ids* whose first misfit was long enough ago to give up on the jobs.
+    """Return the facts about the jobs among *ids* that have been misfits for long enough (LEAST) to be given up.
 
     The caller holds the jobs' leases. The caller's own version counts as having refused the jobs.
     """
@@ -60,7 +62,7 @@ def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Ref
 
 
 def versions_that_tick(connection: Connection) -> dict[str, frozenset[str] | None]:
-    """Return the versions that ticked lately, each with the job types it knows.
+    """Return the versions of the code that ticked lately, each with the job types it knows.
 
     The types are None if the tick's code is unknown. A tick that loaded no handlers counts as a tick of the last
     version that its host recorded.
@@ -92,7 +94,7 @@ def _refused(connection: Connection, ids: Collection[int]) -> dict[int, set[str]
         SELECT DISTINCT x.job_id, x.version FROM (
           SELECT a.job_id, coalesce(
             (SELECT t.job_types FROM {TICKS} t WHERE t.tick = {_RUNNERS_TICK}),
-            -- a long job's process, a supervisor, "cronjobs run": they have the code of their host
+            -- other runners (a long job's process, a supervisor, "cronjobs run") have the code of their host
             (SELECT t.job_types FROM {TICKS} t WHERE t.host = {_RUNNERS_HOST} AND t.job_types IS NOT NULL
                AND t.started_at <= a.at ORDER BY t.id DESC LIMIT 1)) AS version
           FROM (
@@ -149,7 +151,7 @@ class WaitingMisfits:
     """The jobs of one type that are waiting for code that accepts their payloads.
 
     ``first`` and ``newest`` are job ids. ``error`` is the error of the job ``first``. ``reasons`` is how many different
-    errors the jobs have, as far as REASONS_READ jobs show.
+    errors the jobs have. At most REASONS_READ jobs are read to count them.
     """
 
     job_type: str

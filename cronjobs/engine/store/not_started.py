@@ -16,9 +16,12 @@ from cronjobs.engine.store.overlap import IN_TURN, runnable_value
 from cronjobs.engine.store.sql import group_value, is_postgresql, run
 
 TYPES_SEEN: Final = 500
-LANES_SEEN: Final = 100  # lanes to read; a lane is one type in one queue at one priority
-SAMPLE: Final = 50  # rows to read from each lane
-COUNTED: Final = 5000  # jobs counted in each lane, at most
+# Read at most this many lanes. A lane is one type in one queue at one priority.
+LANES_SEEN: Final = 100
+# Read at most this many rows from each lane.
+SAMPLE: Final = 50
+# Count at most this many jobs in each lane.
+COUNTED: Final = 5000
 
 
 def _types_of(kind: str, waiting: str) -> str:
@@ -42,7 +45,7 @@ _WAITS_TIMED: Final = f"{IN_LANE} AND j.{TIMED} AND j.run_at <= {NOW}"
 
 @dataclass(frozen=True)
 class WaitingLane:
-    """Due jobs of one type in one queue at one priority. ``rows`` are the first of them.
+    """The due jobs of one type in one queue at one priority. ``rows`` has the first of them.
 
     ``count`` is the number of jobs, counted up to COUNTED.
     """
@@ -58,7 +61,7 @@ class WaitingLane:
 def types_waiting(connection: Connection) -> list[str]:
     """Return the job types with waiting jobs, due or not.
 
-    At most TYPES_SEEN types are read for rows that have their own timeout, and as many for rows that do not.
+    This reads at most TYPES_SEEN types of rows that have their own timeout, and at most as many of rows that do not.
     """
     rows = run(
         connection,

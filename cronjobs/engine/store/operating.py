@@ -30,7 +30,8 @@ from cronjobs.engine.store.ticks import record
 from cronjobs.model import Job, Status
 from cronjobs.reserved import EXEC_PREFIX
 
-BATCH: Final = 500  # rows in one transaction: few enough that ticks hardly notice
+# Change at most this many rows in one transaction, so that ticks are hardly delayed.
+BATCH: Final = 500
 # The statuses that each action applies to. The statements check the other conditions.
 TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
     "retry": (Status.DEAD, Status.CANCELLED, Status.FAILED),
@@ -40,11 +41,11 @@ TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
 }
 CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, error_type = NULL, {RELEASE_KEY}"
 
-# A row from before these limits existed may stay, but must not become a waiting job again.
+# A row may be older than these limits and exceed them. It may stay, but it must not become a waiting job again.
 _TOO_LONG: Final = (
     "CASE " + " ".join(f"WHEN {in_bytes(f'j.{c}')} > {n} THEN '{c}'" for c, n in LENGTHS.items()) + " END"
 )
-# The statuses are literals, so that the planner sees them.
+# The statuses are literals and not parameters, so that the planner knows them.
 _CAN_RETRY: Final = f"""j.status IN ('dead', 'cancelled', 'failed') AND NOT {IS_STRIPPED} AND {_TOO_LONG} IS NULL
       AND NOT {IS_EXEC} AND {KEY_OWNER} IS NULL AND NOT EXISTS (SELECT 1 FROM {JOBS} n
         WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {AMONG_IDS})"""
@@ -53,12 +54,13 @@ _AS_IT_WAS: Final = """(j.status IN ('queued', 'running')
       OR coalesce(j.finished_at, j.last_failed_at, j.created_at) <= :as_of)"""
 CAN_CANCEL: Final = f"j.{WAITING}"
 CAN_DISMISS: Final = "j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)"
-RUNS: Final = f"j.status = 'running' AND NOT {IS_EXEC}"  # nobody would read a request to stop a run of exec
+# A run of exec cannot be asked to stop, because it never reads such a request.
+RUNS: Final = f"j.status = 'running' AND NOT {IS_EXEC}"
 
 
 @dataclass(frozen=True)
 class Changed:
-    """The result of a batch. ``done`` jobs were changed, ``asked`` jobs were asked to stop, others are unchanged."""
+    """The result of a batch: ``done`` jobs were changed, and running jobs in ``asked`` were asked to stop."""
 
     done: frozenset[int] = frozenset()
     asked: frozenset[int] = frozenset()
@@ -68,8 +70,8 @@ class Changed:
 class OperatorAction:
     """An operator's action, with who takes it, where and why, for the audit trail.
 
-    ``filter`` is how the jobs were chosen, or None if they were chosen by id. If ``as_of`` is given, only jobs that
-    have not ended or failed since then are changed.
+    ``filter`` holds the options by which the jobs were chosen, or is None if they were chosen by id. If ``as_of`` is
+    given, jobs that have ended or failed since then are left unchanged.
     """
 
     action: str
@@ -90,9 +92,9 @@ class OperatorAction:
 
 
 def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
-    """Make dead, cancelled or failed jobs due now, and give them all their tries again.
+    """Make dead, cancelled or failed jobs due now, with all their tries available again.
 
-    Their history is kept. So is ``attempts``, because the fence relies on attempt numbers that only rise.
+    Their history is kept. ``attempts`` is not reset, because the fence needs attempt numbers that only rise.
     """
     again = f"""status = 'queued', run_at = {NOW}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
       cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {TAKE_KEY_BACK}"""
@@ -101,7 +103,8 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
     try:
         with connection.begin_nested():
             done = _change(connection, ids, _CAN_RETRY, again, act.as_of)
-    except IntegrityError:  # somebody has meanwhile committed a job with the key of one of these; the next try sees it
+    # Somebody has meanwhile committed a job with the key of one of these jobs. The caller's next try will see that job.
+    except IntegrityError:
         return Changed()
     follow_renames(connection, done)
     record_act(connection, act, done, were_dead=were_dead & done)
@@ -115,7 +118,7 @@ def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) ->
     request = f"cancel_requested_at = coalesce(j.cancel_requested_at, {NOW})"
     asked = _change(connection, set(ids) - done, RUNS, request)
     record_act(connection, act, done)
-    # Write one audit row for each job: when its attempt ends, we look up there who cancelled the job and why.
+    # Write one audit row for each job. When the job's attempt ends, that row tells us who cancelled the job and why.
     record_act(connection, act, asked, each=True)
     return Changed(done, asked)
 
@@ -189,15 +192,17 @@ def _change(
 class JobState:
     """The facts about a job that decide whether an action can be applied to it.
 
-    ``too_long`` names the text that exceeds its limit, and the limit. ``key_owner`` is the job that now has the key
-    that this job released when it was cancelled.
+    ``too_long`` says which text is longer than its limit, and how long it may be. ``key_owner`` is the job that now has
+    the key that this job released when it was cancelled.
     """
 
     status: Status
-    stripped: bool  # its payload was pruned, and only its key is left
+    # True if pruning removed the payload and kept only the key.
+    stripped: bool
     too_long: str | None
     dismissed: bool
-    is_exec: bool  # a run of "cronjobs exec", which no tick can run again or stop
+    # True for a run of "cronjobs exec", which no tick can run again or stop.
+    is_exec: bool
     key_owner: int | None
 
 
@@ -263,9 +268,9 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
 
 
 def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> FinishResult:
-    """Put jobs whose runner is proven gone back in the queue, due now. Each job is changed only if it passes its fence.
+    """Put the jobs of runners that are certainly gone back in the queue, due now. Skip a job that fails its fence.
 
-    No try is charged, but one more loss is counted. A run of exec becomes dead instead.
+    This uses up no try, but it counts one more loss. A run of exec becomes dead instead.
     """
     now = database_now(connection)
     # On a cluster, a handler may outlive its supervisor until its permit ends.
@@ -305,7 +310,7 @@ def record_act(
     """Record the action in the audit trail.
 
     If the jobs were named, or *each* is true, each job gets one row. Otherwise one row lists all ids of the batch.
-    *were_dead* are the jobs that were dead before the action. Their own rows no longer show that.
+    *were_dead* are the jobs that were dead before the action, because their own rows no longer show that.
     """
     if not ids:
         return
@@ -325,13 +330,13 @@ def record_act(
 
 
 def claims_in_flight(connection: Connection) -> frozenset[str]:
-    """Return the transactions that are claiming now.
+    """Return the ids of the transactions that are claiming jobs now.
 
-    A claim that began before a pause was committed may not have seen the pause. The claim's statement that reads the
-    pauses locks the tables of pauses and jobs before it takes its snapshot, and the locks are held until the claim
-    ends. So any claim that is not in the first result after the pause was committed sees the pause. Under limits, and
-    row by row, that statement only locks the rows, and a later statement leases them. On SQLite only one transaction at
-    a time can write, so the result is empty.
+    A claim that began before a pause was committed may not have seen the pause. In each claim, one statement reads the
+    pauses. Before it takes its snapshot, that statement locks the tables of pauses and jobs, and the claim holds these
+    locks until it ends. So call this once after the pause was committed: any claim that is not in the result sees the
+    pause. (A claim under limits, or row by row, leases its rows in a later statement. The locks cover that statement,
+    too.) On SQLite only one transaction at a time can write, so the result is empty.
     """
     if not is_postgresql(connection):
         return frozenset()
@@ -343,7 +348,7 @@ def claims_in_flight(connection: Connection) -> frozenset[str]:
         WHERE r.granted AND r.relation = CAST('{PAUSES}' AS regclass) AND r.mode = 'AccessShareLock'
           AND w.granted AND w.relation = CAST('{JOBS}' AS regclass) AND w.mode IN ('RowShareLock', 'RowExclusiveLock')
           AND r.pid <> pg_backend_pid()
-          -- relation numbers are unique only within a database: a copy of this one has the same
+          -- relation numbers are unique only within a database: a copy of our database has the same numbers
           AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())""",
     )
     return frozenset(rows.scalars())

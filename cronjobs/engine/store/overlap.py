@@ -1,4 +1,4 @@
-"""The jobs of a schedule that block each other. Only jobs that are running, or that some host can run, block others.
+"""Decide which jobs of a schedule block each other. Only running jobs, and jobs that some host can run, block others.
 
 The SQL here compares a job ``j`` with the other jobs of its schedule, ``o``. ``:runnable`` is the list of job types
 that some host can run, or NULL if that is unknown: then any job counts as runnable.
@@ -23,10 +23,10 @@ _IS_RUNNING: Final = "o.status = 'running'"
 AMONG_RUNNABLE: Final = among("runnable")
 _SOMEBODY_CAN_RUN: Final = f"(CAST(:runnable AS text) IS NULL OR o.job_type {AMONG_RUNNABLE})"
 PRESENT_TYPE: Final = json_value("s.definition", "job")
-# Jobs of one schedule run one at a time, oldest first, unless the schedule allows overlap or a person forced this job.
-# No job starts while another runs, whatever their ids. A job of a type that no host can run does not block others. Jobs
-# whose type comes from an earlier definition wait behind the rest. All of this is one subquery, because it occurs
-# several times in a claim, where planning takes longer than execution.
+# Jobs of one schedule run one at a time, oldest first. The exceptions are schedules that allow overlap and jobs that a
+# person forced. No job starts while another runs, even if its id is lower. A job of a type that no host can run does
+# not block others. Jobs whose type comes from an earlier definition wait behind the rest. All of this is one subquery,
+# because a claim contains it several times, and planning a claim takes longer than executing it.
 IN_TURN: Final = f"""
       ({_FORCED} OR NOT EXISTS (
         SELECT 1 FROM {JOBS} o LEFT JOIN {SCHEDULES} s ON s.name = o.schedule
@@ -39,16 +39,17 @@ _OVERLAP_ALLOWED: Final = f"EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.name = j
 _ANOTHER_RUNS: Final = f"""
       EXISTS (SELECT 1 FROM {JOBS} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
         AND {_IS_RUNNING})"""
-# Two concurrent claims could each take a job of the same schedule, because neither sees what the other has not
-# committed. So only one claim at a time takes jobs of schedules, until it commits. After taking them, it checks again;
-# see take_turns. The lock is on the row of cronjobs_meta, like the lock for limits. A schedule's own row will not do,
-# because a tick that settles many schedules keeps their rows locked meanwhile.
+# Without a lock, two concurrent claims could each take a job of the same schedule, because neither sees the other's
+# uncommitted changes. So only one claim at a time takes jobs of schedules, and it holds the lock until it commits.
+# After taking the jobs it checks again (see take_turns). The lock is on the row of cronjobs_meta, like the lock for
+# limits. It is not on a schedule's own row, because a tick that settles many schedules keeps their rows locked for a
+# while.
 HOLDS_TURN: Final = f"""
       (j.schedule IS NULL OR {_FORCED}
        OR EXISTS (SELECT 1 FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE OF m SKIP LOCKED)
        OR {_OVERLAP_ALLOWED})"""
-# Only jobs of the schedule's present type count: others come from an older definition. Waiting jobs of a type that no
-# host can run do not count, because they may wait forever.
+# Only jobs of the schedule's present type keep it busy, because the others come from an older definition. Waiting jobs
+# of a type that no host can run do not count, because they may wait forever.
 _KEEPS_BUSY: Final = f"""
       (o.schedule IS NOT NULL AND o.finished_at IS NULL
        AND (s.id IS NULL OR o.job_type = coalesce({PRESENT_TYPE}, s.name))

@@ -1,6 +1,6 @@
 """Delete rows that are past their retention. Each batch is one short statement, and none waits for a row lock.
 
-Deleted rows are counted with RETURNING, because SQLite's driver reports no row count for a statement that begins with
+We count deleted rows with RETURNING, because SQLite's driver reports no row count for a statement that begins with
 WITH.
 """
 
@@ -28,14 +28,15 @@ from cronjobs.engine.probe.sql_text import (
 from cronjobs.engine.store.given_up import PRUNED, give_up
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_KEYS, IS_STRIPPED, JSON_TYPE, database_now, run
 
-DEATHS_NAMED: Final = 20  # ids named in one audit entry
+# Name at most this many ids in one audit entry.
+DEATHS_NAMED: Final = 20
 # A stripped job's payload is gone for good, so the job must not run again; see IS_STRIPPED in engine/store/sql.py.
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
 
-# Nothing asks for the key of an exec run once the run is recorded, so the key is deleted with its row.
+# After an exec run is recorded, nothing looks for its key any more, so the key may be deleted with the row.
 _KEYED: Final = f"(j.idempotency_key IS NOT NULL AND NOT {IS_EXEC})"
-# Skip rows that somebody's open transaction has locked. Use FOR UPDATE, not FOR NO KEY UPDATE: DELETE takes the FOR
-# UPDATE lock, and must not wait for it either.
+# Skip rows that somebody's open transaction has locked. This is FOR UPDATE and not FOR NO KEY UPDATE, because DELETE
+# takes the stronger lock, for which it must not wait either.
 _UNLOCKED: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")
 
 
@@ -79,14 +80,15 @@ def old_jobs(
     return [OldJob(row.id, row.finished_at, bool(row.keyed), bool(row.stripped)) for row in rows]
 
 
-# The jobs may have been retried since we read them. "+" keeps SQLite from using the index of all ended jobs.
+# The status is checked again, because somebody may have retried a job since we read it. The "+" keeps SQLite from using
+# the index of all ended jobs.
 _STILL_OLD: Final = either(
     postgresql=f"j.id {AMONG_IDS} AND j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before",
     sqlite=f"j.id {AMONG_IDS} AND +j.status = :status AND +j.finished_at < :before",
 )
 _WITHOUT_RUNS: Final = f"NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
-# Delete attempts first, in batches: a job that snoozed for a year may have half a million, and the cascade would delete
-# them all at once.
+# Delete attempts first, in batches. A job that snoozed for a year may have half a million attempts, and deleting the
+# job would delete them all at once through the foreign key.
 _RUNS: Final = f"""
   WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r
     WHERE r.job_id IN (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD}) LIMIT :limit {_UNLOCKED})
@@ -143,8 +145,8 @@ def _of(
 # twice.
 _SERVED: Final = f"""e.begun_at < :before
       AND NOT EXISTS (SELECT 1 FROM {JOBS} j WHERE j.id = e.job_id AND j.status <> 'succeeded')"""
-# Keep rows above the watermark: there, a missing row means that the occurrence is not settled yet. Keep a schedule's
-# newest row: it explains a gap, and shows whether a schedule that is due once a year has had its run.
+# Keep rows above the watermark, because a missing row there means that the occurrence is not settled yet. Keep a
+# schedule's newest row, because it explains a gap and shows whether a schedule that is due once a year has had its run.
 _MAY_GO: Final = f"""EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
       AND EXISTS (SELECT 1 FROM {OCCURRENCES} n WHERE n.schedule_id = c.schedule_id AND n.last_for > c.last_for)"""
 _UNLOCKED_C: Final = either(postgresql="FOR UPDATE OF c SKIP LOCKED", sqlite="")
@@ -235,7 +237,7 @@ def remove_job_type_lists(connection: Connection, hashes: Sequence[str], before:
 
 # --- what pruning would delete ----------------------------------------------------------------------------------------
 
-# Kind → its table, and the setting for how long its rows are kept, in the order of pruning.
+# For each kind: its table, and the setting that says how long its rows are kept. The kinds are in the order of pruning.
 KINDS: Final = {
     "succeeded": ("cronjobs_jobs", "succeeded"),
     "dead": ("cronjobs_jobs", "dead"),
@@ -337,7 +339,8 @@ def prune_from(connection: Connection) -> dict[str, datetime]:
     for status, at in stored.items() if isinstance(stored, dict) else ():
         try:
             found[status] = datetime.fromisoformat(at)
-        except (TypeError, ValueError):  # somebody edited the value: start from the beginning
+        # Somebody has edited the value, so start from the beginning.
+        except (TypeError, ValueError):
             continue
     return {status: at for status, at in found.items() if at.tzinfo is not None}
 

@@ -1,4 +1,4 @@
-"""The recent outcomes of schedules' occurrences: strips for the pages, and the table that caches closed hours.
+"""The recent outcomes of schedules' occurrences, as strips for the pages, and the table that caches closed hours.
 
 A row of ``cronjobs_quarters`` is one hour of one schedule in which nothing can change any more. An hour without a row
 is read from the ledger. So the table may be empty, but each of its rows saves reading up to sixty occurrences and their
@@ -33,14 +33,16 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.sql import AMONG_IDS, group, run
 from cronjobs.errors import CronjobsError
 
-MARK: Final = 0  # the schedule_id of the row that says until when all hours are closed; real ids begin with 1
-# The hour of the lock row, whose schedule_id is MARK, too. It lies before all real hours.
+# The row with this schedule_id says until when all hours are closed. Real ids begin with 1.
+MARK: Final = 0
+# The lock row has this hour, which lies before all real hours. Its schedule_id is MARK, too.
 NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 KEPT: Final = timedelta(hours=26)
-COUNTED: Final = timedelta(days=31)  # the occurrences of longer ranges take too long to count
+# Counting the occurrences of a longer range takes too long.
+COUNTED: Final = timedelta(days=31)
 MICROSECOND: Final = timedelta(microseconds=1)
 SECONDS: Final = int(QUARTER.total_seconds())
-# an hour stays open this long after its end, because its last jobs may still be running
+# An hour stays open this long after its end, because its last jobs may still be running.
 LATEST: Final = timedelta(minutes=5)
 
 
@@ -53,7 +55,8 @@ def quarter_sql(instant: str) -> str:
 
 _QUARTER_OF_FIRST: Final = quarter_sql("c.first_for")
 _QUARTER_OF_LAST: Final = quarter_sql("c.last_for")
-# The status of the job that an occurrence created. This is a subquery: for a join PostgreSQL might read all jobs.
+# The status of the job that an occurrence created. This is a subquery because for a join PostgreSQL might read all
+# jobs.
 _STATUS_OF_JOB: Final = (
     f"CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id) END"
 )
@@ -69,7 +72,7 @@ _BECAME: Final = f"""c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_O
 _GAP_ROWS: Final = group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"})
 _HOUR_ROWS: Final = group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"})
 _SPAN_ROWS: Final = group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"})
-# The last ledger row of a gap may begin in the gap and end after it.
+# A gap is a range without closed hours. The last ledger row that belongs to it may begin in the gap and end after it.
 _OF_GAP: Final = f"""c.schedule_id = g.schedule_id AND c.last_for >= g.begin AND c.last_for <= coalesce(
   (SELECT n.last_for FROM {OCCURRENCES} n WHERE n.schedule_id = g.schedule_id AND n.last_for >= g.ends
    ORDER BY n.last_for LIMIT 1), g.ends)"""
@@ -144,9 +147,9 @@ def _spans(connection: Connection, rows: Iterable[Row[Any]]) -> list[ResultSpan]
 def _due(connection: Connection, became: Iterable[ResultSpan]) -> Callable[[ResultSpan, int, int], Iterable[int]]:
     """Return a function for the quarters in which a row's occurrences were due.
 
-    The function uses the schedule's cron expression, or else spreads the occurrences evenly. A row may come from an
-    earlier definition. So the present expression is used only if it gives the same first and last occurrence, and the
-    same number of occurrences.
+    The function uses the schedule's cron expression, or else spreads the occurrences evenly. Because a row may come
+    from an earlier definition, the present expression is used only if it gives the row's first and last occurrence and
+    their number.
     """
     wide = sorted({row.schedule_id for row in became if row.span})
     statement = f"SELECT s.id, s.definition FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}"
@@ -170,7 +173,8 @@ def _cron(definition: Any) -> CronTiming | None:
     try:
         return CronTiming(parse(definition["cron"]), definition.get("timezone", "UTC"))
     except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
-        return None  # any program may have written the definition
+        # Plain SQL may have written anything into the definition.
+        return None
 
 
 def _at(quarter: int) -> datetime:
@@ -181,7 +185,7 @@ def _at(quarter: int) -> datetime:
 
 
 def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
-    """Return the first hour that has ended but is not closed and in which something was due, or None."""
+    """Return the first hour in which something was due and that has ended but is not closed yet, or None."""
     oldest = _at(number_of(now - timedelta(hours=24)) // IN_AN_HOUR * IN_AN_HOUR)
     marked: datetime | None = run(
         connection,
@@ -212,8 +216,12 @@ def close_hour(connection: Connection, now: datetime) -> bool:
 
 
 def _alone(connection: Connection) -> None:
-    """Keep out other transactions that close an hour or rewrite occurrences. Wait for those that have begun."""
-    # Lock a row whose key never changes: a session that waits for a row deleted meanwhile would go on without the lock.
+    """Let no other transaction close an hour or rewrite occurrences until this one ends.
+
+    Wait for any that has begun.
+    """
+    # Lock a row that is never deleted. If a session waited for the lock on a row and the row was then deleted, the
+    # session would go on without a lock.
     run(
         connection,
         f"""INSERT INTO {QUARTERS} AS q (schedule_id, hour, quarters) VALUES (:mark, :never, '')

@@ -1,4 +1,4 @@
-"""Capped queues: the row that enqueuers lock, the numbers of waiting and dropped jobs, and what sync writes there."""
+"""Capped queues: the row that enqueuers lock, the numbers of waiting and dropped jobs, and the caps set by sync."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ _CAP_ROWS: Final = group("rows", {"name": "text", "max_waiting": "int", "on_full
 _THIS_TRANSACTION: Final = either(
     postgresql="CAST(pg_current_xact_id_if_assigned() AS text)", sqlite="CAST(NULL AS text)"
 )
-# For an enqueue that expects no cap. If the queue has a cap, nothing is written, and ``locked_room`` is used.
+# An enqueue that expects no cap uses this condition. If the queue has a cap after all, it writes nothing, and the
+# caller uses ``locked_room``.
 IS_CAPPED: Final = (
     f"EXISTS (SELECT 1 FROM {QUEUES} q WHERE q.name = CAST(:queue AS text) AND q.max_waiting IS NOT NULL)"
 )
 
-# Skip rows that another session has locked, so nobody waits forever. Locking is a separate statement, because the
-# statement that counts must see what was committed before we had the lock. A function does the locking, because an
-# enqueuer may not update the row, and so could not lock it by a plain SELECT.
+# Skip rows that another session has locked, so that nobody waits forever. Locking is a separate statement, because the
+# statement that counts must see everything that was committed before we had the lock. A function takes the lock,
+# because an enqueuer's role has no right to update the row, and so could not lock it with a plain SELECT.
 _LOCK_POSTGRESQL: Final = f"""
   SELECT q.name, q.max_waiting, q.on_full, q.mine, CAST(pg_current_xact_id() AS text) AS xact
   FROM {LOCK_QUEUES}(ARRAY(SELECT v FROM json_array_elements_text(CAST(:names AS json)) v), false) q"""
 
-# Changes nothing, but takes SQLite's write lock. Its first word makes Python's sqlite3 open a transaction.
+# This changes nothing, but it takes SQLite's write lock. Because it begins with UPDATE, Python's sqlite3 opens a
+# transaction for it.
 _LOCK_SQLITE: Final = f"""
   UPDATE {QUEUES} SET dropped = dropped WHERE name {AMONG_NAMES} AND max_waiting IS NOT NULL
   RETURNING name, max_waiting, on_full, 1 AS mine, NULL AS xact"""
@@ -46,7 +48,7 @@ _COUNT: Final = f"""
 class Room:
     """The ``caps`` in force for some queues, and how many jobs are waiting in each, counted up to the cap.
 
-    ``held`` are queues that another transaction has locked. If there are any, nothing was counted.
+    ``held`` are the queues that another transaction has locked. If there are any, no jobs were counted.
     """
 
     caps: Mapping[str, Cap]
@@ -78,7 +80,7 @@ def locked_room(connection: Connection, names: Collection[str]) -> Iterator[Room
 def _room(connection: Connection, names: Collection[str]) -> Room | None:
     """Return the room left in the queues.
 
-    None means that the lock was released as soon as its statement ended, as in autocommit mode.
+    None means that the connection is in autocommit mode, so the lock was released as soon as its statement ended.
     """
     asked = sorted(names)
     statement = _LOCK_POSTGRESQL if is_postgresql(connection) else _LOCK_SQLITE
@@ -118,7 +120,7 @@ def _still_locked(connection: Connection, locked_in: str | None, counted_in: str
 
 
 def count_full(connection: Connection, queue: str, what: Literal["dropped", "refused"], jobs: int) -> None:
-    """Add to the number of jobs that a full queue dropped or refused. Stops counting at 2**62."""
+    """Add *jobs* to the number that a full queue dropped or refused. The number stops growing at 2**62."""
     if is_postgresql(connection):
         statement = f"SELECT {COUNT_FULL}(CAST(:queue AS text), CAST(:what AS text), CAST(:jobs AS int))"
         run(connection, statement, queue=queue, what=what, jobs=min(jobs, (1 << 31) - 1))
@@ -193,7 +195,10 @@ def pressures(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def paused_scope(connection: Connection, queue: str) -> str | None:
-    """Return "all" or "queue", the scope of a pause that holds the queue's jobs back now, or None if none does."""
+    """Return the scope of a pause that holds the queue's jobs back now, "all" or "queue".
+
+    Return None without such a pause.
+    """
     found = run(
         connection,
         f"""

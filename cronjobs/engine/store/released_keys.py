@@ -1,7 +1,7 @@
 """SQL by which a cancelled job releases its key if none of its attempts ever began.
 
-Every way to cancel uses these pieces. The SQL functions of the migration do the same; a test compares the rows that
-both leave.
+Every way to cancel uses these pieces. The SQL functions of the migration do the same, and a test compares the resulting
+rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NEVER_BEGUN: Final = f"(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {
 RELEASE_KEY: Final = f"""
       released_key = CASE WHEN {NEVER_BEGUN} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
       idempotency_key = CASE WHEN {NEVER_BEGUN} THEN NULL ELSE j.idempotency_key END"""
-# For jobs that are retried.
+# A job that is retried takes its key back.
 TAKE_KEY_BACK: Final = "idempotency_key = coalesce(j.idempotency_key, j.released_key), released_key = NULL"
 # The job that now has the released key, or NULL.
 KEY_OWNER: Final = f"(SELECT k.id FROM {JOBS} k WHERE k.idempotency_key = j.released_key)"

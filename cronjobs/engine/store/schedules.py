@@ -28,16 +28,17 @@ from cronjobs.engine.store.sql import (
     run,
 )
 
-Settled = tuple[datetime, list[Any] | None]  # the watermark, and what earlier definitions still owe
+# The watermark, and the occurrences of earlier definitions that are still to be settled.
+Settled = tuple[datetime, list[Any] | None]
 
 
 @dataclass(frozen=True)
 class StoredSchedule:
     """A row of ``cronjobs_schedules``, with the pauses that affect it.
 
-    ``owed`` is what earlier definitions owe (``schedules.planning``). If a pause of everything or of this schedule is
-    in force, ``paused`` says who paused it and why. ``pauses`` are such pauses, in force or over, as
-    ``pauses_of_schedules`` returns them.
+    ``owed`` are the occurrences of earlier definitions that are still to be settled (``schedules.planning``). If a
+    pause of everything or of this schedule is in force, ``paused`` says who paused it and why. ``pauses`` are all such
+    pauses, past ones too, as ``pauses_of_schedules`` returns them.
     """
 
     id: int
@@ -68,14 +69,16 @@ class LedgerRow:
     outcome: str
     reason: str | None = None
     job_id: int | None = None
-    decided_at: datetime | None = None  # if None, the time of the write
-    tick: int | None = None  # id of the tick that decided it
+    # None means the time at which the row is written.
+    decided_at: datetime | None = None
+    # The id of the tick that decided the outcome.
+    tick: int | None = None
 
 
 _ABOVE: Final = "c.schedule_id = r.schedule_id AND c.last_for > r.above"
 
 _LEDGER_ROWS: Final = group("rows", kinds(occurrences))
-# The limit keeps PostgreSQL from planning a join, for which it would read the whole ledger.
+# The limit keeps PostgreSQL from planning a join, which would read the whole ledger.
 _ROWS_ABOVE: Final = either(
     postgresql=f"LATERAL (SELECT c.* FROM {OCCURRENCES} c WHERE {_ABOVE} ORDER BY c.last_for LIMIT {1 << 31}) c",
     sqlite=f"{OCCURRENCES} c WHERE {_ABOVE}",
@@ -123,9 +126,10 @@ def due_schedules(
 ) -> list[StoredSchedule]:
     """Return schedules that are due and not paused, the longest due first. Locks nothing.
 
-    *but* are names to leave out. If *after* is given, the schedules up to that one are left out, too. A schedule whose
+    Leaves out the names in *but* and, if *after* is given, all schedules up to that one in this order. A schedule whose
     watermark is in the future (a clock was wrong) counts as due, so that the watermark can be corrected. A schedule
-    whose earlier definitions still owe something counts as due, even if retired, unless it is paused.
+    that is not paused also counts as due, even if it is retired, as long as occurrences of its earlier definitions are
+    still to be settled.
     """
     behind = "" if after is None else f"AND ({_DUE_SINCE}, j.id) > (:after_at, :after_id) "
     place = {} if after is None else {"after_at": after.next_at or after.seen_until, "after_id": after.id}
@@ -152,17 +156,20 @@ def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled
 
 
 def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> set[int]:
-    """Lock the schedules that are still settled exactly as far as when we read them. Return their ids.
+    """Lock the schedules whose ``settled`` value has not changed since we read it. Return their ids.
 
-    Schedules that another tick has locked are left out. The comparison makes it safe to write results in this
-    transaction that were computed outside it.
+    Schedules that another tick has locked are left out. Because of this comparison, the transaction may safely write
+    results that were computed before it began.
     """
     locked = lock_rows(connection, [each.id for each in stored])
     return {each.id for each in stored if locked.get(each.id) == each.settled}
 
 
 def wait_for_schedule(connection: Connection, name: str) -> None:
-    """Lock a schedule's row until the transaction ends. Unlike a tick, wait if another session has locked it."""
+    """Lock a schedule's row until the transaction ends.
+
+    If another session has locked it, wait (a tick would skip it).
+    """
     run(connection, f"SELECT j.id FROM {SCHEDULES} j WHERE j.name = :name {WAIT_FOR_LOCK}", name=name)
 
 
@@ -193,7 +200,7 @@ def move_watermarks(connection: Connection, moved: Sequence[Watermark]) -> None:
 
 
 def put_owed(connection: Connection, schedule_id: int, owed: list[dict[str, Any]] | None) -> None:
-    """Write what earlier definitions of a locked schedule owe."""
+    """Write which occurrences of a locked schedule's earlier definitions are still to be settled."""
     connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(owed=owed))
 
 
@@ -214,7 +221,7 @@ def ledger_between(connection: Connection, schedule_id: int, first: datetime, la
 def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict[int, list[LedgerRow]]:
     """Return, by schedule id, the ledger rows that end after the schedule's instant in *limits*, oldest first.
 
-    Schedules without such rows are left out. Normally there are none above a watermark.
+    Schedules without such rows are left out. Normally there are no rows above a watermark.
     """
     found: dict[int, list[LedgerRow]] = {}
     rows = [{"schedule_id": schedule_id, "above": instant} for schedule_id, instant in limits.items()]
@@ -229,7 +236,7 @@ def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict
 
 
 def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> None:
-    """Delete ledger rows whose occurrences will be written again. The counts by hour keep the old outcome."""
+    """Delete ledger rows because their occurrences are about to be written again. The counts keep the old outcome."""
     if rows:
         from cronjobs.engine.store.quarters import forget_hours
 
@@ -248,7 +255,7 @@ def record_occurrences(
 ) -> None:
     """Insert ledger rows. If an occurrence already has a row, the primary key makes the transaction fail.
 
-    *now* and *tick* apply to rows that are decided here. A row that is the rest of an earlier row keeps that row's
+    Rows without a ``decided_at`` get *now* and *tick*. A row that is the rest of an earlier row keeps that row's
     values.
     """
     if rows:
@@ -297,7 +304,7 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
 
 
 def rename(connection: Connection, names: Mapping[str, str]) -> None:
-    """Rename schedules (*names* maps old to new), and with them their unfinished jobs and pauses.
+    """Rename schedules, and change the name in their unfinished jobs and pauses, too. *names* maps old to new names.
 
     The ledger and the watermark refer to a schedule's id, so they need no change.
     """
@@ -335,7 +342,10 @@ def name_now(name: str, renamed: Sequence[tuple[datetime, str, str]]) -> str:
 
 
 def follow_renames(connection: Connection, ids: Collection[int]) -> None:
-    """Give these jobs, which may run again, their schedule's present name, by which the overlap rules find them."""
+    """Give these jobs their schedule's present name.
+
+    They may run again, and the overlap rules find jobs by that name.
+    """
     gone = run(
         connection,
         f"SELECT DISTINCT j.schedule FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL "
@@ -390,7 +400,7 @@ def pause(
 ) -> None:
     """Begin a pause, or change the pause in force. If *until* is None, the pause has no end.
 
-    A changed pause keeps its beginning, and who began it, unless *skip* changes.
+    A pause that is changed keeps its beginning and the person who began it. If *skip* changes, a new pause begins.
     """
     there = pause_row(connection, scope=scope, name=name)
     goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip
@@ -406,7 +416,7 @@ def pause(
 
 
 def pause_row(connection: Connection, *, scope: str, name: str) -> Row[Any] | None:
-    """Return the last pause of this scope and name, in force or over, or None if there was none."""
+    """Return the last pause of this scope and name, even if it has ended, or None if there was none."""
     return connection.execute(select(pauses).where(pauses.c.scope == scope, pauses.c.name == name)).first()
 
 
@@ -427,7 +437,7 @@ def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> b
 def pauses_of_schedules(connection: Connection) -> Sequence[Row[Any]]:
     """Return every past and present pause that affects schedules, oldest first.
 
-    ``said`` is how the ledger names the pause.
+    ``said`` is the text with which the ledger names the pause.
     """
     return run(
         connection,

@@ -1,4 +1,7 @@
-"""Columns as lists show them: the beginning of a text, and JSON up to a size. Anyone can write megabytes there."""
+"""Columns in the form in which lists show them: the beginning of a text, and JSON only if it is not too large.
+
+Anyone who can write rows can write megabytes into these columns.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from cronjobs.engine.store.sizes import if_not_too_large
 from cronjobs.engine.store.sql import is_lost, is_postgresql
 from cronjobs.text import OUTPUT_LIMIT
 
-# characters; more than any value that cronjobs itself writes.
+# Show at most this many characters. cronjobs itself never writes longer values, except in the columns of ``_LONGER``.
 LONGEST: Final = 2_000
 _LONGER: Final = {
     "last_error": 4_000,
@@ -29,22 +32,22 @@ _LONGER: Final = {
 
 
 def columns_shown(*names: str) -> str:
-    """Text columns of ``j`` (a job or an attempt) as a list for SELECT."""
-    # CAST, because SQLite keeps bytes even in a text column.
+    """Return text columns of ``j`` (a job or an attempt) as a list for SELECT."""
+    # The CAST is for SQLite, which keeps bytes even in a text column.
     return ", ".join(f"CAST(substr(j.{name}, 1, {_LONGER.get(name, LONGEST)}) AS text) AS {name}" for name in names)
 
 
 def shown(
     connection: Connection, columns: Iterable[Column[Any]], *, with_json: bool = True
 ) -> list[ColumnElement[Any]]:
-    """Return *columns* in the form to select. Without *with_json*, JSON columns are treated as too large."""
+    """Return the SQL to select *columns* with. Without *with_json*, every JSON column is treated as too large."""
     return [_one(is_postgresql(connection), column, with_json) for column in columns]
 
 
 def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
     """Return the rows of *query*, a function that is told whether to fetch JSON.
 
-    If the database itself fails, try without JSON: a few bytes of jsonb can hold numbers with a gigabyte of digits.
+    If the query fails, try again without JSON, because a few bytes of jsonb can hold numbers with a gigabyte of digits.
     """
     try:
         with connection.begin_nested():
@@ -65,7 +68,7 @@ def _one(postgresql: bool, column: Column[Any], with_json: bool) -> ColumnElemen
         kind = "jsonb" if postgresql else "text"
         return literal_column(f"""CAST('"{TOO_LARGE}"' AS {kind})""", Json()).label(column.name)
     if isinstance(column.type, Json):
-        # Use the table's name alone: after FROM it refers to the table of the configured schema.
+        # Use the table's name without a schema. In this SELECT it refers to the table of the configured schema.
         fetched = if_not_too_large(f"{column.table.name}.{column.name}")
         sql = statement_text(fetched, postgresql=postgresql)
         return literal_column(sql, Json()).label(column.name)

@@ -9,20 +9,26 @@ from cronjobs.engine.probe.sql_text import either
 from cronjobs.engine.rules.payload import MOST_FETCHED, ODD_NUMBER, TOO_LARGE
 from cronjobs.text import BrokenText
 
-UNREAD: Final = "cronjobs unread"  # replaces a payload that was not read; a payload is never plain text
-NOT_FETCHED: Final = (TOO_LARGE, ODD_NUMBER)  # what the database returns instead of JSON
+# This text replaces a payload that was not read. It cannot be a real payload, which is never plain text.
+UNREAD: Final = "cronjobs unread"
+# The values that the database returns instead of JSON.
+NOT_FETCHED: Final = (TOO_LARGE, ODD_NUMBER)
 
-_SMALL: Final = 16 * 1024  # bytes of jsonb; as text it is at most sixty times as long, unless its numbers are odd
-_COMPRESSED: Final = 2_000  # bytes on disk; at most 255 times as many when decompressed
-_SURELY_LARGE: Final = 2 * MOST_FETCHED  # jsonb takes up to twelve bytes for one digit and its comma
+# In bytes of jsonb. As text, such a value is at most sixty times as long, unless it has odd numbers.
+_SMALL: Final = 16 * 1024
+# In bytes on disk. Decompressed, such a value is at most 255 times as long.
+_COMPRESSED: Final = 2_000
+# This is larger than MOST_FETCHED because jsonb can take twelve bytes for two characters of text: a digit and its
+# comma.
+_SURELY_LARGE: Final = 2 * MOST_FETCHED
 
 
 def if_not_too_large(column: str) -> str:
     """Return SQL for JSON *column* if it is small enough to fetch, else for ``TOO_LARGE`` or ``ODD_NUMBER``.
 
-    On PostgreSQL the checks go from cheap to expensive. Reading the size on disk costs nothing. The size of the value
-    requires decompression (a concatenated value is not compressed). The size of the text requires building the text,
-    which odd numbers can make a thousand times larger.
+    On PostgreSQL the checks go from cheap to expensive. Reading the size on disk costs nothing. To get the size of the
+    value, the database must decompress it. (That is why the SQL concatenates: a concatenated value is not compressed.)
+    To get the size of the text, the database must build the text, which odd numbers can make a thousand times larger.
     """
     return either(
         postgresql=f"""
@@ -43,8 +49,8 @@ def in_bytes(column: str) -> str:
 
 
 def stored(text: Any) -> Any:
-    """Return a text from a row as a parameter that finds the row again.
+    """Return a text that was read from a row as a parameter with which the row can be found again.
 
-    A broken text becomes its bytes, which the SQL on SQLite casts to text.
+    A text that is not valid UTF-8 is passed as its bytes, which the SQL on SQLite casts to text.
     """
     return text.raw if isinstance(text, BrokenText) else text

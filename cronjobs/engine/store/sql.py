@@ -1,7 +1,7 @@
 """Run statements. This module also holds the parts that many statements share: groups of rows, locks, types.
 
-A statement is an f-string, written once for both databases: see ``engine/probe/sql_text.py``. A piece of SQL that
-several statements share is a constant in the module for its subject.
+A statement is an f-string that is written once for both databases; ``engine/probe/sql_text.py`` explains how. A piece
+of SQL that several statements share is a constant in the module for its subject.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 INSTANT_TYPE: Final = either(postgresql="timestamptz", sqlite="integer")
 JSON_TYPE: Final = either(postgresql="jsonb", sqlite="text")
 OPEN_QUEUE: Final = f"(CAST(:queue AS text) IS NULL OR b.queue = CAST(:queue AS text)) AND NOT {PAUSED}"
-# Skip rows that other sessions have locked. SQLite has only one writer.
+# Skip rows that other sessions have locked. SQLite needs no lock, because it has only one writer.
 LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j SKIP LOCKED", sqlite="")
 WAIT_FOR_LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j", sqlite="")
-# True for a job that was pruned except for its key: its payload is gone.
+# True if pruning has removed the job's payload and kept only its key.
 IS_STRIPPED: Final = either(
     postgresql="j.meta ? 'cronjobs.stripped'",
     sqlite="(json_valid(j.meta) AND json_type(j.meta, '$.\"cronjobs.stripped\"') IS NOT NULL)",
 )
-# "… is one of :ids", a JSON array of numbers.
+# SQL for "… is one of :ids". The parameter is a JSON array of numbers.
 AMONG_IDS: Final = either(
     postgresql="= ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:ids AS json)) v))",
     sqlite="IN (SELECT value FROM json_each(:ids))",
 )
 
 
-# Result columns that need decoding in every statement that returns them.
+# The result columns that need decoding, by name, in whatever statement they appear.
 _TYPES: Final = {
     column.name: column.type
     for table in tables.metadata.sorted_tables
@@ -60,7 +60,8 @@ _TYPES: Final = {
 }
 
 
-_EVERY_COLUMN: Final = re.compile(r"(^|\b(SELECT|ALL|DISTINCT)|[,.])\s*\*", re.I)  # not the star of count(*) or 2 * 3
+# This does not match the star in count(*) or in 2 * 3.
+_EVERY_COLUMN: Final = re.compile(r"(^|\b(SELECT|ALL|DISTINCT)|[,.])\s*\*", re.I)
 _WORD: Final = re.compile(r"\w+")
 
 
@@ -91,7 +92,7 @@ AMONG_KEYS: Final = among("keys")
 def group(parameter: str, columns: Mapping[str, str]) -> str:
     """Return SQL for a group of rows from one JSON parameter.
 
-    It sends far fewer bytes than executemany, and the statement is planned once.
+    Compared with executemany, this sends far fewer bytes, and the database plans the statement only once.
 
     *columns* maps names to "bigint", "int", "float8", "text" or "timestamptz".
     """
@@ -112,9 +113,10 @@ def shaped(
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Return the parameters of a group of rows, the columns with one value for all rows, and the varying columns.
 
-    Rows of one group differ in little but their keys. So a value that all rows share is bound once, unless its column
-    is one of *from_json*. A column without values is in neither list. ``shaped_rows`` turns the parameters back into
-    rows. *as_json* are columns whose values are JSON texts. On PostgreSQL these are not wrapped in JSON strings.
+    Apart from their keys, the rows of one group differ little. So a value that all rows share becomes one parameter,
+    unless its column is one of *from_json*. A column without values is in neither list. ``shaped_rows`` turns the
+    parameters back into rows. *as_json* are columns whose values are JSON texts. On PostgreSQL they are sent as JSON,
+    not as strings within JSON.
     """
     postgresql = is_postgresql(connection)
     parameters: dict[str, Any] = {}
@@ -137,10 +139,10 @@ def shaped(
 
 
 def _may_be_bound(value: Any, postgresql: bool) -> bool:
-    """Return whether every driver passes *value* on unchanged, in every client encoding.
+    """Return whether every driver sends *value* unchanged as a parameter, in every client encoding.
 
-    If not, the value is sent within JSON, which is ASCII. Drivers have their own ideas about enums, and cannot encode
-    all characters. psycopg itself rejects a NUL; in JSON, the server rejects it as a bad value.
+    If not, the value is sent within JSON, which is ASCII. Drivers treat enums differently, and cannot encode all
+    characters in every encoding. psycopg itself rejects a NUL, but within JSON the server rejects it as a bad value.
     """
     if type(value) is str:
         return not postgresql or (value.isascii() and "\0" not in value)
@@ -162,11 +164,11 @@ def shaped_rows(
 ) -> str:
     """Return SQL for rows of *columns*.
 
-    A *bound* column is one parameter, a *varying* column comes from JSON, and all other columns are NULL.
+    A *bound* column has one parameter for all rows. A *varying* column comes from JSON. All other columns are NULL.
     """
     values = dict.fromkeys(columns, "NULL")
     if postgresql:
-        # Send all values as text: drivers disagree about the type of, say, an instant or a number.
+        # Declare all parameters as text, because drivers disagree about the types of instants and numbers.
         values |= {name: f"CAST(:{name} AS text)" for name in bound} | {name: f"v.{name}" for name in varying}
         values = {name: f"CAST({value} AS {columns[name]})" for name, value in values.items()} | {"n": "v.n"}
         elements = {name: "json_array_elements" + ("" if name in as_json else "_text") for name in varying}
@@ -183,7 +185,7 @@ def shaped_rows(
 
 
 def kinds(table: Table, *names: str) -> dict[str, str]:
-    """Return a table's columns, or only those in *names*, as ``group`` takes them. JSON counts as text."""
+    """Return a table's columns, or only those in *names*, in the form that ``group`` expects. JSON counts as text."""
     return {name: _kind(table.c[name]) for name in names or table.c.keys()}
 
 
@@ -193,7 +195,8 @@ def _kind(column: Column[Any]) -> str:
             return "timestamptz"
         case BigInteger():
             return "bigint"
-        case Integer():  # and SmallInteger
+        # This includes SmallInteger.
+        case Integer():
             return "int"
         case Float():
             return "float8"
@@ -201,7 +204,7 @@ def _kind(column: Column[Any]) -> str:
 
 
 def group_value(connection: Connection, rows: Any) -> str:
-    """Return *rows* as the JSON parameter of ``group`` or ``among``, with instants as the database compares them."""
+    """Return *rows* as the JSON parameter of ``group`` or ``among``, with instants in the database's own form."""
     return (_AS_POSTGRESQL if is_postgresql(connection) else _AS_SQLITE).encode(rows)
 
 
@@ -223,15 +226,15 @@ def json_text(value: Mapping[str, Any]) -> str:
     return _ENCODER.encode(value)
 
 
-# The time while a test has stopped the clock. This expression is stable, like the clock that it replaces, so statements
-# keep their plans.
+# While a test has stopped the clock, this expression replaces the database's clock. PostgreSQL treats it as stable,
+# like the real clock, so statements keep their plans.
 STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:now_ AS timestamptz) END)"
 
 
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
     """Run *statement* with bound *parameters*. A list becomes one JSON parameter, as ``among`` and ``group`` need it.
 
-    Every statement for both databases runs through here, on every connection, for one row or hundreds.
+    Every statement that is written for both databases goes through this function, on whatever connection.
     """
     postgresql = is_postgresql(connection)
     prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection), _stands(connection))
@@ -257,7 +260,10 @@ def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool)
 
 
 def _returned_types(statement: str) -> dict[str, TypeEngine[Any]]:
-    """Return the ``_TYPES`` that *statement* may return, because SQLAlchemy compares each with every result."""
+    """Return those of ``_TYPES`` that *statement* may return.
+
+    SQLAlchemy compares each of these types with every result, so fewer types are faster.
+    """
     returned = statement.rpartition("RETURNING")[2]
     words = None if _EVERY_COLUMN.search(returned) else set(_WORD.findall(returned))
     return {name: kind for name, kind in _TYPES.items() if words is None or name in words}
@@ -266,7 +272,8 @@ def _returned_types(statement: str) -> dict[str, TypeEngine[Any]]:
 def inserted_into(connection: Connection, table: Table) -> Any:
     """Return an INSERT that can take an ON CONFLICT clause."""
     if is_postgresql(connection):
-        from sqlalchemy.dialects import postgresql  # imports every PostgreSQL dialect, and ticks on SQLite need none
+        # Imported only here, because this imports every PostgreSQL dialect, and ticks on SQLite need none of them.
+        from sqlalchemy.dialects import postgresql
 
         return postgresql.insert(table)
     from sqlalchemy.dialects import sqlite
@@ -275,7 +282,7 @@ def inserted_into(connection: Connection, table: Table) -> Any:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error in a savepoint ended the connection, so that no further statement on it can work."""
+    """Return whether an error in a savepoint ended the connection, so that no further statement on it can work."""
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
@@ -290,7 +297,7 @@ def schema_of(connection: Connection) -> str | None:
 
 
 def _stands(connection: Connection) -> bool:
-    """Whether a test has stopped the database's clock."""
+    """Return whether a test has stopped the database's clock."""
     return clock_of(connection).stands_at is not None
 
 
@@ -300,6 +307,6 @@ def clock_of(connection: Connection) -> Clock:
 
 
 def database_now(connection: Connection) -> datetime:
-    """Return the time by the database's clock, the one that decides."""
+    """Return the time by the database's clock, on which all decisions are based."""
     now: datetime = run(connection, f"SELECT {NOW} AS now").scalar_one()
     return now

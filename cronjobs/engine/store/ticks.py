@@ -22,12 +22,13 @@ from cronjobs.engine.probe.sql_text import AUDIT, JOBS, QUEUES, SCHEDULES, TICKS
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.sql import INSTANT_TYPE, JSON_TYPE, group, inserted_into, json_text, run
 
-CLOCK_SLACK: Final = timedelta(minutes=5)  # a lease that is too long by more than this was written by a wrong clock
+# If a lease is too long by more than this, the clock was wrong when it was written.
+CLOCK_SLACK: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
 class Overview:
-    """All the facts that an idle tick needs, read in one round trip."""
+    """All the facts that an idle tick needs. One round trip reads them."""
 
     now: datetime
     project: str
@@ -36,26 +37,28 @@ class Overview:
     oldest_code: str
     pruned_at: datetime | None
     expired: bool  # a lease has expired
-    far_lease: bool  # a lease ends later than a lease of this host could
+    far_lease: bool  # a lease ends later than any that this host could write
     held_here: bool  # a process, dead or alive, whose ``locked_by`` begins with *place* holds a lease
     schedules_due: bool
     jobs_due: bool
-    last_fingerprint: str | None  # of the file at this host's previous tick
+    last_fingerprint: str | None  # the fingerprint of the file at this host's previous tick
     fingerprint_known: bool  # some host has applied this file before
     sync_unfinished: bool  # a sync is running, or was killed
-    last_tick_at: datetime | None  # the last tick of any host
+    last_tick_at: datetime | None  # when the last tick of any host began
     paused_due: bool  # jobs are due in paused queues
     misfits: bool  # a job whose payload did not fit its handler is waiting
-    not_started: Any  # the list recorded by this host's last tick that loaded handlers
-    handlers_at: datetime | None  # when that tick started
+    # The due jobs that this host's last tick with handlers did not start, as that tick recorded them.
+    not_started: Any
+    handlers_at: datetime | None  # when this host's last tick with handlers began
     look_at: datetime | None  # the earliest instant at which a finding may begin, end or be repeated
-    look_due: bool  # that instant has come
-    # there are so many queues that reading all waiting jobs is quicker than stepping from queue to queue
+    # True if that instant has come or is unset, or if it is over an hour away.
+    look_due: bool
+    # True if there are so many queues that reading all waiting jobs is quicker than stepping from queue to queue.
     many_queues: bool
 
     @property
     def handlers_stale(self) -> bool:
-        """Whether this host's ticks have loaded no handlers for so long that a deploy may have changed them."""
+        """Whether no tick of this host has loaded handlers for so long that a deploy may have changed the handlers."""
         every = timedelta(seconds=HANDLERS_EVERY_S)
         return self.handlers_at is None or abs(self.now - self.handlers_at) >= every
 
@@ -63,7 +66,7 @@ class Overview:
 def overview(
     connection: Connection, *, host: str, place: str, fingerprint: str, lease: timedelta = timedelta(days=1)
 ) -> Overview:
-    """Read what is due. *host*, *fingerprint*, *lease* and *place* (the beginning of ``locked_by``) are this tick's."""
+    """Read what is due. The arguments describe this tick; *place* is the beginning of its ``locked_by``."""
     row = run(
         connection,
         f"WITH RECURSIVE {BRANCHES} {SEEN}",
@@ -94,16 +97,16 @@ def overview(
 
 
 def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
-    """Write the row of a tick that has work, and return its id; ``end_tick`` completes it."""
+    """Write the row of a tick that has work, and return the row's id. ``end_tick`` completes the row."""
     # The tick may load its handlers after its first write.
     return _put_tick(connection, row, {"job_types": row.get("job_types")})
 
 
 class DeathSigns(NamedTuple):
-    """The signs that reading a row killed a tick.
+    """The signs that a tick died while it was reading a job's row.
 
-    ``deaths`` counts the ticks that died lately, perhaps because of a row, and were not followed by a tick of the same
-    host that ended. If ``doubtful``, jobs whose rows were not read are waiting.
+    ``deaths`` is the number of recent ticks that never recorded their end, and after which no tick of the same host has
+    ended either. If ``doubtful``, jobs are waiting whose rows may have killed a tick.
     """
 
     deaths: int
@@ -111,13 +114,15 @@ class DeathSigns(NamedTuple):
 
 
 NO_SIGNS: Final = DeathSigns(0, False)
-_NEWEST: Final = 200  # ticks that are read
+# Read at most this many of the newest ticks.
+_NEWEST: Final = 200
 _FORGOTTEN_S: Final = 600.0
-_DEAD_AFTER: Final = timedelta(seconds=3)  # a tick whose end was not recorded counts as dead this long after its budget
+# A tick that has not recorded its end counts as dead when its budget has been over for this long.
+_DEAD_AFTER: Final = timedelta(seconds=3)
 
 
 def signs_of_death(connection: Connection, budget: timedelta) -> DeathSigns:
-    """Return how many last ticks of hosts did not end, and whether jobs that may have killed one are waiting."""
+    """Return how many recent ticks seem to have died, and whether jobs are waiting that may have killed one of them."""
     dead_s = (budget + _DEAD_AFTER).total_seconds()
     row = run(
         connection,
@@ -138,7 +143,7 @@ def signs_of_death(connection: Connection, budget: timedelta) -> DeathSigns:
 
 
 def overran_lately(connection: Connection) -> frozenset[str]:
-    """Return the job types that ticks of the last day admitted by experience but had to interrupt."""
+    """Return the job types that a tick of the last day expected to end in time, but had to interrupt."""
     rows = run(
         connection, f"SELECT t.did FROM {TICKS} t WHERE t.started_at > {after_now('-86400')} AND {_SOME_OVERRAN}"
     ).scalars()
@@ -189,7 +194,8 @@ def record(
         values["actor"] = actor
     if at is not None:
         values["at"] = at  # type: ignore[assignment]
-    look_soon(connection)  # any action of a person may begin or end a finding
+    # Any action of a person may begin or end a finding.
+    look_soon(connection)
     id_: int = connection.execute(insert(audit).values(values).returning(audit.c.id)).scalar_one()
     return id_
 
@@ -279,10 +285,11 @@ def carried_since(connection: Connection, fingerprint: str, since: datetime) -> 
     return run(connection, statement, since=since, fingerprint=fingerprint).first() is not None
 
 
-HOSTS_AT_MOST: Final = 200  # hosts to read; in containers every tick may have a host name of its own
+# Read at most this many hosts, because with containers every tick may have its own host name.
+HOSTS_AT_MOST: Final = 200
 
-# Do not write "l.host = h.name" here: for a host that stopped ticking PostgreSQL would read back through all later
-# ticks.
+# This is not written as "l.host = h.name". For a host that stopped ticking, PostgreSQL would then read back through all
+# later ticks.
 _LAST_OF_HOST: Final = f"(SELECT l.id FROM {TICKS} l WHERE l.host <= h.name ORDER BY l.host DESC, l.id DESC LIMIT 1)"
 
 

@@ -2,8 +2,9 @@
 
 The supervisor of a cluster writes a token before it submits the attempt (``put``). The worker takes the token
 (``take``), and confirms its permit while the handler runs (``confirm``). Whoever ends the attempt takes the token back
-(``close``). The token's row decides between them: while a permit is valid, everyone else waits, and a deleted row can
-be neither taken nor confirmed. On PostgreSQL a worker calls two functions, so its role needs no rights on any table.
+(``close``). The token's row decides between the supervisor and the worker. While the worker's permit is valid, nobody
+else may end or begin the attempt. Once the row is deleted, the worker can neither take the token nor confirm its
+permit. On PostgreSQL a worker calls two functions, so its role needs no rights on any table.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from cronjobs.engine.probe.sql_text import CONFIRM_PERMIT, JOB_RUNS, JOBS, NOW, 
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.store.sql import group, is_postgresql, run
 
-MOST_ENDED: Final = 900_000  # characters of a recorded end; a longer end is sent only through the cluster
+# In characters. A worker does not record a longer end in the row, but sends it only through the cluster.
+MOST_ENDED: Final = 900_000
 
 
 def _seconds(until: str, since: str) -> str:
@@ -43,7 +45,7 @@ class TokenKey(NamedTuple):
 
 
 class Permit(NamedTuple):
-    """The answer to a worker, whose lease has ``left_s`` seconds left by the database's clock.
+    """The answer to a worker. Its lease ends in ``left_s`` seconds by the database's clock.
 
     "cancelled" means that the permit is valid, but the handler should stop. "done" means that the handler has ended its
     job in its own transaction.
@@ -78,8 +80,8 @@ def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
 class Closed(NamedTuple):
     """The result of taking tokens back.
 
-    ``over`` are the jobs whose attempt nobody can begin or continue any more, ``unbegun`` the jobs among them that
-    nobody began.
+    ``over`` are the jobs whose attempt no worker can begin or continue any more. ``unbegun`` are those of them whose
+    attempt no worker has begun.
     """
 
     over: frozenset[int]
@@ -99,7 +101,8 @@ def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
         RETURNING job_id, holder""",
         attempts=attempts,
     ).all()
-    # This is a separate statement, so it sees a token that was taken while the first one waited for its row.
+    # This is a separate statement, so that it sees a token that a worker took while the DELETE waited for the token's
+    # row.
     held = run(
         connection,
         f"SELECT t.job_id FROM {TOKENS} t JOIN {_THESE_ATTEMPTS} AS o ON {_IS_THIS_ATTEMPT}",
@@ -126,7 +129,7 @@ def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
 
 
 class TokenRow(NamedTuple):
-    """The row of a token, which was taken ``taken_s`` seconds ago, or never if ``taken_s`` is None.
+    """The row of a token. A worker took the token ``taken_s`` seconds ago, or has not taken it if ``taken_s`` is None.
 
     The permit lasts for ``left_s`` more seconds. If that is negative, no part of the attempt is still running.
     ``ended`` is JSON that the worker wrote when the attempt ended.
@@ -140,7 +143,7 @@ class TokenRow(NamedTuple):
 
 
 def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow]:
-    """Return the tokens of these attempts, by job id. A missing token was taken back."""
+    """Return the tokens of these attempts, by job id. If a token is missing, it was taken back."""
     rows = run(
         connection,
         f"""
@@ -168,7 +171,10 @@ def cancelled(connection: Connection, keys: Sequence[TokenKey]) -> list[int]:
 
 
 def take(connection: Connection, key: TokenKey, holder: str) -> Permit:
-    """Take the token for *holder*, who may ask again. Returns "yours", "taken" (by another), "cancelled" or "over"."""
+    """Take the token for *holder*, who may call this again.
+
+    Returns "yours", "taken" (by another), "cancelled" or "over".
+    """
     if is_postgresql(connection):
         return _call(connection, TAKE_TOKEN, key, holder)
     lease = _lease_here(connection, key)
@@ -194,7 +200,7 @@ def take(connection: Connection, key: TokenKey, holder: str) -> Permit:
 
 
 def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> Permit:
-    """Renew the permit if the attempt is still leased. If *ended* is given, record how the attempt ended instead."""
+    """Renew the permit if the attempt is still leased. If *ended* is given, record it as the attempt's end instead."""
     if is_postgresql(connection):
         return _call(connection, CONFIRM_PERMIT, key, ended)
     if ended is not None:
@@ -241,7 +247,7 @@ def _lease_here(connection: Connection, key: TokenKey) -> Row[Any] | None:
 
 
 def _call(connection: Connection, function: str, key: TokenKey, last: str | None) -> Permit:
-    # Name the types: a driver may send None, or a small number, as another type.
+    # The casts are needed because a driver may send None or a small number as another type.
     arguments = "(CAST(:job_id AS bigint), CAST(:attempt AS int), CAST(:token AS text), CAST(:last AS text))"
     row = run(connection, f"SELECT answer, left_s FROM {function}{arguments}", last=last, **key._asdict()).one()
     return Permit(row.answer, row.left_s)

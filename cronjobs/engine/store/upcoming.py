@@ -15,7 +15,7 @@ from cronjobs.engine.store.sql import AMONG_KNOWN, OPEN_QUEUE, run
 
 LOOKED_AT: Final = 1000
 
-# Here "b" is a row of jobs, and OPEN_QUEUE looks at its queue.
+# Here "b" is a job, and OPEN_QUEUE is about the job's queue.
 _DUE_HERE: Final = f"""
       b.{WAITING} AND b.run_at <= {NOW} AND b.job_type {AMONG_KNOWN} AND {OPEN_QUEUE}"""
 
@@ -81,7 +81,10 @@ def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str
 
 
 def due_attempts(connection: Connection) -> set[tuple[int, int]]:
-    """Return up to LOOKED_AT due jobs as (id, attempts). A job that ran and is due again counts as new."""
+    """Return up to LOOKED_AT due jobs as (id, attempts).
+
+    With ``attempts``, a job that ran and is due again looks new.
+    """
     rows = run(
         connection,
         f"SELECT id, attempts FROM {JOBS} WHERE {WAITING} AND run_at <= {NOW} ORDER BY id DESC LIMIT :limit",
