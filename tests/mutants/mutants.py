@@ -304,7 +304,7 @@ MUTANTS = (
     Mutant(
         "a module takes a tick's signals",
         "cronjobs/engine/tick/tick.py",
-        "        self._listen()  # one of the user's modules may have replaced our signal handlers\n",
+        "        self._listen()\n",
         "",
         (f"{LEFT_BEHIND}::test_a_module_cannot_take_the_signals_that_end_a_tick",),
     ),
@@ -709,8 +709,8 @@ MUTANTS = (
     Mutant(
         "a row that was read by a COMMIT without a reply is forgotten",
         "cronjobs/engine/tick/turn.py",
-        "            self.claim_unsettled = True  # if only the reply to the COMMIT was lost, the job is ours",
-        "            pass",
+        "reply to the COMMIT was lost.\n            self.claim_unsettled = True",
+        "reply to the COMMIT was lost.\n            pass",
         ("tests/engine/database/test_unread_rows.py::test_a_reading_whose_commit_had_no_reply_is_found_in_the_rows",),
     ),
     Mutant(
@@ -1299,8 +1299,8 @@ MUTANTS = (
     Mutant(
         "who records a death does not let the next tick look",
         "cronjobs/engine/tick/turn.py",
-        "            look_soon(connection)  # also",
-        "            pass  # also",
+        "killed before its end.\n            look_soon(connection)",
+        "killed before its end.\n            pass",
         (f"{PROCESS_ALERTS}::test_a_death_that_no_tick_recorded_lets_the_next_tick_look",),
     ),
     Mutant(
@@ -2313,8 +2313,8 @@ MUTANTS = (
     Mutant(
         "an extra that raises SystemExit is never answered for",
         "cronjobs/engine/tick/extras.py",
-        "            except BaseException as error:  # whatever",
-        "            except ValueError as error:  # whatever",
+        "tick continues.\n            except BaseException as error:",
+        "tick continues.\n            except ValueError as error:",
         ("tests/engine/database/test_extras.py::test_an_error_of_an_extra_is_reported_and_fails_nothing",),
     ),
     Mutant(

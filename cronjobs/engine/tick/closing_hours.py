@@ -9,11 +9,12 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.errors import DatabaseBusy
 
-SHARE: Final = 0.25  # of the time left in the tick is used for closing hours
+# Closing hours may use this share of the time that is left in the tick.
+SHARE: Final = 0.25
 
 
 def close_hours(tick: TickContext) -> None:
-    """Close one hour at a time, oldest first. The next tick continues where this one runs out of time."""
+    """Close one hour at a time, oldest first. If time runs out, the next tick continues."""
     until = tick.clock.monotonic() + SHARE * (tick.deadline - tick.clock.monotonic())
     with tick.database.read() as connection:
         more = next_open_hour(connection, database_now(connection)) is not None
@@ -22,4 +23,5 @@ def close_hours(tick: TickContext) -> None:
             with tick.database.write(patience=1.0) as connection:
                 more = close_hour(connection, database_now(connection))
     except DatabaseBusy:
-        return  # any other writer is more urgent
+        # Another writer is waiting, and any other writer is more urgent.
+        return

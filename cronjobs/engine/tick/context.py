@@ -27,7 +27,8 @@ from cronjobs.errors import CronjobsError, DatabaseError
 if TYPE_CHECKING:
     from cronjobs.engine.tick.extras import Extras
 
-PATIENT_SHARE: Final = 0.5  # the share of the tick in which the parts before the work may retry
+# During this share of the tick's time, the parts before the work may be retried.
+PATIENT_SHARE: Final = 0.5
 
 
 @dataclass
@@ -45,16 +46,24 @@ class TickContext:
     limits: TickFilter = field(default_factory=TickFilter)
     say_not_started: bool = False
     tells_each: bool = True  # report every job's start and success, for a log or a terminal
-    say_progress_s: float = math.inf  # see ``Loop``
+    # As in ``Loop``: the seconds between progress lines on a terminal.
+    say_progress_s: float = math.inf
     waits_for_long_jobs: bool = False  # if True, signals are passed on to the long jobs
-    start: Start | None = None  # how this process was started, for the fast path of the next one
-    spool: str = "-"  # identifies ``exec`` runs that are waiting for this project: ``probe.state_files.spool_address``
-    code_at_fault: bool = False  # the last report on this file's code said that the code is at fault
-    kept_from_starting: Sequence[dict[str, Any]] = ()  # why earlier ticks of this host did not start, see ``Alarm``
+    # How this process was started. The fast path of the next tick compares this with its own start.
+    start: Start | None = None
+    # Under this address, ``exec`` runs wait for this project to record them (see ``probe.state_files.spool_address``).
+    spool: str = "-"
+    # True if the last report about the code of this file said that it is faulty.
+    code_at_fault: bool = False
+    # Why earlier ticks of this host did not start, as ``Alarm.kept_from_starting`` returns it.
+    kept_from_starting: Sequence[dict[str, Any]] = ()
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
-    taken_over: Collection[str] = ()  # schedules whose crontab lines cron has run until now
-    # No repr: signal.signal() asks for the old handler's repr, and thus for the tick's, perhaps before these are set.
-    database_now: datetime = field(init=False, repr=False)  # the database's time at the monotonic ``now_read_at``
+    # Schedules that replace crontab lines. Until now, cron itself has run these lines.
+    taken_over: Collection[str] = ()
+    # These fields have repr=False because signal.signal() asks for the old handler's repr, and thus for the tick's,
+    # perhaps before they are set.
+    # The database's time at the instant ``now_read_at`` of the monotonic clock.
+    database_now: datetime = field(init=False, repr=False)
     now_read_at: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,8 +74,8 @@ class TickContext:
         self.extras: Extras | None = None
         self.stop_requested: str | None = None
         self.database_gone = False
-        self.many_queues = False  # see ``Overview``
-        # whether a part before the work was retried; the failed try may have created more than we know
+        self.many_queues = False  # as in ``Overview``
+        # True if a part before the work was retried. The failed try may have created jobs of which we do not know.
         self.tried_again = False
         self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
 
@@ -81,10 +90,11 @@ class TickContext:
             yield connection
 
     def try_part(self, do: Callable[[], None], *, retry_until: float | None = None) -> None:
-        """Run one part of a tick, which must be safe to repeat. A database error in it does not stop the other parts.
+        """Run one part of a tick.
 
-        Transient errors are retried until *retry_until*. If that is None, they are retried for a share of the tick, so
-        that the rest is left for the work.
+        After a database error in it, the other parts still run. The part must be safe to repeat. After a transient
+        error, the part is retried until *retry_until*. If that is None, it is retried during the first part of the tick
+        (PATIENT_SHARE), so that time is left for the work.
         """
         until = self.patient_until if retry_until is None else retry_until
         try:
@@ -95,7 +105,8 @@ class TickContext:
             self.emit(events.database_trouble(str(error), error.cause))
         except CronjobsError:
             raise
-        except Exception as error:  # unexpected; the other parts still run
+        # The error is unexpected, but the other parts still run.
+        except Exception as error:
             self.net.catch(error)
 
     def _note_trouble(self, error: DatabaseError, failures: int, pause_s: float) -> None:

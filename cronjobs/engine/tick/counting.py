@@ -32,4 +32,5 @@ def fold_counts(tick: TickContext, share: float, *, hourly: bool) -> None:
         if hourly:
             do(remove_old_hours)
     except DatabaseBusy:
-        return  # another tick is folding, or a more urgent writer is waiting
+        # Another tick is folding counts, or a more urgent writer is waiting.
+        return

@@ -1,4 +1,4 @@
-"""The tick's time limit, which holds from the first moment of the process, and the watchdog that enforces it."""
+"""The tick's time limit, which counts from the start of the process, and the watchdog that enforces it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
 @dataclass
 class Guard:
-    """The start of this process, and the watchdog that ends the process.
+    """When and how this process was started, and the watchdog that ends it.
 
     ``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process. ``start`` has the
     arguments and the environment that the process was started with; handlers may change the environment later.
@@ -35,7 +35,10 @@ class Guard:
     start: Start
 
     def limit(self, budget: timedelta, every: timedelta) -> float:
-        """Set the tick's deadline and the watchdog just after it; return the deadline on the monotonic clock."""
+        """Set the tick's deadline, and let the watchdog act just after it.
+
+        Return the deadline on the monotonic clock.
+        """
         until = given_deadline(
             deadline(
                 started_wall=self.began_wall,
@@ -56,7 +59,7 @@ def arm() -> Guard:
     global _armed
     if _armed is None:
         open_standard_streams()
-        # Before the tick installs its own handler, and after it has removed that handler, Ctrl-C causes no traceback.
+        # So Ctrl-C causes no traceback before the tick installs its own handler, nor after it has removed that handler.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         age = process_age()
         if age > LONGEST_START_S:

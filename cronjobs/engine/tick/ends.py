@@ -1,4 +1,4 @@
-"""Ends of attempts, on their way from the workers to the database: collected, judged, written, counted and reported."""
+"""Ends of attempts on their way from the workers to the database: collect, judge, write, count and report them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ from cronjobs.model import Finished, Released, RetryPolicy, Succeeded
 NOT_BEGUN: Final = Released()
 CLAIM_TOO_SLOW: Final = Released("the database took as long to answer the claim as the lease lasts")
 STILL_HERE: Final = Released("an earlier attempt of this job lost its lease, and that attempt's code still runs here")
-# The ends of jobs this short are written together, because waiting for the next end takes less time than a commit.
+# If jobs are this short, their ends are written together, because waiting for the next end takes less time than a
+# commit.
 BRIEF_S: Final = 0.0005
 
 
@@ -45,8 +46,8 @@ BRIEF_S: Final = 0.0005
 class EndWriter:
     """Writes the ends of attempts. Ends not written yet wait in ``in_flight``.
 
-    ``database_now`` was read at the monotonic instant ``now_read_at``. ``caught`` is called with each unexpected error.
-    ``last`` is the end that was recorded last.
+    ``database_now`` was read when the monotonic clock showed ``now_read_at``. ``caught`` is called with each unexpected
+    error. ``last`` is the end that was recorded last.
     """
 
     clock: Clock
@@ -61,7 +62,8 @@ class EndWriter:
     caught: Callable[[Exception], None]
     database_now: datetime
     now_read_at: float
-    tells_each: bool = True  # see ``TickContext``; if False, report only each type's first success
+    # As in ``TickContext``. If False, report only the first success of each type.
+    tells_each: bool = True
     named_types: set[str] = field(default_factory=set)
     last: Decided | None = None
     progress_at: float = -math.inf  # when progress was last reported
@@ -95,7 +97,7 @@ class EndWriter:
         """Return how long to wait for another end, so that one write covers many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
-        # workers are waiting for this write
+        # So many workers wait for their end to be written before they take another job.
         waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)
         if left > 0 and not waiting and running > max(self.workers.count, self.planner.ahead() // 2):
             return left
@@ -104,7 +106,8 @@ class EndWriter:
     def _take_safely(self, ended: Ended) -> None:
         try:
             self._take(ended)
-        except Exception as error:  # the end is no longer on a queue: do not lose track of it
+        # The end has already left the queue, so make sure that it is not lost.
+        except Exception as error:
             self.caught(error)
             if ended.attempt.is_leased and not ended.attempt.has_ended:
                 self.in_flight.end(_plain(ended, error))
@@ -117,11 +120,13 @@ class EndWriter:
         if attempt.phase is Phase.LOST:
             self.in_flight.move(attempt, Phase.GONE)
         if attempt.phase is Phase.GONE:
-            return  # the lease is lost, so record nothing
+            # The attempt has lost its lease, so record nothing.
+            return
         if isinstance(ended.finished.outcome, Released):
             self.release([attempt], ended.finished.outcome)
             return
-        self.pace.look_again()  # the job may have enqueued others
+        # The job may have enqueued other jobs.
+        self.pace.look_again()
         self.planner.note(attempt.job.job_type, ended.finished.duration)
         late = timed_out(attempt) if attempt.recorded == "timed_out" else None
         outcome = as_stopped(ended.finished.outcome, attempt.stop.reason, process=attempt.has_process, late=late)
@@ -137,7 +142,8 @@ class EndWriter:
             self.counts.handed_over += 1
             self.emit(events.job_handed_over(attempt.job, attempt.timeout))
             return
-        self.pace.no_more_long_jobs()  # the next tick tries again
+        # Hand over no more long jobs. The next tick will try again.
+        self.pace.no_more_long_jobs()
         if answer != FULL:
             self.emit(events.not_handed_over(attempt.job, answer))
         self.release([attempt])
@@ -145,16 +151,18 @@ class EndWriter:
     def release(self, attempts: Sequence[Attempt], why: Released = NOT_BEGUN) -> None:
         """Release these jobs as if they had never been claimed."""
         now = self.clock.monotonic()
-        if why.error is not None:  # another process would probably fail to start, too
+        # Another process or thread would probably fail to start, too.
+        if why.error is not None:
             self.pace.pause(now)
         for attempt in attempts:
             if attempt.is_leased and not attempt.has_ended:
                 outcome = unbegun(attempt) or why
                 self.in_flight.end(Ended(attempt, Finished(attempt.job, outcome), now))
-                self.planner.typical_s = None  # claim nothing ahead until the pace is known again
+                # Claim no jobs ahead until new ends show how long jobs take.
+                self.planner.typical_s = None
 
     def lost(self, attempt: Attempt) -> None:
-        """Report that the lease was taken over or expired."""
+        """Report that the attempt's lease was taken over or has expired."""
         self.counts.lease_lost += 1
         self.emit(events.lease_lost(attempt.job, attempt.worker))
 
@@ -173,12 +181,12 @@ class EndWriter:
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def decided(self) -> list[End]:
-        """Return what to write: each outcome with its job's transition."""
+        """Return the ends to write, each with the decision on what becomes of its job."""
         at = self._now()
         return [(ended, self._decide(ended, at)) for ended in self.in_flight.unwritten.values()]
 
     def _now(self) -> tuple[float, datetime]:
-        """Return the present instant by the monotonic clock and by the database's clock."""
+        """Return the current time by the monotonic clock and by the database's clock."""
         now = self.clock.monotonic()
         return now, self.database_now + timedelta(seconds=now - self.now_read_at)
 
@@ -204,7 +212,10 @@ class EndWriter:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write_one_by_one(self) -> bool:
-        """Write each outcome alone, so that one bad value blocks no other; return whether the database stayed up."""
+        """Write each outcome alone, so that one bad value does not block the others.
+
+        Return whether the database stayed up.
+        """
         for ended in list(self.in_flight.unwritten.values()):
             try:
                 turn = self._write_one(ended)
@@ -212,7 +223,9 @@ class EndWriter:
                 if not isinstance(error, BadValue):
                     self.outage.note(error)
                     return False
-                self._drop(ended, error)  # refused in every form, so its lease expires and a tick records it as lost
+                # The database refused the outcome even without its texts. So the lease will expire, and a tick will
+                # record the attempt as lost.
+                self._drop(ended, error)
             except Exception as error:
                 self.caught(error)
                 self._drop(ended, error)
@@ -237,7 +250,8 @@ class EndWriter:
     def written(self, turn: BatchResult) -> None:
         """Report the ends that a committed turn wrote, and stop tracking their attempts.
 
-        If this raises, the ends that it did not reach stay in ``unwritten``. The next turn finds them in the history.
+        If this raises, the ends that it has not reached stay in ``unwritten``. The next turn will find them in the
+        history.
         """
         answered = turn.written.written | turn.written.lost
         for ended, decided in turn.ends:
@@ -250,19 +264,20 @@ class EndWriter:
         released = isinstance(decided.finished.outcome, Released)
         if job_id in written.written:
             if released:
-                self.pace.nothing_due = False  # the job is due again, and perhaps no other runner will take it
+                # The job is due again, and perhaps no other runner will take it.
+                self.pace.nothing_due = False
             if job_id in written.cancelled:
                 decided = as_cancelled(decided, written.cancelled[job_id])
             elif job_id in written.succeeded:
                 decided = succeeded_itself(decided)
             self._report(ended.attempt, decided)
         elif not (released or ended.attempt.handed_over):
-            # Not for a released job: if the reply to its COMMIT was lost, another runner may have claimed it since, and
-            # nothing is left to record.
+            # A released job is not reported as lost. If only the reply to the COMMIT was lost, the job was released,
+            # and another runner may have claimed it since.
             self.lost(ended.attempt)
 
     def _report(self, attempt: Attempt, decided: Decided) -> None:
-        """Count and emit an outcome that is known to be in the database."""
+        """Count and report an outcome that is certainly in the database."""
         self.last, outcome = decided, decided.finished.outcome
         self.counts.count(decided, attempt.recorded)
         if not self.tells_each and isinstance(outcome, Succeeded) and outcome.note is None:

@@ -28,7 +28,8 @@ from cronjobs.engine.probe import state_files
 from cronjobs.engine.store.not_started import lanes_due
 from cronjobs.engine.tick.context import TickContext
 
-PROGRAM: Final = "cronjobs.contrib.dask.supervisor"  # operators signal it by this name: docs/how-to/long-work.md
+# docs/how-to/long-work.md tells operators to signal the supervisor by this name.
+PROGRAM: Final = "cronjobs.contrib.dask.supervisor"
 NOT_INSTALLED: Final = "Dask is not installed: pip install 'cronjobs[dask]'"
 
 
@@ -130,7 +131,8 @@ class Supervisors:
         with tempfile.TemporaryFile() as request:
             request.write(supervision.encode())
             request.seek(0)
-            # The process gets none of cron's streams: cron mails only when the last holder of its pipe has exited.
+            # The process does not inherit cron's pipes, because cron sends its mail only when every process that holds
+            # its pipe has exited.
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", PROGRAM],
                 stdin=request,

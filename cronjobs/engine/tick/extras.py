@@ -1,9 +1,9 @@
-"""How extras take part in a tick without being able to harm it.
+"""Run the extras of a tick in such a way that they cannot harm it.
 
 Each extra has its own thread, which runs the extra's calls one after another. So an error, a hang or a slow network
-harms only that extra. The tick waits two seconds in all for an extra. After that, the tick carries on without the
-extra, reports this, and does not call the extra again. At the end, after the tick's row is written, the tick waits for
-extras until its deadline.
+harms only that extra. The tick waits at most two seconds in total for each extra. Then it continues without that extra,
+reports this, and does not call the extra again. At the end, after the tick's row is written, the tick waits for extras
+until its deadline.
 """
 
 from __future__ import annotations
@@ -31,17 +31,24 @@ from cronjobs.model import Finished, Job
 if TYPE_CHECKING:
     from cronjobs.engine.jobs.job_types import JobTypes
 
-WAIT_S: Final = 2.0  # how long, in all, a tick with work waits for one extra
-LAST_S: Final = 10.0  # for extras at the end of a process that has no deadline
+# A tick with work waits at most this long in total for one extra.
+WAIT_S: Final = 2.0
+# A process without a deadline waits this long for its extras at its end.
+LAST_S: Final = 10.0
 
 
 class Door(NamedTuple):
-    """An extra: the module with its ``hook``. ``wanted`` says whether a project with these settings uses it."""
+    """The entrance to an extra: the module with its ``hook``.
+
+    ``wanted`` says whether a project with these settings uses it.
+    """
 
     module: str
     wanted: Callable[[Settings, str], bool]
-    for_single_jobs: bool = False  # also used in the process of a job that runs outside a tick
-    not_started: bool = False  # whether it reports ticks that did not start
+    # True if the extra is also used in the process of a job that runs outside a tick.
+    for_single_jobs: bool = False
+    # True if the extra reports ticks that did not start.
+    not_started: bool = False
 
 
 def _pings(settings: Settings, _spool: str) -> bool:
@@ -70,14 +77,15 @@ class HookContext:
     identity: Identity
     emit: Callable[[events.Event], None]  # the tick's own thread logs the event later
     clock: Clock = SYSTEM
-    deadline: float = math.inf  # the tick's, in seconds of the monotonic clock
+    deadline: float = math.inf  # the tick's deadline on the monotonic clock
     go_on: Callable[[], bool] = lambda: True  # returns False if the tick has to stop, or the database is gone
-    seen: Overview | None = None  # what the tick read as it began; None in a process that runs a job outside a tick
-    spool: str = "-"  # see ``TickContext``
+    # The facts that the tick read at its beginning, or None in a process that runs a job outside a tick.
+    seen: Overview | None = None
+    spool: str = "-"  # as in ``TickContext``
 
 
 class RunSummary(NamedTuple):
-    """The facts that ``Hook.end`` gets. ``until`` is the monotonic instant by which the hook must be done."""
+    """The facts that ``Hook.end`` gets. The hook must be done by ``until``, on the monotonic clock."""
 
     until: float
     exit_code: int = 0
@@ -107,13 +115,13 @@ class Hook:
         """Called when the code of *job* starts."""
 
     def ended(self, finished: Finished) -> None:
-        """Called when the job's code has ended. A later event reports what becomes of the job."""
+        """Called when the job's code has ended. A later ``job_event`` says what becomes of the job."""
 
     def job_event(self, event: events.Event) -> None:
         """Called with each event about a job for which ``started`` was called."""
 
     def wants_handlers(self) -> bool:
-        """Whether ``end`` needs the handlers loaded, which only the tick's own thread may do."""
+        """Return whether ``end`` needs the handlers. Only the tick's own thread may load them."""
         return False
 
     def end(self, summary: RunSummary) -> None:
@@ -144,7 +152,7 @@ class Extras:
         return any(found)
 
     def end(self, summary: RunSummary) -> None:
-        """Call every extra's ``end``, the last call, and wait for all of them."""
+        """Call every extra's ``end``, which is its last call, and wait for all of them."""
         self._each(lambda hook: hook.end(summary), SYSTEM.monotonic() + summary.until - self._clock.monotonic())
 
     def _each(self, do: Callable[[Hook], None], until: float | None = None) -> None:
@@ -173,7 +181,7 @@ class Extras:
             extra.call(lambda hook: hook.ended(finished))
 
     def forwarding(self, emit: Callable[[events.Event], None]) -> Callable[[events.Event], None]:
-        """Return a function that passes an event to *emit*, then to the extras that were told of the job's start."""
+        """Return a function that passes an event to *emit*, then to the extras that were called at the job's start."""
         if not self.follow_attempts:
             return emit
 
@@ -198,14 +206,15 @@ class _Extra:
         self._given_up = False
 
     def call(self, do: Callable[[Hook], None]) -> threading.Event | None:
-        """Queue *do*. Return an event that is set once *do* has run, or None if this extra is no longer called."""
+        """Queue *do*. Return an event that is set when *do* has run, or None if this extra was given up."""
         if self._given_up:
             return None
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"cronjobs-extra-{self.name}", daemon=True)
             try:
                 self._thread.start()
-            except (RuntimeError, MemoryError) as error:  # a limit on processes or memory was reached
+            # This process or its user has reached a limit on threads or memory.
+            except (RuntimeError, MemoryError) as error:
                 self._given_up = True
                 self._context.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
                 return None
@@ -214,7 +223,10 @@ class _Extra:
         return done
 
     def wait(self, done: threading.Event, until: float | None) -> None:
-        """Wait for a call until the instant *until*. If *until* is None, wait for what is left of the two seconds."""
+        """Wait for a call until the instant *until*.
+
+        If that is None, wait for as much as is left of the two seconds (WAIT_S).
+        """
         began = SYSTEM.monotonic()
         if not done.wait(max(0.0, self._left_s if until is None else until - began)):
             self._given_up = True
@@ -235,14 +247,15 @@ class _Extra:
                 do(hook)
             except CronjobsError as error:
                 self._context.emit(events.extra_failed(self.name, str(error)))
-            except BaseException as error:  # whatever an extra does, the tick carries on
+            # Whatever an extra does, the tick continues.
+            except BaseException as error:
                 self._context.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
             finally:
                 done.set()
 
 
 def extras_of_tick(context: HookContext) -> Extras:
-    """Return the extras that this project uses, and those that its file names."""
+    """Return our own extras that this project uses, and the third-party extras that its file names."""
     doors = {name: door for name, door in DOORS.items() if door.wanted(context.settings, context.spool)}
     if named := context.settings.extras:
         prepare_imports(context.settings)

@@ -22,7 +22,7 @@ from cronjobs.errors import DatabaseBusy
 class Firing:
     """The schedule steps of one tick.
 
-    ``applies`` says that the tick has to apply its file, ``applied`` that it has done so.
+    ``applies`` is True if the tick has to apply its file. ``applied`` is True once it has done so.
     """
 
     tick: TickContext
@@ -34,7 +34,10 @@ class Firing:
         self.applies = tick.fire_schedules and applies(connection, seen, tick.settings, host=tick.identity.host)
 
     def take_over(self) -> None:
-        """Let the schedules of ``taken_over`` begin now, and clear it. Until that is done, nothing may fire."""
+        """Let the schedules of ``taken_over`` begin now, and clear that list.
+
+        No schedule may fire before this has succeeded.
+        """
         from cronjobs.engine.schedules.materialise import take_over
 
         wanted = [self.tick.settings.schedules[name] for name in self.tick.taken_over]
@@ -56,7 +59,8 @@ class Firing:
             with tick.database.read() as connection:
                 if not ticks.any_schedule(connection) and not ticks.any_cap(connection):
                     tick.row.fingerprint = mark
-                    return  # nothing to apply, nothing to retire
+                    # The file defines nothing, and there is no schedule or cap to remove.
+                    return
         from cronjobs.engine.schedules.sync import sync
 
         done = sync(
@@ -73,7 +77,8 @@ class Firing:
             tick.result.refused = done.plan.refused
             tick.emit(events.fault(str(tick.settings.file), done.plan.refused))
         if done.applied:
-            # Set this only now, so that the next tick sees the change if this tick is killed or its file is refused.
+            # Set the fingerprint only now. If this tick is killed or its file is refused, the next tick then sees the
+            # change.
             tick.row.fingerprint, self.applied = mark, True
 
     def materialise(self) -> None:
@@ -90,7 +95,10 @@ class Firing:
         )
 
     def _has_time(self) -> bool:
-        """Occurrences get at most half of the tick; the rest is for their jobs."""
+        """Return whether there is still time to settle occurrences.
+
+        They get at most half of the tick; the rest is for jobs.
+        """
         return self.tick.go_on() and self.tick.clock.monotonic() < self.tick.patient_until
 
     def _emit(self, event: events.Event) -> None:

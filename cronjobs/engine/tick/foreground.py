@@ -1,12 +1,12 @@
 """Run one job now, in the main thread of a process at a terminal: pdb works, and output is shown and recorded.
 
 The run is an attempt like any other. A tick's loop runs in a second thread, with this one job. The loop renews the
-lease, sees cancel requests, and records the end. A handler has no time limit here, since a person may be in a debugger;
-only declared commands have one.
+lease, sees cancel requests, and records the end. A handler has no time limit here, because a person may be using a
+debugger. Only declared commands have a time limit.
 
-A job that was started by its type or schedule has one try, and no tick picks it up again: not after a failure, not
-after Ctrl-C (the job is cancelled), and not after a kill -9 (its history row is written at the start, and the next tick
-reads that row). A job that was started by its id and then interrupted keeps its due time.
+A job that was started by its type or schedule has one try, and no tick ever picks it up again. After a failure the job
+is dead. After Ctrl-C it is cancelled. Even after kill -9 it does not run again, because its history row was written at
+the start, and the next tick reads that row. A job that was started by its id and then interrupted keeps its due time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from cronjobs.model import (
     Succeeded,
 )
 
-SLOW_S: Final = 2.0  # seconds until a message says that the end is not recorded yet
+# After this many seconds, a message says that the end is not recorded yet.
+SLOW_S: Final = 2.0
 PROGRESS_S: Final = 0.25  # minimum seconds between progress lines
 LOCKED: Final = "another transaction holds the job's row"
 HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals with which a person ends a run
@@ -95,14 +96,14 @@ class _ReportedStop(StopSignal):
 
 
 class _LeaseIsLost(BaseException):
-    """Ends the handler. Not a KeyboardInterrupt, because a debugger catches that and continues."""
+    """Raised to end the handler. It is not a KeyboardInterrupt, because a debugger catches that and continues."""
 
 
 class Terminated(BaseException):
-    """Ends the handler on SIGTERM and SIGHUP. Not a KeyboardInterrupt either."""
+    """Raised to end the handler on SIGTERM and SIGHUP. It is not a KeyboardInterrupt either."""
 
 
-# The exceptions by which a person leaves a handler or the debugger, as an outcome names them.
+# The exceptions that mean that a person left the handler or the debugger, in the form in which an outcome names them.
 QUIT: Final = ("KeyboardInterrupt", "bdb.BdbQuit", f"{Terminated.__module__}.{Terminated.__qualname__}")
 
 
@@ -119,7 +120,7 @@ def signals_wait() -> Iterator[None]:
 class Foreground:
     """Runs one claimed job in the main thread.
 
-    *by_hand* says that the job was made for this run (see the module's docstring). *claimed* is when the claim was
+    *by_hand* is True if the job was created for this run (see the module's docstring). *claimed* is when the claim was
     sent, on the monotonic clock.
     """
 
@@ -155,10 +156,10 @@ class Foreground:
         self._attempt.reporting.listener = self._on_progress = on_progress
         self._main = threading.get_ident()
         self._signal: int | None = None
-        self._was_stopped = False  # by a person
-        self._running = False  # whether the job's own code is running
+        self._was_stopped = False  # True if a person stopped the run
+        self._running = False  # True while the job's own code is running
         self._lost = False
-        self._ended = False  # whether the loop has been given the job's end
+        self._ended = False  # True once the loop has received the job's end
         # The loop has no watchdog, because a person may suspend this process (Ctrl-Z), and a handler may set alarms.
         self._loop = Loop.for_one_job(
             self._attempt,
@@ -195,15 +196,16 @@ class Foreground:
         return RunResult(self._job, decided, self._signal if self._was_stopped else None)
 
     def _keep(self) -> None:
-        """Keep the job's lease until the job has ended, and record the end.
+        """Keep the job's lease until the job has ended, and then record the end.
 
-        Runs in the second thread, not the job's.
+        This runs in the second thread. The job itself runs in the main thread.
         """
         self._loop.run()
         if self._ended:
             self._loop.finish()
         elif not self._lost:
-            self._attempt.stop.set("lease lost")  # the loop gave up
+            # The loop ended although the job has not, so nobody renews the lease any more.
+            self._attempt.stop.set("lease lost")
 
     def _hand_back(self, finished: Finished) -> None:
         """Give the end to the loop, which tries to record it for at least the length of a lease."""
@@ -217,7 +219,8 @@ class Foreground:
             why = self._loop.outage.error or LOCKED
             self._streams.say(f"the outcome cannot be recorded yet, retrying: {why}")
         while beside.is_alive():
-            if self._loop.outage.error is None:  # another session has locked the row: wait until our user gives up
+            # Another session has locked the row. Keep waiting for as long as our user does.
+            if self._loop.outage.error is None:
                 self._allow_time()
             beside.join(SLOW_S)
 
@@ -236,7 +239,7 @@ class Foreground:
                 if self._signal is not None:
                     raise KeyboardInterrupt
                 finished = run_attempt(self._attempt, self._around, self._clock)
-            # before the job started, or a command's second Ctrl-C
+            # A signal arrived before the job started, or this is a command's second Ctrl-C.
             except (KeyboardInterrupt, Terminated, _LeaseIsLost):
                 ran = timedelta(seconds=self._clock.monotonic() - began)
                 finished = Finished(self._job, Interrupted(), ran, WORKER)
@@ -246,7 +249,10 @@ class Foreground:
         return finished._replace(outcome=self._by_a_person(finished.outcome), output=text)
 
     def _by_a_person(self, outcome: Outcome) -> Outcome:
-        """Return the outcome to record instead of *outcome* for a run that a person watches and may have stopped."""
+        """Return the outcome to record for a run that a person watched, and may have stopped.
+
+        The run ended with *outcome*.
+        """
         self._was_stopped = self._is_stop(outcome)
         if self._was_stopped:
             number = signal.Signals(self._signal or signal.SIGINT)
@@ -261,7 +267,10 @@ class Foreground:
         return outcome
 
     def _is_stop(self, outcome: Outcome) -> bool:
-        """Whether a person stopped the job. If the debugger caught the Ctrl-C, a later failure is the job's own."""
+        """Return whether a person stopped the job.
+
+        If the debugger caught the Ctrl-C, a later failure is the job's own.
+        """
         if isinstance(outcome, Interrupted):
             return self._signal is not None
         if not isinstance(outcome, Failed):
@@ -294,13 +303,14 @@ class Foreground:
             why = f"expired: {trouble}" if trouble else "was taken over or expired"
             self._streams.say(f"stopping the job; this attempt will record nothing, because the lease {why}")
             self._lost = True
-            signal.pthread_kill(self._main, signal.SIGINT)  # only a signal to that thread ends its sleep or read
+            # Only a signal to that thread interrupts a sleep or a read in it.
+            signal.pthread_kill(self._main, signal.SIGINT)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Let Ctrl-C, a closed terminal and SIGTERM end the job, and see that its end is recorded.
+        """Let Ctrl-C, a closed terminal or SIGTERM end the job, and make sure that its end is recorded.
 
         A command gets its grace period first.
 
@@ -324,7 +334,8 @@ class Foreground:
 
         taken = [number for number in HAND_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, on_signal) for number in taken}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HAND_SIGNALS)  # signals sent since the claim arrive now
+        # Signals that were sent since the claim, and were blocked until now, arrive here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HAND_SIGNALS)
         try:
             yield
         finally:

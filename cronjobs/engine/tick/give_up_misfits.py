@@ -1,4 +1,4 @@
-"""Give up the jobs whose payload has fitted no code for a day, including those that no tick claims any more."""
+"""Give up jobs whose payload has not fitted any code for a day, including jobs that no tick claims any more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH: Final = 200
 
 
 def give_up(tick: TickContext, types: Callable[[], JobTypes]) -> None:
-    """Record and report these misfits as dead, in short transactions, while there is time."""
+    """Record and report these jobs as dead, in short transactions, as long as there is time."""
     while tick.go_on():
         with tick.database.read() as connection:
             found = outlived(connection, BATCH)
@@ -31,4 +31,5 @@ def give_up(tick: TickContext, types: Callable[[], JobTypes]) -> None:
             tick.result.counts.dead += 1
             tick.emit(events.job_ended(end, dead, policy, tick.settings.folder))
         if len(given_up) < len(found):
-            return  # another session has locked the remaining jobs, so the next tick tries again
+            # Another session has locked the remaining jobs. The next tick will try to give them up.
+            return

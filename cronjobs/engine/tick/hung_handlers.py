@@ -1,8 +1,8 @@
 """Handlers in threads that run past their timeout, or past the end of the tick. A thread cannot be killed.
 
-Such an attempt is recorded and asked to stop, but keeps its slot, its row and its lease. Once nothing else can start,
-the loop ends (``pacing``) and cuts these leases to 2 s (``loop``), and the process exits before these leases end
-(``command.leaving``). A handler in its own process is killed by ``execution.process``.
+So such an attempt is recorded and asked to stop, but it keeps its slot, its row and its lease. When no other job can
+start, the loop ends (``pacing``) and cuts the leases of such attempts to 2 s (``loop``). The process exits before these
+leases end (``command.leaving``). A handler in its own process is killed by ``execution.process``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cronjobs.model import Interrupted, Job, TimedOut, duration_text
 
 @dataclass
 class HungHandlers:
-    """Notes handlers that run past their time. ``collect`` takes the ends that workers have delivered so far.
+    """Records which handlers run past their time. ``collect`` takes the ends that workers have delivered so far.
 
     ``secrets_of`` returns the values to mask in a job's output.
     """
@@ -37,13 +37,14 @@ class HungHandlers:
     secrets_of: Callable[[Job], frozenset[str]]
 
     def note_overdue(self) -> None:
-        """Note attempts whose thread runs past its timeout, and ask them to stop.
+        """Record attempts whose thread has run past its timeout, and ask them to stop.
 
         Such attempts keep their slot, row and lease.
         """
         if not self._overdue():
             return
-        self.collect()  # an attempt that ended during a slow turn is not overdue
+        # An attempt that ended during a slow turn is not overdue.
+        self.collect()
         now = self.clock.monotonic()
         for attempt in self._overdue():
             attempt.stack = mask(stack_of(attempt) or "", self.secrets_of(attempt.job)) or None
@@ -59,7 +60,7 @@ class HungHandlers:
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
         """Return the attempts that are still running as the tick ends.
 
-        Attempts not yet overdue are noted as interrupted.
+        Those that are not overdue yet are recorded as interrupted.
         """
         stuck = self.in_flight.busy()
         for attempt in stuck:
@@ -71,7 +72,7 @@ class HungHandlers:
         return stuck
 
     def rows(self) -> list[Finish]:
-        """Return the history rows to write for overdue attempts, which are still running."""
+        """Return the history rows to write for overdue attempts, whose handlers are still running."""
         return [self._overdue_row(attempt) for attempt in self.in_flight.unrecorded()]
 
     def _overdue_row(self, attempt: Attempt) -> Finish:

@@ -28,7 +28,7 @@ def leave(start: Start, settings: Settings, address: Address, seen: Overview, sp
 
 
 def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> Inputs | None:
-    """Return the inputs, or None if the fast path would not understand them. *spool* comes from ``spool_address``."""
+    """Return the inputs, or None if the fast path cannot handle this project. *spool* comes from ``spool_address``."""
     if not start.folder or settings.by_django:  # the fast path cannot see when Django's settings change
         return None
     variables = sorted({*settings.variables, *ALWAYS})
@@ -65,14 +65,15 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
 
 
 def _often(settings: Settings) -> bool:
-    """Whether metrics must be written or a ping must be sent every few minutes, even if nothing is due."""
+    """Return whether a tick must write metrics or send a ping every few minutes, even if nothing is due."""
     return settings.metrics.textfile is not None or settings.run.ping is not None
 
 
 def _linger_s(start: Start, settings: Settings) -> float:
     """Return the seconds after which a tick of this command line looks for work again, or 0 if it does not linger.
 
-    A tick with ``--wait``, ``--limit`` or ``--budget`` does not linger, since these options are meant for one tick.
+    A tick with ``--wait``, ``--limit`` or ``--budget`` does not linger, because these options apply to a single look
+    for work.
     """
     for_one = tuple(word.startswith((b"--wait", b"--limit", b"--budget")) for word in start.arguments)
     return 0 if settings.run.linger is None or any(for_one) else settings.run.linger.total_seconds()

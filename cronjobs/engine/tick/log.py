@@ -29,13 +29,16 @@ class Log:
         self.fault: str | None = None
         if file is not None:
             try:
-                # NOFOLLOW: a link planted in a shared folder must not make us append to someone else's file.
+                # Without O_NOFOLLOW, somebody could plant a link in a shared folder and make us append to another file.
                 self._descriptor = open_regular(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
             except OSError as error:
                 self.fault = f"log {file} cannot be written: {error.strerror}"
 
     def write(self, event: events.Event, traceback: str | None = None) -> None:
-        """Add a line for *event*. A *traceback* follows the line, indented; in JSON it is one of the event's facts."""
+        """Add a line for *event*.
+
+        In a text log, *traceback* follows the line, indented. In JSON it is one of the facts.
+        """
         if self._descriptor is None:
             return
         more = {"traceback": traceback} if traceback and self._json else {}
@@ -50,7 +53,8 @@ class Log:
             line += "".join(f"\n    {visible(part)}" for part in masking.hide(traceback).splitlines())
         try:
             left = (line + "\n").encode()
-            while left:  # on a disk that is nearly full, a write is short and raises no error
+            # On a disk that is nearly full, os.write may write only a part and raise no error.
+            while left:
                 left = left[os.write(self._descriptor, left) :]
         except OSError as error:
             self.fault = f"the log cannot be written: {error.strerror}"

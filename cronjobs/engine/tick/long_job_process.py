@@ -1,10 +1,10 @@
 """Runs one long job in its own process. ``long_jobs`` starts this module with ``python -m``.
 
 Before any user code runs, this process takes over the tick's lease with a compare-and-swap of ``locked_by``, under the
-same attempt. If no row matches, it exits. Otherwise it answers the tick and runs the tick's loop for one job: it renews
-the lease, obeys the timeout, cancel requests and SIGTERM, and records the result. The process only supervises: the
-handler or command is its child, in a separate session, and dies with it. As in a tick, the watchdog fires before the
-lease ends.
+same attempt. If no row matches, the process exits. Otherwise it answers the tick and runs the tick's loop for this one
+job. It renews the lease, obeys the timeout, cancel requests and SIGTERM, and records the result. The process only
+supervises. The handler or command is its child, in a separate session, and is killed if the process dies. As in a tick,
+the watchdog ends the process before the lease ends.
 """
 
 from __future__ import annotations
@@ -33,18 +33,23 @@ from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 
-REPORT_S: Final = 30.0  # time for extras at the end, to look for findings and to send alerts
+# At the end, extras get this much time to look for findings and to send alerts.
+REPORT_S: Final = 30.0
 
 
 class Signals:
-    """Asks the loop to stop when a signal arrives, or later if the loop does not exist yet, so no signal is lost."""
+    """Asks the loop to stop when a signal arrives.
+
+    If the loop does not exist yet, it is asked later, so no signal is lost.
+    """
 
     def __init__(self) -> None:
         self._came: list[str] = []
         self._loop: Loop | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the job keeps running when the tick's terminal is closed
+        # The job keeps running when the tick's terminal is closed.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._came.append(signal.Signals(number).name)
@@ -64,7 +69,8 @@ class Signals:
 def main() -> None:
     """Adopt the job, answer the tick, run the job and record its end.
 
-    Exit codes: 0 the job ended, 1 the job is dead, 3 or 4 the job was not started or its end was not recorded.
+    The exit code is 0 if the job ended, 1 if the job is dead, and 3 or 4 if the job was not started or its end was not
+    recorded.
     """
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
@@ -83,7 +89,7 @@ def main() -> None:
         _answer(descriptor, str(error).partition("\n")[0])
         os._exit(error.exit_code)
     if adopted is None:
-        # If the tick took the job back, we answer FULL as well. The tick no longer listens then.
+        # We answer FULL even if the reason is that the tick took the job back, because then the tick no longer listens.
         _answer(descriptor, STOPPED if signals.came else FULL)
         os._exit(0)
     _answer(descriptor, ADOPTED)
@@ -94,7 +100,8 @@ def main() -> None:
 
 
 def _answer(descriptor: int, word: str) -> None:
-    with suppress(OSError):  # the tick is gone, but the job is still ours
+    # If this fails, the tick is gone, but the job is still ours.
+    with suppress(OSError):
         os.write(descriptor, f"{word}\n".encode())
         os.close(descriptor)
 
@@ -109,7 +116,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
 
     def emit(event: events.Event) -> None:
         to_log(event)
-        # The next tick prints this line, since this process has no output and cron mails only what a tick prints.
+        # Leave this line for the next tick to print. This process has no output, and cron mails only what a tick
+        # prints.
         mail_throttle.leave_death(settings.file, "a long job", event)
 
     around = replace(around, on_start=start_reporter(log, extras), on_end=extras.ended)
@@ -117,7 +125,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         attempt,
         database,
         Workers(1, around, SYSTEM),
-        # The job itself is ended by its timeout. This limit matters if renewals work but the end cannot be recorded.
+        # The job's own timeout ends the job. This deadline is for the case that renewals work, but the end cannot be
+        # recorded.
         deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
         database_now=adopted.now,
         emit=emit,

@@ -1,8 +1,9 @@
-"""How a tick hands a long job to a separate process, which outlives the tick, and how that process takes the job over.
+"""Hand a long job from a tick to a separate process, which outlives the tick, and let that process take the job over.
 
 Before any user code runs, the process takes over the lease with a compare-and-swap, and answers with one word on a
-pipe. After "adopted" only the process owns the job. If no answer comes, the tick releases the job, fenced on the tick's
-own ``locked_by``. Whichever of the two comes second finds that it has lost the lease.
+pipe. After "adopted" only the process owns the job. If no answer comes, the tick releases the job, but only if the
+job's ``locked_by`` is still the tick's. So if the tick and the process both act, the second one finds that it has lost
+the lease.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ if TYPE_CHECKING:
     import subprocess
 
 PROGRAM: Final = (
-    "cronjobs.engine.tick.long_job_process"  # operators signal long jobs by this name, see docs/how-to/long-work.md
+    "cronjobs.engine.tick.long_job_process"  # docs/how-to/long-work.md tells operators to signal long jobs by this name
 )
-ANSWER_WITHIN_S: Final = 20.0  # a loaded host may take seconds to start an interpreter
+# This is so long because a loaded host may take seconds to start an interpreter.
+ANSWER_WITHIN_S: Final = 20.0
 REAPED_WITHIN_S: Final = 0.1
 ADOPTED: Final = "adopted"
-FULL: Final = "full"  # this host is already running as many long jobs as it may
+# This host is already running as many long jobs as it may.
+FULL: Final = "full"
 STOPPED: Final = "the job was asked to stop before it began"
 SILENT: Final = "no answer in time"
 
@@ -64,9 +67,11 @@ class Handover:
     timeout_s: float
     is_command: bool
     max_memory: int | None
-    success: list[int]  # exit statuses, see ExitCodes
+    # ``success`` and ``permanent`` are exit statuses; see ExitCodes.
+    success: list[int]
     permanent: list[int]
-    row_policy: str  # the AttemptPolicy for the job's row, as JSON; the process uses it for retries, too
+    # The AttemptPolicy for the job's row, as JSON. The process also decides by it whether to retry the job.
+    row_policy: str
 
     @classmethod
     def of(cls, settings: Settings, attempt: Attempt) -> Handover:
@@ -99,9 +104,10 @@ class Handover:
         return cls(**json.loads(data))
 
     def as_type(self, settings: Settings) -> JobType:
-        """Return the job type as the tick knew it. Only a command's own settings are read from the file.
+        """Return the job type as the tick knew it.
 
-        Raises CronjobsError if the file no longer declares the command.
+        If it is a command, the command's own settings are read from the file again. Raises CronjobsError if the file no
+        longer declares the command.
         """
         declared = settings.job_types.get(self.job_type)
         if self.is_command and (declared is None or declared.command is None):
@@ -137,9 +143,10 @@ class Handovers:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self, attempt: Attempt, until: float) -> None:
-        """Start a process for *attempt*. The process's answer will be on the queue by the monotonic instant *until*."""
+        """Start a process for *attempt*. Its answer will be on the queue by *until*, on the monotonic clock."""
         attempt.handed_over = attempt.on_its_way = True
-        # In a thread, since the process may take a second to start and answer, and the loop must renew its leases.
+        # Do this in a thread, because the process may take a second to start and answer, and the loop must renew its
+        # leases.
         thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)
         try:
             thread.start()
@@ -157,14 +164,16 @@ class Handovers:
         try:
             process, reader = _start(Handover.of(self.settings, attempt))
             self.started.append(process)
-            if attempt.stop.reason is not None:  # the stop came while the process was starting
+            # The attempt was asked to stop while the process was starting.
+            if attempt.stop.reason is not None:
                 process.terminate()
             until = min(until, self.clock.monotonic() + ANSWER_WITHIN_S)
             with open(reader, "rb", buffering=0) as opened:
                 answer = _read_line(opened.fileno(), self.clock, until) or _why_silent(process)
         except OSError as error:
             answer = f"cannot start a process: {error.strerror}"
-        except Exception as error:  # without an answer, the tick would wait until its end
+        # There must be an answer, or the tick would wait for it until the tick's end.
+        except Exception as error:
             answer = f"cannot start a process: {type(error).__name__}: {error}"
         self._answer(attempt, answer)
 
@@ -173,7 +182,8 @@ class Handovers:
 
 
 def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
-    import subprocess  # few ticks have a long job
+    # Imported only here, because few ticks have a long job.
+    import subprocess
     import tempfile
 
     reader, writer = os.pipe()
@@ -181,7 +191,8 @@ def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
         with tempfile.TemporaryFile() as request:
             request.write(handover.encode())
             request.seek(0)
-            # The process gets none of cron's streams: cron mails only when the last holder of its pipe has exited.
+            # The process does not inherit cron's pipes, because cron sends its mail only when every process that holds
+            # its pipe has exited.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", PROGRAM, str(writer)],
                 stdin=request,
@@ -203,7 +214,8 @@ def _why_silent(process: subprocess.Popen[bytes]) -> str:
     import subprocess
 
     with suppress(subprocess.TimeoutExpired):
-        status = process.wait(REAPED_WITHIN_S)  # the pipe closes shortly before the process ends
+        # Wait a moment, because the pipe closes shortly before the process ends.
+        status = process.wait(REAPED_WITHIN_S)
         how = f"exit status {status}" if status >= 0 else f"signal {-status}"
         return f"the job's process ended without an answer, {how}"
     return SILENT
@@ -232,7 +244,10 @@ PAUSE_S: Final = 0.2
 
 @dataclass(frozen=True)
 class Adopted:
-    """The job that we took over. ``sent`` is when we sent the statement (monotonic); ``now`` is the database's time."""
+    """The job that we took over.
+
+    ``sent`` is when we sent the statement, on the monotonic clock. ``now`` is the database's time.
+    """
 
     job: Job
     sent: float
@@ -242,8 +257,9 @@ class Adopted:
 def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted | None:
     """Take over the lease.
 
-    Return None if the tick no longer has the job, or if too many long jobs already run on this host. If the COMMIT's
-    reply is lost, read the rows to see who has the lease. Raises DatabaseError.
+    Return None if the tick no longer has the job, or if too many long jobs already run on this host. If the reply to
+    the COMMIT is lost, this tries again, and reads from the row whether we already have the lease. Raises
+    DatabaseError.
     """
     identity = Identity.here()
     own = str(replace(identity, tick=leases.LONG + identity.tick))
@@ -256,7 +272,8 @@ def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted
             now = database_now(connection)
             job = next(iter(held_by(connection, own)), None)
             if job is not None:
-                sent = began  # an earlier try succeeded, so the lease may date from that try
+                # An earlier try succeeded, so the lease may have begun as early as the first try.
+                sent = began
             else:
                 job = leases.adopt(
                     connection,

@@ -1,8 +1,9 @@
 """The loop of a tick: claim jobs, hand them to workers, collect and write their outcomes, renew leases, keep time.
 
-The loop writes leases and outcomes, in one transaction per turn (``turn``). Workers only compute, with two exceptions:
-a handler may record its own success in ``ctx.transaction()`` (ADR 11), and handlers write effects. A turn changes
-memory only after its commit, so a failed turn is simply done again.
+In each round the loop does one turn (``turn``): one transaction that writes leases and outcomes. Workers do not write
+to the database, with two exceptions: a handler may record its own success in ``ctx.transaction()`` (ADR 11), and
+handlers write effects. The loop changes its own memory only after the commit of a turn, so it can simply repeat a
+failed turn.
 """
 
 from __future__ import annotations
@@ -42,40 +43,47 @@ from cronjobs.engine.tick.turn import (
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 from cronjobs.errors import BadValue, DatabaseError
 
-EXIT_MARGIN_S: Final = 1.5  # leases are cut to 2 s at the end, so this process must be gone within this time
-HANDOVER_S: Final = 5.0  # a tick hands over a long job only if it has at least this much time left
+# At the end the loop cuts leases to 2 s, so this process must have exited within this time.
+EXIT_MARGIN_S: Final = 1.5
+# A tick hands over a long job only if at least this much of its time is left.
+HANDOVER_S: Final = 5.0
 
 
 def nothing(_connection: Connection) -> None:
-    """No-op ``before_writing``, for loops without a tick row."""
+    """The ``before_writing`` of loops without a tick row. Does nothing."""
 
 
 @dataclass
 class Loop:
-    """State of one tick's loop. Instants are seconds of the monotonic clock."""
+    """The loop of one tick, or of one job outside a tick. Instants are seconds of the monotonic clock."""
 
     database: Database
     job_types: JobTypes
     workers: Workers
     locked_by: str
     deadline: float
-    database_now: datetime  # the database's time at the instant ``now_read_at``; later times are counted from it
+    # The database's time at the instant ``now_read_at``. The loop computes later times from these two.
+    database_now: datetime
     now_read_at: float
     emit: Callable[[events.Event], None]
     before_writing: Callable[[Connection], None] = nothing
     watchdog: Watchdog = field(default_factory=Unarmed)
-    host: str = ""  # long jobs are counted by host
+    host: str = ""  # the host whose long jobs count towards ``long_jobs``
     limits: TickFilter = field(default_factory=TickFilter)
     counts: Counts = field(default_factory=Counts)
-    crashing: Collection[str] = ()  # types that crashed runners: their jobs run in child processes
-    suspected: Collection[str] = ()  # types whose jobs were running when one runner died
-    many_queues: bool = False  # see ``Overview``
-    tells_each: bool = True  # see ``TickContext``
-    overran: Callable[[], Collection[str] | None] = unknown  # see ``Experience``
-    overran_now: set[str] = field(default_factory=set)  # types of the jobs that this tick has to interrupt
-    signs: DeathSigns = NO_SIGNS  # whether reading a row may have killed earlier ticks
+    # Types that crashed runners. Their jobs run in child processes.
+    crashing: Collection[str] = ()
+    # Types whose jobs were running when a single runner died.
+    suspected: Collection[str] = ()
+    many_queues: bool = False  # as in ``Overview``
+    tells_each: bool = True  # as in ``TickContext``
+    overran: Callable[[], Collection[str] | None] = unknown  # as in ``Experience``
+    overran_now: set[str] = field(default_factory=set)  # types of the jobs that this tick had to interrupt
+    # The signs that reading a job's row may have killed earlier ticks.
+    signs: DeathSigns = NO_SIGNS
     say_progress_s: float = math.inf  # seconds between progress lines on a terminal
-    catches: bool = True  # catch unexpected exceptions; tests set this to False, so that they propagate
+    # If True, unexpected exceptions are caught. Tests set this to False, so that they propagate.
+    catches: bool = True
 
     def __post_init__(self) -> None:
         self.settings, self.clock = self.workers.around.settings, self.workers.clock
@@ -133,12 +141,12 @@ class Loop:
         self.stopping: str | None = None
         self.stop_by = math.inf
         self.stop_reported = False
-        self.hurry = False  # a second signal: end now
+        self.hurry = False  # True after a second signal: end now
         self.renewed_at = -math.inf
         self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
         self.takes_reports = True
-        self.gone_by = math.inf  # the instant by which this process must have exited
-        self.finishing = False  # once ``finish`` has begun, no job starts here
+        self.gone_by = math.inf  # this process must have exited by this instant
+        self.finishing = False  # True once ``finish`` has begun: no job starts any more
 
     @classmethod
     def for_one_job(
@@ -174,7 +182,7 @@ class Loop:
     def run(self) -> str:
         """Work until nothing is due, time is up, no slot will come free, or a stop is requested. Return the reason.
 
-        After an unexpected error the loop claims nothing more. It releases jobs that have not started, and lets running
+        After an unexpected error the loop claims no more jobs, releases those that have not started, and lets running
         jobs finish.
         """
         while not self.net.gave_up:
@@ -224,7 +232,8 @@ class Loop:
         self.workers.wake()
 
     def _report_stopping(self) -> None:
-        # This is not done in stop(), because a signal handler may interrupt the very line that writes to the log.
+        # stop() does not report this, because a signal handler calls stop(), and the signal may interrupt the very line
+        # that writes to the log.
         if self.stopping is not None and not self.stop_reported:
             self.stop_reported = True
             self.emit(events.signalled(self.stopping))
@@ -236,15 +245,16 @@ class Loop:
         of these attempts to 2 s, and then calls *last_write*, which by default marks that findings may have changed.
 
         If a thread is still running, the caller must end the process before the thread's lease ends, so that no second
-        owner can start the job while its code is still running here. The lease may be cut from the first try on, even
-        if that try seems to fail.
+        owner can start the job while its code is still running here. Assume that the lease has been cut as soon as the
+        first try begins: the try may seem to fail although it was committed.
         """
         self.finishing = True
         try:
             return self._finish(last_write)
         except Exception as error:
             self._caught(error)
-        try:  # write the tick's row alone; leases that were not cut expire after this process has ended
+        # Write only the tick's row. Leases that were not cut will expire after this process has ended.
+        try:
             self.writer.write_alone(last_write)
         except Exception as error:
             self.net.catch(error)
@@ -265,12 +275,13 @@ class Loop:
                     self.writer.cut_leases(connection, stuck)
                 last_write(connection)
 
-            # If an earlier claim got no answer, this turn finds the jobs that it took, and the next turn releases them.
+            # If an earlier claim got no answer, this turn finds the jobs that the claim took, and the next turn
+            # releases them.
             unsettled = self.writer.claim_unsettled
             went_well = self._turn(last=write)
             done = went_well and not unsettled
-            # A second signal ends the loop at once, unless this turn found such jobs. The database works, so the next
-            # turn can release them.
+            # A second signal ends the loop at once. The exception is a turn that has just looked for such jobs: then
+            # the database works, so the next turn can release them.
             hurried = self.hurry and not (went_well and unsettled)
             until = min(self.deadline, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
@@ -282,7 +293,7 @@ class Loop:
     # --- one turn -----------------------------------------------------------------------------------------------------
 
     def _turn(self, last: Callable[[Connection], None] | None = None) -> bool:
-        """In one transaction write outcomes, renew leases and claim jobs; return whether it succeeded."""
+        """Write outcomes, renew leases and claim jobs, all in one transaction. Return whether it succeeded."""
         batch = self._decide(self.clock.monotonic(), last)
         if batch is None:
             return True
@@ -294,8 +305,12 @@ class Loop:
         return True
 
     def _decide(self, now: float, last: Callable[[Connection], None] | None) -> Batch | None:
-        """Return what to write at the monotonic instant *now*, or None if there is nothing. Changes nothing."""
-        # Claim nothing while an earlier claim is unresolved: repeated unanswered claims would lease ever more jobs.
+        """Return what to write now, or None if there is nothing to write.
+
+        Changes nothing. *now* is the monotonic clock.
+        """
+        # Claim nothing while the result of an earlier claim is unknown, because repeated unanswered claims would lease
+        # ever more jobs.
         no_claim = last is not None or self.writer.claim_unsettled
         room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
         renew = now >= self._next_renewal() and not last
@@ -326,7 +341,10 @@ class Loop:
         )
 
     def _after_failure(self, batch: Batch, error: Exception) -> bool:
-        """Handle *error* from writing *batch*, which may be committed. Return whether the turn still counts as done."""
+        """Handle *error*, which was raised while writing *batch*. The batch may be committed all the same.
+
+        Return whether the turn counts as done all the same.
+        """
         if not isinstance(
             error, DatabaseError
         ):  # one outcome or one claimed row has a bad value; the other outcomes are still written
@@ -335,7 +353,8 @@ class Loop:
             return False
         self._begin(BatchResult(batch.now, unsure=self.writer.unconfirmed))
         if batch.reports and isinstance(error, BadValue):
-            self.takes_reports = False  # no lease may be lost because a report has a bad value
+            # From now on renew leases without reports, because no lease may be lost over a bad value in a report.
+            self.takes_reports = False
             return False
         if isinstance(error, BadValue) and self.in_flight.unwritten and self.ends.write_one_by_one():
             return batch.last is None
@@ -359,13 +378,15 @@ class Loop:
         if batch.long is not None:
             self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
         if batch.room:
-            # A wary claim takes one job at a time, so the next claim follows at once.
+            # A wary claim takes one job at a time. Count it as a full one, so that the next claim follows at once.
             found = batch.room if turn.unread else len(turn.claimed)
             self.pace.looked(turn.sent, room=batch.room, found=found, more_due=turn.more_due)
             if turn.postponed:
                 self.pace.nothing_due = False
         self.in_flight.recorded(turn.recorded)
-        self.ends.written(turn)  # after ``looked``: jobs that this turn released may be due, and its claim missed them
+        # Call this after ``looked``, because it may set ``nothing_due`` to False: jobs that this turn released may be
+        # due, although its claim did not find them.
+        self.ends.written(turn)
         if turn.cleared:
             for name in sorted(set(turn.cleared) & set(self.crashing)):
                 self.emit(events.type_cleared(name))
@@ -384,15 +405,17 @@ class Loop:
     def _begin(self, turn: BatchResult) -> None:
         """Hand the claimed jobs to the workers.
 
-        Jobs of an unanswered claim start only if they still fit into the tick. If the claim took as long as its lease,
-        no job starts, because another tick may have the jobs by now.
+        Jobs of an earlier claim that got no answer start only if they still fit into the tick. If the claim took as
+        long as its leases last, no job starts, because another tick may have taken the jobs by now.
         """
         attempts = []
         for job in (*turn.settled, *turn.unsure, *turn.claimed, *turn.long):
             job_type = self.job_types.types.get(job.job_type)
-            if job_type is None:  # an unresolved claim took a job of a removed type; its lease expires
+            # The claim took a job of a type that this loop no longer knows. Let the lease expire.
+            if job_type is None:
                 continue
-            if job.id in self.in_flight.held:  # the job's row was reset by hand, or by a clock that jumped
+            # We run this job already. Somebody reset its row by hand, or a clock jumped.
+            if job.id in self.in_flight.held:
                 self._lose(self.in_flight.held[job.id])
             attempt = Attempt(job, job_type, timeout_of(job, job_type), claimed=turn.sent, lease_s=self.lease_s)
             self._take(attempt)
@@ -404,7 +427,8 @@ class Loop:
             self.ends.release(attempts, CLAIM_TOO_SLOW)
             return
         if attempts:
-            self._move_watchdog()  # before any of their code runs, since this process may be frozen at any line
+            # Do this before any code of the jobs runs, because this process may be frozen at any line.
+            self._move_watchdog()
         still_here = {attempt.job.id for attempt in self.in_flight.without_lease}
         for attempt in attempts:
             if attempt.job.id in still_here:
@@ -422,8 +446,10 @@ class Loop:
     def _begin_one(self, attempt: Attempt, late: bool) -> None:
         long = attempt.timeout > self.planner.longest
         if self.stopping is not None:
-            attempt.stop.set("shutdown")  # claimed as the signal came; ``on_shutdown: drop`` applies here, too
-        time_is_up = self.clock.monotonic() >= self.deadline  # the claim itself took the rest of the time
+            # The job was claimed when the signal came, so ``on_shutdown: drop`` applies to it, too.
+            attempt.stop.set("shutdown")
+        # The claim itself may have taken the rest of the time.
+        time_is_up = self.clock.monotonic() >= self.deadline
         if self._takes_nothing or time_is_up or (late and not long and not self._fits(attempt)):
             self.ends.release([attempt])
         elif long and attempt.refusal() is None:
@@ -441,12 +467,13 @@ class Loop:
         if self.workers.fault is not None and before is None:
             self.planner.workers = self.workers.count
             self.emit(events.worker_not_started(self.workers.fault, self.workers.count))
-        if not handed:  # no slot is left, so claim no more jobs
+        # No slot is left. Set the error, so that the loop claims no more jobs.
+        if not handed:
             self.net.error = self.net.error or RuntimeError(self.workers.fault)
             self.ends.release([attempt])
 
     def begin_adopted(self, attempt: Attempt) -> None:
-        """Run an attempt whose lease this process took over. ``attempt.claimed`` is when it sent the take-over."""
+        """Run an attempt whose lease this process took over. ``attempt.claimed`` is when it sent the statement."""
         self._take(attempt)
         self._move_watchdog()
         self._hand(attempt)
@@ -464,14 +491,21 @@ class Loop:
         self.renewed_at = turn.sent
 
     def _lose(self, attempt: Attempt) -> None:
-        """Stop the code of an attempt whose lease was taken over or expired, drop it, and record nothing of it."""
+        """Stop an attempt whose lease was taken over or has expired.
+
+        Forget the attempt, and record nothing about it.
+        """
         self.in_flight.lose(attempt)
         attempt.stop.set("lease lost")
-        if not attempt.handed_over:  # otherwise the long job's own process took the lease, as intended
+        # For an attempt that was handed over, the long job's own process took the lease, as intended.
+        if not attempt.handed_over:
             self.ends.lost(attempt)
 
     def _lose_what_ran_out(self) -> None:
-        """Drop running attempts whose lease was not renewed in time. In a tick, the kernel's timer ends the process."""
+        """Stop and forget running attempts whose lease was not renewed in time.
+
+        (In a tick, the kernel's timer ends the whole process first.)
+        """
         leased_since = self.clock.monotonic() - self.lease_s + lease_margin_s(self.lease_s)
         for attempt in self.in_flight.busy():
             if attempt.started is not None and attempt.leased_at <= leased_since:

@@ -1,4 +1,4 @@
-"""Cron's mail as an alarm: report a repeating cause at once, then hourly, then daily, and report its end once."""
+"""Use cron's mail as an alarm: report a repeating cause at once, then hourly, then daily, and report its end once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CAUSES_KEPT: Final = 500
-WORD: Final = 4000  # the longest line kept for the next tick, in characters
+# A line that is kept for the next tick has at most this many characters.
+WORD: Final = 4000
 
-CODE: Final = "code"  # what a cause is about
+# The values of *about*, which says what a cause is about.
+CODE: Final = "code"
 DATABASE: Final = "database"
 
 
@@ -35,7 +37,7 @@ class Alarm:
         self._name = name or alarm_name(config)
 
     def causes(self) -> list[str]:
-        """Return the causes that were reported and are not over."""
+        """Return the causes that were reported and have not ended."""
         return list(self._load())
 
     def forget(self, cause: str) -> None:
@@ -45,9 +47,10 @@ class Alarm:
             self._store(known)
 
     def kept_from_starting(self) -> list[dict[str, Any]]:
-        """Return ``ticks``, ``since`` and ``why`` for each cause that kept ticks from starting since the last one did.
+        """Return the causes that have kept ticks from starting since a tick last started.
 
-        ``since`` is ISO 8601 text, by this host's clock. The cause that began first comes first.
+        Each has ``ticks``, ``since`` and ``why``. ``since`` is ISO 8601 text, by this host's clock. The cause that
+        began first comes first.
         """
         causes = sorted(self._load().items(), key=lambda item: str(item[1]["since"]))
         return [
@@ -57,7 +60,7 @@ class Alarm:
         ]
 
     def code_at_fault(self) -> bool:
-        """Whether a fault in the code was reported and is not over."""
+        """Return whether a fault in the code was reported and has not ended."""
         return any(entry.get("about") == CODE for entry in self._load().values())
 
     def worth_mailing(
@@ -70,12 +73,12 @@ class Alarm:
         about: str | None = None,
         not_started: bool = False,
     ) -> bool:
-        """Whether to report *cause* now. Also records that the cause occurred.
+        """Record that *cause* has occurred, and return whether to report it now.
 
         *said* is the text that is reported, if it differs from *cause*. *job_type* is given if jobs of that type die of
-        the cause. Such a cause may come and go before it counts as over: see ``over``. If *about* is CODE or DATABASE,
-        only a tick that checks the code or the database can see that the cause is over. *not_started* says that the
-        cause kept a tick from starting: see ``kept_from_starting``.
+        the cause. Such a cause does not end as soon as a tick no longer sees it; ``over`` explains when it does. If
+        *about* is CODE or DATABASE, only a tick that checks the code or the database can see that the cause has ended.
+        *not_started* is True if the cause kept a tick from starting (see ``kept_from_starting``).
         """
         known = self._load()
         at = now.isoformat()
@@ -114,20 +117,20 @@ class Alarm:
             self._store(known)
 
     def unreported_before(self, cause: str) -> int:
-        """Return how often *cause* occurred, without being reported, between its last two reports."""
+        """Return how often *cause* occurred without a report between its last two reports."""
         return int(self._load().get(cause, {}).get("untold", 0))
 
     def over(
         self, still: Collection[str], now: datetime, well: Collection[str] = (), *, unknown: Collection[str] = ()
     ) -> list[str]:
-        """Forget the causes that are not in *still*. Return a sentence for each repeated cause that is over.
+        """Forget the causes that have ended, which are those not in *still*.
 
-        *unknown* names what this tick could not check: CODE, DATABASE or both. Causes about the things in *unknown* are
-        kept.
+        Return a sentence for each that had repeated. *unknown* names what this tick could not check: CODE, DATABASE or
+        both. Causes about these are kept.
 
-        A cause with a job type is over once no job has died of it for an hour and a job of that type has succeeded
-        (*well*) since the last death. If no job of that type succeeds, the cause is forgotten a day after that hour,
-        and its end is not reported.
+        A cause with a job type has ended when no job has died of it for an hour and a job of that type has succeeded
+        since the last death. *well* are the job types that succeeded in this tick. If no job of that type succeeds, the
+        cause is forgotten a day after that hour, and its end is not reported.
         """
         known = self._load()
         lines, changed = [], False
@@ -143,7 +146,7 @@ class Alarm:
             del known[cause]
             changed = True
             lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
-            # A cause seen only once was reported and fixed at once, so its end is not news.
+            # A cause that occurred only once needs no report of its end.
             if entry["seen"] > 1 and ("job_type" not in entry or entry.get("well")):
                 lines.append(f"over after {rough(lasted)}: {entry.get('said', cause)}")
         if changed:
@@ -164,10 +167,10 @@ class Alarm:
 
 
 def _quiet_until(known: dict[str, Any]) -> dict[str, int]:
-    """Return, for the fast path, the instant before which no tick without work can end any of these causes.
+    """Return, for the fast path, the instant before which none of these causes can end in a tick without work.
 
-    Return {} if any cause is not about deaths, since such a cause may end at any time. A cause of deaths is over an
-    hour after the last death if a job has succeeded since, otherwise a day later.
+    Return {} if any cause is not a cause of jobs' deaths, because such a cause may end at any time. A cause of deaths
+    ends an hour after the last death if a job has succeeded since, and otherwise a day after that hour.
     """
     ends = [
         datetime.fromisoformat(entry.get("last", entry["since"])) + (HOURLY if entry.get("well") else DAILY + HOURLY)
@@ -191,18 +194,21 @@ def _is_sound(entry: Any) -> bool:
 
 
 def leave_message(config: Path, line: str) -> None:
-    """Keep *line* for the next tick of *config* to print. For processes whose output nobody reads."""
+    """Keep *line* for the next tick of *config* to print. Processes whose output nobody reads use this."""
     State().append(messages_name(config), one_line(line, WORD) + "\n")
 
 
 def leave_death(config: Path, whose: str, event: events.Event) -> None:
-    """Keep *event* for the next tick to print, if it says that a job is dead. *whose* names the job: "a long job"."""
+    """If *event* says that a job is dead, keep it for the next tick to print.
+
+    *whose* describes the job: "a long job".
+    """
     if event.name == "job.dead":
         leave_message(config, f"{whose} is dead: {events.death_line(event, config)}")
 
 
 def take_messages(config: Path) -> list[str]:
-    """Remove and return the kept lines; the caller prints them."""
+    """Remove and return the kept lines, for the caller to print."""
     return (State().take(messages_name(config)) or "").splitlines()
 
 
@@ -228,7 +234,7 @@ def alarm_name(config: Path) -> str:
 
 
 def away_name(config: Path) -> str:
-    """The name of the file that lists the alert channels that got the alert that no tick can start here."""
+    """The name of the file that lists the channels to which the alert "no tick can start here" was sent."""
     return f"away-{_name(config)}.json"
 
 

@@ -49,22 +49,22 @@ WHY: Final = {
     "late": "the job came due as the tick ended, or another runner held the job",
 }
 MOST_ENTRIES: Final = 50
-LONGEST_NAME: Final = 200  # characters
+LONGEST_NAME: Final = 200  # in characters
 
 
 @dataclass(frozen=True)
 class TickState:
     """The capacity that a tick had left when it ended.
 
-    A job longer than ``longest_s`` needs a place for long jobs. ``longest_s`` is infinite if there are no such places
-    (``long_jobs: 0``). ``left`` is how many more jobs --limit allowed. ``slots`` says whether a worker was free.
-    ``running`` counts the running jobs by concurrency key.
+    A job that may take longer than ``longest_s`` counts as long, and runs only if the host may run another long job.
+    ``longest_s`` is infinite if the host may run none (``long_jobs: 0``). ``left`` is how many more jobs --limit
+    allowed. ``slots`` says whether a worker was free. ``running`` counts the running jobs by concurrency key.
     """
 
     types: JobTypes
     longest_s: float
     remaining_s: float
-    whole_s: float = math.inf  # from the start of the tick's process to the deadline
+    whole_s: float = math.inf  # the time from the start of the tick's process to the deadline
     queue: str | None = None
     only: str | None = None
     left: int = 1_000_000
@@ -114,7 +114,8 @@ def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]
     for lane in lanes:
         known = tick.types.types.get(lane.job_type)
         if known is not None and known.executor is not None:
-            continue  # a supervisor takes these jobs, so no tick has to explain them
+            # A supervisor takes these jobs, so no tick has to explain why it did not start them.
+            continue
         counts: dict[tuple[Any, ...], int] = {}
         for row in lane.rows:
             reason = {key: value for key, value in why(lane, row, tick).items() if value is not None}
@@ -148,7 +149,10 @@ def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
 def entry_for(
     entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
 ) -> Mapping[str, Any] | None:
-    """Return the first entry about such a job, or None. Any version of cronjobs may have written *entries*."""
+    """Return the first entry that applies to such a job, or None.
+
+    Any version of cronjobs may have written *entries*.
+    """
     here = (one_line(job_type, LONGEST_NAME), one_line(queue, LONGEST_NAME))
     for entry in entries if isinstance(entries, list) else []:
         if not isinstance(entry, dict) or str(entry.get("why")) not in WHY:
@@ -169,7 +173,8 @@ def in_words(entry: Mapping[str, Any]) -> str | None:
     """Return an entry as a sentence, or None if the entry lacks a fact."""
     try:
         spans = {name: rough(timedelta(seconds=value)) for name, value in entry.items() if name.endswith("_s")}
-        if spans.get("left_s") == spans.get("timeout_s"):  # rounded, they look as if the timeout fitted
+        # Rounded, both look the same, as if the timeout fitted. So show a decimal.
+        if spans.get("left_s") == spans.get("timeout_s"):
             spans |= {name: f"{entry[name]:.1f}s" for name in ("left_s", "timeout_s") if name in spans}
         stop = f", with {spans['stop_s']} to stop its process," if "stop_s" in spans else ""
         return one_line(WHY[str(entry["why"])].format_map({**entry, **spans, "stop": stop}), 300)

@@ -11,11 +11,17 @@ from cronjobs.engine.execution.attempt import Attempt, Phase
 from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.engine.tick.trouble import FAULT
 
-POLL_S: Final = 1.0  # how often a loop with free slots looks for new work while other jobs run
-MORE_DUE_S: Final = 0.02  # pause before the next claim, if another runner was just checking limits
-UNBEGUN_S: Final = 1.0  # after this, release jobs claimed ahead that have not started, since no slot will be free soon
-LAST_CHANCE_S: Final = 0.25  # time in which a handler that stops when asked at its timeout can still end in this tick
-LOCKED_PAUSE_S: Final = 0.1  # pause before the next try for a row that another transaction has locked
+# While jobs run and slots are free, the loop looks for new work once in this time.
+POLL_S: Final = 1.0
+# If another runner was just checking limits, the loop waits this long before its next claim.
+MORE_DUE_S: Final = 0.02
+# If a job that was claimed ahead has not started after this time, the loop releases such jobs, because no slot will be
+# free soon.
+UNBEGUN_S: Final = 1.0
+# A handler that is asked to stop at its timeout has this much time to end while the loop still runs.
+LAST_CHANCE_S: Final = 0.25
+# If another transaction has locked a row, the loop waits this long before it tries the row again.
+LOCKED_PAUSE_S: Final = 0.1
 SHORTEST_WAIT_S: Final = 0.001
 
 TIME_IS_UP: Final = "time is up"
@@ -28,8 +34,8 @@ NO_SLOT: Final = "no slot will come free"
 class Pace:
     """When to look for work next, on the monotonic clock.
 
-    ``nothing_due`` says that the last claim found fewer jobs than there was room for. While ``closed`` is True, nothing
-    is claimed. Nothing is claimed before ``not_before``, even if ``next_claim`` is earlier.
+    ``nothing_due`` is True if the last claim found fewer jobs than there was room for. While ``closed`` is True, the
+    loop claims nothing. Nor does it claim anything before ``not_before``, even if ``next_claim`` is earlier.
     """
 
     next_claim: float = 0.0
@@ -48,7 +54,10 @@ class Pace:
         self.next_long_claim = math.inf
 
     def looked(self, sent: float, *, room: int, found: int, more_due: bool) -> None:
-        """Note how many jobs a claim sent at *sent* found. *more_due* says that another runner was checking limits."""
+        """Note how many jobs a claim found that was sent at *sent*.
+
+        If *more_due*, another runner was checking limits.
+        """
         self.nothing_due = found < room and not more_due
         self.next_claim = sent + (POLL_S if self.nothing_due else MORE_DUE_S if more_due else 0.0)
 
@@ -59,12 +68,12 @@ class Pace:
 
 @dataclass(frozen=True)
 class LoopState:
-    """The state of a loop. Instants are seconds of the monotonic clock; infinity means never.
+    """The state of a loop. Instants are seconds of the monotonic clock, and infinity means never.
 
     ``busy`` has the claimed attempts that have not ended. ``running_on`` has attempts that recorded their own success
     and are still within their timeouts. ``without_lease`` counts the attempts that occupy a slot without a lease,
     including ``running_on``. ``left`` is how many more jobs the caller allows. ``outage_pause_s`` is how long to wait
-    after a database error, or None if there was none. ``outage_stays`` says that waiting cannot fix that error.
+    after a database error, or None if there was none. ``outage_stays`` is True if waiting cannot fix that error.
     """
 
     now: float
@@ -129,7 +138,8 @@ def wait_s(state: LoopState) -> float:
     moments = [state.deadline, state.stop_by, state.next_renewal]
     if now < state.last_chance_until:
         moments.append(state.last_chance_until)
-    if state.unwritten or state.unrecorded:  # another session has locked their rows
+    # Another session has locked the rows of these attempts.
+    if state.unwritten or state.unrecorded:
         moments.append(now + LOCKED_PAUSE_S)
     if state.stopping is None and len(state.busy) + state.without_lease < state.workers:
         moments.append(state.next_claim)

@@ -1,4 +1,4 @@
-"""Remove old rows in short batches while the tick has time; the next tick continues."""
+"""Remove old rows in short batches while the tick has time. If time runs out, the next tick continues."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from cronjobs.engine.store.pruning import OldJob, PrunePosition
 FIRST_BATCH: Final = 100
 SMALLEST_BATCH: Final = 20
 LARGEST_BATCH: Final = 1000
-# On SQLite a batch keeps all other writers waiting; on PostgreSQL it locks only the rows that it removes.
+# A batch should take at most this many seconds. On SQLite all other writers wait for it. On PostgreSQL it locks only
+# the rows that it removes.
 SHARE_S: Final = {"sqlite": 0.01, "postgresql": 0.2}
-PATIENCE_S: Final = 1.0  # how long to wait for SQLite's write lock; any other writer is more urgent
+# Wait at most this long for SQLite's write lock, because any other writer is more urgent.
+PATIENCE_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ class Before:
 
 
 def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
-    """Return, by kind, how many rows a ``Pruner`` would remove now, and the oldest one's instant.
+    """Return, by kind, how many rows a ``Pruner`` would remove now, and the time of the oldest of them.
 
-    Locked rows also count, although a ``Pruner`` would leave them. Writes nothing.
+    Locked rows are counted, too, although a ``Pruner`` would skip them. This writes nothing.
     """
     found: dict[str, store.Past] = {}
     for status, limit in before.jobs:
@@ -89,11 +91,11 @@ class Pruner:
 
     @property
     def gone(self) -> int:
-        """The number of rows removed, not counting attempts and jobs that were only stripped."""
+        """The number of rows removed. Attempts, and jobs that were only stripped, do not count."""
         return self.counts.total() - self.counts["stripped"] - self.counts["attempts"]
 
     def run(self) -> bool:
-        """Prune; return whether no old row is left. The next call continues where this one stops.
+        """Prune, and return whether no old row is left. The next call continues where this one stops.
 
         Raises DatabaseError.
         """
@@ -120,10 +122,11 @@ class Pruner:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def _ended_jobs(self, status: str, before: datetime) -> bool:
-        """Delete ended jobs, but only strip those with a key. The next look starts after the stripped jobs."""
+        """Delete ended jobs, but only strip those with a key. The next round will start after the stripped jobs."""
         start = self._places.get(status)
         place = None if start is None else PrunePosition(start, 0)
-        stuck: datetime | None = None  # when the first locked job ended; the next look starts there
+        # When the first job ended that was locked and so not removed. The next round will start there.
+        stuck: datetime | None = None
         while self.go_on():
             page = self._page(status, before, place)
             if not page:
@@ -131,11 +134,13 @@ class Pruner:
             wanted = [job for job in page if not (job.keyed and job.stripped)]
             left = self._remove(wanted, status, before) if wanted else []
             if not self.go_on() and left:
-                return False  # jobs may be left merely because time was up
+                # Perhaps these jobs are left only because time was up, and not because they are locked.
+                return False
             if left and stuck is None:
                 stuck = left[0].finished_at
             place = PrunePosition(page[-1].finished_at, page[-1].id)
-            if stuck is not None or any(job.keyed for job in page):  # else all rows of the page are gone
+            # If neither is the case, all rows of the page are gone, and there is nothing to skip.
+            if stuck is not None or any(job.keyed for job in page):
                 self._places[status] = place.finished_at if stuck is None else stuck
         return False
 
@@ -144,7 +149,7 @@ class Pruner:
             return list(store.old_jobs(connection, status, before, place, self._batch))
 
     def _remove(self, jobs: list[OldJob], status: str, before: datetime) -> list[OldJob]:
-        """Delete or strip these jobs, however many attempts they have; return those that remain."""
+        """Delete or strip these jobs, even if they have very many attempts. Return the jobs that remain."""
         left = {job.id: job for job in jobs}
         while left and self.go_on():
             with self._write() as connection:
@@ -157,7 +162,8 @@ class Pruner:
             for job in [left.pop(id_) for id_ in done]:
                 if not job.keyed:
                     self.counts[status] += 1
-                elif job.finished_at >= self.before.keys:  # otherwise this round also deletes the row
+                # If the key has expired, this round deletes the row later, so the job is not counted as stripped.
+                elif job.finished_at >= self.before.keys:
                     self.counts["stripped"] += 1
             if not runs and not done:
                 break
@@ -205,7 +211,8 @@ class Pruner:
                 gone = store.remove_effects(connection, [row.key for row in found], self.before.effects)
             self.counts["effects"] += gone
             if gone == 0 and after == found[-1].begun_at:
-                return True  # all effects that began at this instant are locked
+                # All effects that began at this instant are locked.
+                return True
             after = found[-1].begun_at
         return False
 
@@ -224,7 +231,7 @@ class Pruner:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        """A short transaction that lets others write after it; its duration sets the size of the next batch."""
+        """Write in a short transaction, and then let others write. Its duration sets the size of the next batch."""
         is_sqlite = self.database.is_sqlite
         with self.database.write(patience=PATIENCE_S) as connection:
             began = self.clock.monotonic()
@@ -233,6 +240,6 @@ class Pruner:
             took_s = self.clock.monotonic() - began
         self._batch = next_batch(self._batch, took_s, SHARE_S["sqlite" if is_sqlite else "postgresql"])
         if is_sqlite and took_s:
-            # Writers waiting for SQLite retry at least every 100 ms. Without pauses, they would rarely find the
-            # database free.
+            # Other writers that wait for SQLite try again at least every 100 ms. Without pauses here, they would rarely
+            # find the database free.
             sleep(min(self.clock.monotonic() - began, 0.05))

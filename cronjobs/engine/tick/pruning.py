@@ -1,4 +1,7 @@
-"""When a tick removes old rows, and for how long. ``pruner`` removes them; an idle tick does not import that module."""
+"""Decide when a tick removes old rows, and for how long.
+
+The module ``pruner`` removes them; an idle tick does not import it.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,22 @@ from cronjobs.engine.probe.idle_conditions import PRUNE_EVERY_S, WRONG_CLOCK_S
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.errors import DatabaseBusy
 
-EVERY: Final = timedelta(seconds=PRUNE_EVERY_S)  # between two rounds of pruning; a round is limited only by time
-OVERDUE: Final = timedelta(hours=2)  # after this even a tick with work spends a little of its time on pruning
+# A round of pruning is due this long after the last one. A round has no limit but time.
+EVERY: Final = timedelta(seconds=PRUNE_EVERY_S)
+# If pruning has not been completed for this long, even a tick with work spends a little of its time on it.
+OVERDUE: Final = timedelta(hours=2)
 WRONG_CLOCK: Final = timedelta(seconds=WRONG_CLOCK_S)
-SHARE: Final = 0.75  # of the time left in the tick after its work is used for pruning
-OVERDUE_SHARE: Final = 0.1  # of a tick with work is used for pruning if no tick has had time to prune for hours
+# Pruning may use this share of the time that is left in a tick after its work.
+SHARE: Final = 0.75
+# If no tick has had time to prune for hours, pruning may use this share of a tick before its work.
+OVERDUE_SHARE: Final = 0.1
 
 
 def is_due(pruned_at: datetime | None, now: datetime) -> bool:
-    """Whether to prune now. Pruning is also due if *pruned_at* is far in the future because a clock was wrong."""
+    """Return whether to prune now.
+
+    That includes the case that a wrong clock has set *pruned_at* far into the future.
+    """
     return pruned_at is None or abs(now - pruned_at) >= EVERY
 
 
@@ -27,9 +37,9 @@ def is_overdue(pruned_at: datetime | None, now: datetime) -> bool:
 
 
 def clock_jumped(last_tick_at: datetime | None, now: datetime) -> bool:
-    """Whether the clock moved by over a day since the last tick (with the highest id).
+    """Return whether the clock differs by more than a day from the last tick, which is the one with the highest id.
 
-    If so, no row's age is certain.
+    If so, the age of no row is certain.
     """
     return last_tick_at is not None and abs(now - last_tick_at) > WRONG_CLOCK
 

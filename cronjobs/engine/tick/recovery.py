@@ -33,7 +33,8 @@ class Recovery:
     tick: TickContext
     runners: Runners = field(default_factory=Runners)
     far: list[Leased] = field(default_factory=list)
-    deaths: dict[str, str] = field(default_factory=dict)  # by job type, a runner that died while it held such a job
+    # Runners that died while they held a job, by the type of that job.
+    deaths: dict[str, str] = field(default_factory=dict)
     recovered: int = 0
 
     def look(self, connection: Connection, seen: Overview) -> bool:
@@ -48,9 +49,10 @@ class Recovery:
         return bool(seen.expired or self.runners.dead or self.far)
 
     def _look_far(self, connection: Connection, now: datetime) -> None:
-        """Find leases that no correct clock can have written. Runners from before this host's last boot count as dead.
+        """Find leases so long that the clock was wrong when they were written.
 
-        We know nothing about the other runners. Their leases are cut to the normal length, and live runners renew them.
+        Runners of this host from before its last boot count as dead. About the other runners we know nothing. Their
+        leases are cut to the normal length, so those that are alive renew their leases.
         """
         found = expiry.far_leases(connection, self.tick.settings.run.lease, RECOVER_BATCH)
         wrong = [each for each in found if lease_is_wrong(each.locked_until, now, each.lease_s)]
@@ -61,7 +63,8 @@ class Recovery:
     def run(self) -> None:
         """Settle attempts whose lease expired or whose runner is dead.
 
-        The outcome is what the runner recorded. If the runner recorded nothing, an attempt that may have begun is lost.
+        If the runner recorded an outcome, that outcome counts. If it recorded nothing, an attempt that may have begun
+        is lost.
         """
         self._cut_far_leases()
         while self.tick.go_on():
@@ -70,7 +73,7 @@ class Recovery:
                     connection, RECOVER_BATCH, self.runners.dead, working=self.runners.working
                 )
                 looked_at = len(found)
-                # After these rows were read, a cluster worker may have begun or confirmed one of the attempts.
+                # Leave out attempts that a cluster worker has begun or confirmed since we read these rows.
                 closed = tokens.close(connection, [lease_of(expired.job) for expired in found])
                 found = [
                     replace(expired, unbegun=expired.job.id in closed.unbegun)
@@ -96,11 +99,12 @@ class Recovery:
         self._record_deaths()
 
     def _note_death(self, expired: Expired, end: Decided) -> None:
-        """Note the job type of an attempt that ran in its runner's process, unless that runner is known to be alive."""
+        """Note the job type of a lost attempt that ran in the process of its runner, if that runner may be dead."""
         runner = expired.job.locked_by or ""
         died = runner in self.runners.dead or is_gone(runner, self.tick.identity) is None
         if died and isinstance(end.finished.outcome, Lost) and _policy_of(expired).in_thread:
-            # Count one death for all attempts found together, since switching a machine off ends them all at once.
+            # If several attempts of a type are found together, count one death: switching a machine off ends them all
+            # at once.
             self.deaths[expired.job.job_type] = runner
 
     def _record_deaths(self) -> None:
@@ -143,7 +147,7 @@ class Recovery:
 
 
 def _policy_of(expired: Expired) -> AttemptPolicy:
-    """Return the policy that the claim wrote. If the row has none, plain SQL claimed it: do not run the job again."""
+    """Return the policy that the claim wrote. If there is none, plain SQL claimed the job, so it must not run again."""
     if expired.policy is not None:
         return expired.policy
     return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")

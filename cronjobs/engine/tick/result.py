@@ -28,7 +28,8 @@ class TickFilter:
     queue: str | None = None
     only: str | None = None  # a job type
     jobs: int | None = None  # the most jobs that the tick may claim
-    # for this executor's supervisor: only jobs of its types; if None, only types without an executor
+    # The supervisor of this executor takes only jobs of the executor's types. None means only types without an
+    # executor.
     executor: str | None = None
 
     def options(self) -> dict[str, Any]:
@@ -43,21 +44,27 @@ class Counts:
 
     claimed: int = 0
     succeeded: int = 0
-    failed: int = 0  # failed, and will be retried
+    failed: int = 0  # will be retried
     dead: int = 0
     cancelled: int = 0
     interrupted: int = 0
     snoozed: int = 0
-    timed_out: int = 0  # also counted in failed or dead, unless the attempt's code is still running
-    handed_over: int = 0  # long jobs: their own processes record how they end
+    # These are counted in ``failed`` or ``dead``, too, unless the attempt's code is still running.
+    timed_out: int = 0
+    # Long jobs, whose own processes record how they end.
+    handed_over: int = 0
     released: int = 0
     lost: int = 0
     lease_lost: int = 0
 
     def count(self, decided: Decided, recorded: str | None = None) -> None:
-        """Count a recorded end; *recorded* is what was recorded, and counted, while the attempt was still running."""
+        """Count a recorded end.
+
+        *recorded* is the outcome that was recorded and counted while the attempt was still running.
+        """
         if recorded == "timed_out":
-            self.timed_out -= 1  # the final result, recorded later, is counted instead
+            # Count the final result instead of the one that was recorded earlier.
+            self.timed_out -= 1
         elif recorded == "interrupted":
             self.interrupted -= 1
         if decided.transition.status is Status.SUCCEEDED:
@@ -79,7 +86,8 @@ class Counts:
                 setattr(self, name, getattr(self, name) + 1)
 
 
-TOLD_CODES: Final = (3, 4, EX_SOFTWARE)  # exit codes that a tick's row stores; the others follow from its other facts
+# A tick's row stores only these exit codes. The others follow from the other facts in the row.
+TOLD_CODES: Final = (3, 4, EX_SOFTWARE)
 
 
 @dataclass
@@ -91,17 +99,22 @@ class Result:
     occurrences: dict[str, int] = field(default_factory=dict)
     recovered: int = 0
     pruned: int = 0
-    overran: set[str] = field(default_factory=set)  # types whose jobs were expected to fit, but were interrupted
-    not_started: list[dict[str, Any]] = field(default_factory=list)  # due jobs not started, see not_started.py
+    # Types whose jobs were expected to end within the tick, but had to be interrupted.
+    overran: set[str] = field(default_factory=set)
+    # The due jobs that the tick did not start, as entries of not_started.py.
+    not_started: list[dict[str, Any]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)  # how the caller restricted the tick
-    broken: dict[str, str] = field(default_factory=dict)  # bad entries in the tick's file, and what is wrong with them
-    not_loaded: dict[str, str] = field(default_factory=dict)  # modules and job types that did not load, and why
-    kept_from_starting: list[dict[str, Any]] = field(default_factory=list)  # see ``noted_causes``
-    skew_s: float = 0  # how far this host's clock is ahead of the database's, if that is too far
-    faults: int = 0  # in the user's code and configuration
+    # The bad entries in the tick's file, and what is wrong with each.
+    broken: dict[str, str] = field(default_factory=dict)
+    # The modules and job types that could not be loaded, and why.
+    not_loaded: dict[str, str] = field(default_factory=dict)
+    kept_from_starting: list[dict[str, Any]] = field(default_factory=list)  # from ``noted_causes``
+    # How far this host's clock is ahead of the database's, or 0 if the difference is acceptable.
+    skew_s: float = 0
+    faults: int = 0  # the number of faults in the user's code and configuration
     refused: str | None = None  # why the file was not applied
-    trouble: str | None = None  # with the database
-    fault: Exception | None = None  # in cronjobs itself
+    trouble: str | None = None  # a database error
+    fault: Exception | None = None  # a bug in cronjobs
     stuck: bool = False
     signal: int | None = None
 
@@ -125,7 +138,9 @@ class Result:
         return counts | {name: value for name, value in more.items() if value}
 
     def exit_code(self, fail_on: str = "dead") -> int:
-        """Return 0 if all went well, 1 job dead, 3 configuration, 4 database, 70 bug in cronjobs, 128+n signal n."""
+        """Return 0 (all went well), 1 (job dead), 3 (configuration), 4 (database), 70 (bug in cronjobs) or 128 +
+        signal.
+        """
         if self.trouble is not None:
             return 4
         if self.fault is not None:
@@ -160,7 +175,8 @@ def did_in_words(did: Mapping[str, Any]) -> str:
     return ", ".join(f"{count} {WORDS[name]}" for name, count in counts.items() if isinstance(count, int) and count)
 
 
-MOST_NOTED: Final = 5  # a file may stay broken for weeks, and each tick records it
+# Each tick records at most this many faults, because a file may stay broken for weeks.
+MOST_NOTED: Final = 5
 
 
 def noted(faults: dict[str, str]) -> dict[str, str]:
@@ -182,9 +198,9 @@ def noted_causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_code_fault(not_started: Any) -> bool:
-    """Whether a tick's record (``Result.left``, written by any version) says that its code was at fault.
+    """Return whether a tick's record (``Result.left``, written by any version) says that the user's code had a fault.
 
-    Only a tick that loads the handlers can see that such a fault is over.
+    Only a tick that loads the handlers can see that such a fault was fixed.
     """
     found = not_started if isinstance(not_started, list) else []
     return any(isinstance(entry, dict) and entry.get("why") in ("unknown type", NOT_LOADED) for entry in found)

@@ -1,4 +1,4 @@
-"""The runners that hold leases on this host: which are dead, and which are alive and keep even an expired lease."""
+"""The runners of this host that hold leases: which are dead, and which are alive and keep even an expired lease."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Final
 from cronjobs.engine.host.identity import Identity, age_at_work, is_gone
 from cronjobs.engine.store.ticks import CLOCK_SLACK
 
-LONGEST_LEASE: Final = timedelta(days=1)  # the longest that a configuration may set
+# A configuration may not set a longer lease.
+LONGEST_LEASE: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,11 @@ class Runners:
 def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners:
     """Sort the lease holders of this host into dead and working runners.
 
-    *holders* has, by ``locked_by``, the highest age that the runner's process can reach, or None if unknown.
+    *holders* has, by ``locked_by``, the highest age that the process of the runner can reach, or None if unknown.
 
-    When a clock steps forward or a machine resumes, leases of live processes expire. A runner that is proven alive, is
-    not stopped, and is within its own limit keeps its leases, since it is about to renew them. A runner beyond its
-    limit is stuck or frozen, and the fence protects the job's next owner from it.
+    When a clock steps forward or a machine resumes, leases of live processes expire. So a runner keeps its leases if it
+    is certainly alive, is not stopped, and is not older than its own limit: it is about to renew them. A runner beyond
+    its limit is stuck or frozen, and the fence protects the job's next owner from it.
     """
     dead, working = [], []
     for locked_by, limit_s in holders.items():
@@ -40,7 +41,7 @@ def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners
 
 
 def lease_is_wrong(locked_until: datetime, now: datetime, lease_s: float | None) -> bool:
-    """Whether a lease ends later than any that a runner with a correct clock can have written.
+    """Return whether a lease ends later than any lease that a runner with a correct clock can have written.
 
     *lease_s* is the length of that runner's leases, or None if unknown.
     """
@@ -49,6 +50,6 @@ def lease_is_wrong(locked_until: datetime, now: datetime, lease_s: float | None)
 
 
 def before_a_reboot(locked_by: str, here: Identity) -> bool:
-    """Whether a runner of this host name ran before the last boot, or on another machine of the same name."""
+    """Return whether a runner of this host name ran before the last boot, or on another machine of the same name."""
     holder = Identity.parse(locked_by)
     return holder is not None and holder.host == here.host and holder.boot_id != here.boot_id

@@ -17,14 +17,15 @@ from cronjobs.engine.tick.extras import HookContext, RunSummary, extras_of_tick
 if TYPE_CHECKING:
     from cronjobs.engine.jobs.job_types import JobTypes
 
-FOLD_SHARE: Final = 0.25  # of the time left in the tick is used for folding counts
+# Folding counts may use this share of the time that is left in the tick.
+FOLD_SHARE: Final = 0.25
 
 
 class SpareTime:
     """The spare-time tasks of one *tick*. *seen* is what the tick read at its start.
 
-    *types* returns the job types, and first loads the handlers if they are not loaded. *loaded* says whether the
-    handlers are loaded. *held* says whether outcomes may still have to be recorded.
+    *types* returns the job types, and loads the handlers first if necessary. *loaded* returns whether the handlers are
+    loaded. *held* returns whether outcomes may still have to be recorded.
     """
 
     def __init__(
@@ -55,13 +56,13 @@ class SpareTime:
         """Note whether the clock jumped, and let the extras begin. A tick calls this before anything else."""
         tick, seen = self.tick, self.seen
         if pruning.clock_jumped(seen.last_tick_at, seen.now):
-            # Do this before this tick's row is written. The next tick compares its clock with that row, so it sees no
-            # jump any more.
+            # Do this before this tick's row is written. The next tick compares its clock with that row, so it will see
+            # no jump.
             tick.try_part(partial(pruning.note_pruned, tick, seen.now))
         self.extras.begin()
 
     def before_work(self) -> None:
-        """Do overdue tasks, which no recent tick has had time for."""
+        """Do overdue tasks, for which no recent tick has had time."""
         tick, seen = self.tick, self.seen
         if pruning.is_overdue(seen.pruned_at, seen.now):
             tick.try_part(partial(self._prune, pruning.OVERDUE_SHARE))
@@ -101,7 +102,7 @@ class SpareTime:
             self.tick.try_part(partial(fold_counts, self.tick, share, hourly=hourly), retry_until=0)
 
     def _has_news(self) -> bool:
-        """Whether findings may have changed, because something was due, was done or went wrong in this tick."""
+        """Return whether findings may have changed, because something was due, was done or went wrong in this tick."""
         seen, result = self.seen, self.tick.result
         due = seen.jobs_due or seen.schedules_due or seen.paused_due or seen.expired
         return bool(due or result.did() or result.faults or result.trouble or not self.tick.fire_schedules)

@@ -70,11 +70,13 @@ class Tick(TickContext):
             if self.fire_schedules and not self.taken_over:
                 self.try_part(partial(self.firing.sync, seen))
                 if seen.schedules_due and self.go_on():
-                    self.try_part(self.firing.materialise)  # a separate part, so a retry does not sync again
+                    # This is a separate part, so a retry does not repeat the sync.
+                    self.try_part(self.firing.materialise)
             made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
             if (seen.jobs_due or made) and self.go_on():
                 spare.before_work()
-                self.try_part(self._work, retry_until=0)  # the loop does its own retries
+                # The loop itself retries after errors.
+                self.try_part(self._work, retry_until=0)
                 self.try_part(self.work.note_waiting)
                 self.work.report_left_behind()
             elif seen.paused_due:
@@ -92,7 +94,8 @@ class Tick(TickContext):
         if self.result.fault is not None:
             from cronjobs.engine.store.odd_values import odd_value
 
-            if (odd := odd_value(self.database)) is not None:  # not a bug in cronjobs
+            # The error came from a value that plain SQL wrote, so it is not a bug in cronjobs.
+            if (odd := odd_value(self.database)) is not None:
                 self.result.fault, self.result.trouble = None, str(odd)
 
     @property
@@ -110,10 +113,10 @@ class Tick(TickContext):
     def _has_to_load(self, seen: Overview) -> bool:
         """Whether to load the handlers even if the tick has no work.
 
-        They are loaded after a fault in the code, which may be over, and after the file was applied. They are loaded
-        while a job whose payload fits no handler is waiting, because that job dies only once every version of the code
-        on which ticks run has refused it. They are also loaded once an hour, because a deploy may have changed only
-        Python.
+        They are loaded after a fault in the code, because it may be fixed by now, and after the file was applied. They
+        are loaded while a job waits whose payload fits no handler, because that job dies only after every version of
+        the code that still ticks has refused it. They are also loaded once an hour, because a deploy may have changed
+        only Python code.
         """
         at_fault = self.code_at_fault or is_code_fault(seen.not_started)
         return at_fault or seen.misfits or self.firing.applied or seen.handlers_stale
@@ -131,7 +134,7 @@ class Tick(TickContext):
 
     @property
     def long_jobs(self) -> list[subprocess.Popen[bytes]]:
-        """The processes that this tick handed long jobs to; they outlive it."""
+        """The processes to which this tick handed long jobs. They outlive the tick."""
         return self.loop.handovers.started if self.loop is not None else []
 
     def _look(self) -> Overview:
@@ -175,7 +178,8 @@ class Tick(TickContext):
     def _recover(self) -> None:
         try:
             self.recovery.run()
-        finally:  # even if this try fails, since the next try continues where this one stopped
+        # Do this even if this try fails, because the next try continues where this one stopped.
+        finally:
             self.result.recovered = self.recovery.recovered
 
     def _give_up_misfits(self) -> None:
@@ -185,13 +189,15 @@ class Tick(TickContext):
 
     def _work(self) -> None:
         loop = self.work.prepare()
-        self._listen()  # one of the user's modules may have replaced our signal handlers
+        # Set our signal handlers again, because one of the user's modules may have replaced them.
+        self._listen()
         if self.stop_requested is not None and loop.stopping is None:
             loop.stop(self.stop_requested)
         loop.handovers.begin_supervisors(self, self.work.types())
         self.result.ended = loop.run()
         if loop.outage.reported and loop.outage.error is not None:
-            self.result.trouble = str(loop.outage.error)  # even if the last write succeeds, since work was left undone
+            # Keep this error even if the last write succeeds, because work was left undone.
+            self.result.trouble = str(loop.outage.error)
 
     def _record(self) -> None:
         self._note_fault()
@@ -203,12 +209,13 @@ class Tick(TickContext):
                 self.result.trouble = str(self.loop.outage.error)
             return
         if not self.database_gone:
-            # A lost COMMIT reply need not be resolved, since an idle tick's one statement is safe to repeat.
+            # If the reply to the COMMIT is lost, simply try again, because the one statement of an idle tick is safe to
+            # repeat.
             with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
 
     def _why_idle(self) -> str:
-        """Why a tick without work ended."""
+        """Return why a tick without work ended."""
         if self.clock.monotonic() >= self.deadline:
             return "time is up"
         return ALL_PAUSED if self.result.not_started[-1:] == [{"why": "paused"}] else NOTHING_DUE
@@ -226,7 +233,7 @@ class Tick(TickContext):
 
     @property
     def knows_the_code(self) -> bool:
-        """Whether this tick loaded the handlers and compared them with due jobs, so it knows which faults are over."""
+        """Whether this tick loaded the handlers and compared them with due jobs, so it knows which faults are fixed."""
         return self._has_loaded() and self.result.trouble is None and self.result.fault is None
 
     # --- small things -------------------------------------------------------------------------------------------------
@@ -243,16 +250,18 @@ class Tick(TickContext):
                 process.send_signal(number)
         if self.loop is not None:
             self.loop.stop(self.stop_requested)
-        elif first:  # an import of handlers may be under way; it gets as much time to stop as a handler does
+        # Perhaps handlers are being imported. The import gets as much time to stop as a handler does.
+        elif first:
             grace_s = self.settings.run.shutdown_grace.total_seconds()
             self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
-        else:  # nothing is running yet, so no transaction is worth waiting for
+        # No job is running yet, so there is no transaction that is worth waiting for.
+        else:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Shut down on SIGTERM or SIGINT; end at once on a second one."""
+        """Shut down on SIGTERM or SIGINT, and end at once on a second signal."""
 
         before = self._listen()
         try:

@@ -1,4 +1,4 @@
-"""The tick's own row. The first write inserts the row, so that a killed tick leaves a trace; the last completes it."""
+"""The tick's own row. The first write inserts it, so that a killed tick leaves a trace. The last write completes it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TickRow:
     _types_recorded: bool = False
 
     def begin(self, connection: Connection) -> None:
-        """INSERT the row in the transaction of the first write; update it when the handlers are known."""
+        """Insert the row in the transaction of the first write, and update it when the handlers are known."""
         types = self.loaded is not None
         if not self._begun or (types and not self._types_recorded):
             # If this transaction rolls back, the last write still writes the whole row.
@@ -42,9 +42,10 @@ class TickRow:
             ticks.begin_tick(connection, self._facts(connection))
 
     def settle(self, connection: Connection) -> int:
-        """Write the row in a transaction that also writes ledger rows, and return the id by which they refer to it.
+        """Write the tick's row in a transaction that also writes ledger rows.
 
-        Each such transaction writes the row again, since the previous transaction may have been rolled back.
+        Return the id for those ledger rows to refer to. Each such transaction writes the tick's row again, because the
+        previous transaction may have been rolled back.
         """
         self._begun, self._types_recorded = True, self.loaded is not None
         return ticks.begin_tick(connection, self._facts(connection))

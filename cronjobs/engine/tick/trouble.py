@@ -1,4 +1,7 @@
-"""Errors in a loop: bugs in cronjobs, after which running jobs still finish, and database errors, which are retried."""
+"""Handle errors in a loop.
+
+After a bug in cronjobs, running jobs still finish. After a database error, the loop retries.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from cronjobs import events
 from cronjobs.clock import Clock
 from cronjobs.errors import DatabaseBusy, DatabaseError, TransientTrouble
 
-FAULT: Final = "an internal error in cronjobs"  # why a tick ended
-MOST_FALLS: Final = 10  # after this many errors the loop is broken and ends, whatever is running
+FAULT: Final = "an internal error in cronjobs"  # as the reason why a tick ended
+# After this many errors the loop gives up and ends, even if jobs are running.
+MOST_FALLS: Final = 10
 FRAMES: Final = 6
 
 
@@ -22,8 +26,8 @@ FRAMES: Final = 6
 class SafetyNet:
     """Catches unexpected errors. ``error`` is the first one. If ``spread`` is False, errors propagate, for tests.
 
-    After the first error, no more jobs are claimed. Memory changes only after a commit, so an interrupted turn is
-    simply done again. Jobs that such a turn may have claimed are found by reading the rows.
+    After the first error, no more jobs are claimed. The loop changes its memory only after a commit, so it can simply
+    repeat a turn that an error interrupted. It reads the rows to find jobs that such a turn may have claimed.
     """
 
     write_event: Callable[[events.Event], None]
@@ -41,7 +45,7 @@ class SafetyNet:
         return min(0.2, 0.01 * 2.0 ** min(self.falls, 10))
 
     def catch(self, error: Exception) -> None:
-        """Note *error* and report the first; raises it if ``spread`` is False."""
+        """Note *error*, and report it if it is the first one. If ``spread`` is False, raise it instead."""
         if not self.spread:
             raise error
         self.falls += 1
@@ -50,7 +54,7 @@ class SafetyNet:
             self.emit(events.fault_of_ours(error, place(error)))
 
     def emit(self, event: events.Event) -> None:
-        """Report *event*. If the report itself fails, that stops nothing, but counts as an error."""
+        """Report *event*. If reporting fails, the loop continues, but the failure counts as an error."""
         try:
             self.write_event(event)
         except Exception as error:
@@ -69,15 +73,16 @@ def place(error: BaseException) -> str:
 
 SHORTEST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-BUSY_IS_TROUBLE_S: Final = 3.0  # waiting for the write lock is normal; report it only after this
+# Waiting for the write lock is normal, so report it only after this time.
+BUSY_IS_TROUBLE_S: Final = 3.0
 
 
 @dataclass
 class Outage:
     """The loop's current database error, and when to try again.
 
-    ``error`` is None if the last try succeeded. ``reported`` says whether the error was reported. ``pause_s`` is how
-    long to wait before the next try.
+    ``error`` is None if the last try succeeded. ``reported`` is True if the error was reported. ``pause_s`` is how long
+    to wait before the next try.
     """
 
     clock: Clock
@@ -85,7 +90,7 @@ class Outage:
     error: DatabaseError | None = None
     reported: bool = False
     pause_s: float = SHORTEST_PAUSE_S
-    since: float = 0.0  # monotonic
+    since: float = 0.0  # on the monotonic clock
 
     def note(self, error: DatabaseError) -> None:
         now = self.clock.monotonic()
@@ -93,8 +98,8 @@ class Outage:
             self.since, self.reported = now, False
         self.error = error
         if isinstance(error, DatabaseBusy):
-            # A handler may have returned in an open transaction. If nothing refers to its connection any more, this
-            # closes the connection; a tick seldom collects by itself.
+            # A handler may have returned without ending its transaction. If nothing refers to its connection any more,
+            # collecting garbage closes that connection. Without this call, a tick collects seldom.
             gc.collect()
         if not (isinstance(error, DatabaseBusy) and now - self.since < BUSY_IS_TROUBLE_S):
             self.report()
@@ -103,7 +108,7 @@ class Outage:
         self.pause_s = min(longest_s, self.pause_s * 2) * random.uniform(0.8, 1.2)
 
     def report(self) -> None:
-        """Report the error, unless there is none or it was reported before."""
+        """Report the error if there is one and it has not been reported yet."""
         if self.error is not None and not self.reported:
             self.emit(events.database_trouble(str(self.error), self.error.cause))
             self.reported = True
@@ -113,5 +118,5 @@ class Outage:
 
     @property
     def stays(self) -> bool:
-        """Return True if waiting cannot fix this kind of error."""
+        """Whether this is an error that waiting cannot fix."""
         return self.error is not None and not isinstance(self.error, TransientTrouble)

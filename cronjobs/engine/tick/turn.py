@@ -1,7 +1,7 @@
-"""One turn of the loop: which jobs it claims next, and the transaction that writes, renews and claims.
+"""One turn of the loop: decide which jobs to claim next, then write, renew and claim in one transaction.
 
-The caller applies a turn's result to its own memory only after the commit, so a failed turn can simply be done again.
-Objects in this module remember only what they know about the database.
+The caller applies a turn's result to its own memory only after the commit, so it can simply repeat a failed turn. The
+objects in this module remember only facts about the database.
 """
 
 from __future__ import annotations
@@ -52,18 +52,22 @@ from cronjobs.model import Finished, Job, Released, RetryPolicy, Status
 
 # --- what to claim ----------------------------------------------------------------------------------------------------
 
-GROUP: Final = 400  # outcomes written at once, while workers run the other claimed jobs
-MOST_AHEAD: Final = 2 * GROUP  # the most jobs claimed before a worker is free for them
+# Write at most this many outcomes at once. Meanwhile workers run the other claimed jobs.
+GROUP: Final = 400
+# Claim at most this many jobs before a worker is free for them.
+MOST_AHEAD: Final = 2 * GROUP
 AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
 NO_LIMIT: Final = 1_000_000
-# After one tick has died, this many rows are claimed alone. The row that killed it, if one did, is among the first that
-# are due. If another tick dies all the same, the tick after it claims all rows alone.
+# After one tick has died, the next tick claims this many rows one at a time. If a row killed the tick, that row is
+# among the first that are due. If another tick dies all the same, the tick after that claims all rows one at a time.
 WARY_ROWS: Final = 50
 
 
-LEAST_ENDS: Final = 20  # this many jobs of a type must have ended before their run times predict the next job's
-MOST_ENDS: Final = 100  # only this many of a type's latest run times count
-# the expected time is the longest of these run times, multiplied by this, plus EXPECTED_MORE
+# Predict the run time of a type's next job only after this many jobs of the type have ended.
+LEAST_ENDS: Final = 20
+# For each type, keep only this many of the latest run times.
+MOST_ENDS: Final = 100
+# The expected time is the longest of these run times, multiplied by this, plus EXPECTED_MORE.
 EXPECTED_TIMES: Final = 2.0
 EXPECTED_MORE: Final = timedelta(seconds=0.5)
 
@@ -72,10 +76,10 @@ EXPECTED_MORE: Final = timedelta(seconds=0.5)
 class Experience:
     """The run times of each type's jobs in this tick, which predict how long the type's next job takes.
 
-    If only the default timeout counted, the last third of each minute would be idle.
+    Without such a prediction, jobs with the default timeout could not start in the last third of each minute.
 
-    ``overran`` returns the types whose jobs exceeded the expected time within the last day, or None if that is unknown.
-    It is called once, when it is first needed.
+    ``overran`` returns the types whose jobs took longer than expected within the last day, or None if that is unknown.
+    It is called only once, when it is first needed.
     """
 
     overran: Callable[[], Collection[str] | None]
@@ -89,9 +93,9 @@ class Experience:
         self._took.setdefault(job_type, deque(maxlen=MOST_ENDS)).append(took)
 
     def expected(self, job_type: JobType) -> timedelta | None:
-        """Return a time that the next job of this type is unlikely to exceed, or None to go by its timeout.
+        """Return a time that the next job of this type is unlikely to exceed, or None if only its timeout counts.
 
-        It is None if the timeout was declared, or if a lost job of this type is not retried.
+        Always returns None if the type declares a timeout, or if a lost job of the type would not be retried.
         """
         took = self._took.get(job_type.name, ())
         if job_type.timeout_declared or job_type.on_lost == "dead" or len(took) < LEAST_ENDS:
@@ -104,7 +108,7 @@ class Experience:
 
 
 def unknown() -> None:
-    """An ``overran`` for loops without a history to ask. It returns None, so such a loop goes by timeouts alone."""
+    """The ``overran`` of loops that cannot read the history. It returns None, so in such loops only timeouts count."""
 
 
 @dataclass
@@ -113,8 +117,8 @@ class ClaimPlanner:
 
     ``typical_s`` is how long recent jobs that may be claimed ahead took, or None if unknown. ``last_s`` is how long the
     last job took, and ``write_s`` how long the last turn's transaction took. ``claimed`` counts the jobs claimed so
-    far. ``runner`` is the highest age this tick's process can reach, or None if unknown. ``Overview`` describes
-    ``many_queues``.
+    far. ``runner`` is the highest age that this tick's process can reach, or None if unknown. ``many_queues`` is
+    explained in ``Overview``.
     """
 
     settings: Settings
@@ -137,9 +141,11 @@ class ClaimPlanner:
         self.experience.note(job_type, took)
         self.last_s = seconds = took.total_seconds()
         known = self.job_types.types.get(job_type)
-        if known is not None and known.starts_at_once:  # never claimed ahead, so its time does not count
+        # Such a job is never claimed ahead, so its time does not count.
+        if known is not None and known.starts_at_once:
             return
-        if known is not None and known.durable == "each":  # the job's worker was busy until the commit
+        # The worker of such a job was busy until the commit.
+        if known is not None and known.durable == "each":
             seconds += self.write_s
         self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
 
@@ -179,7 +185,7 @@ class ClaimPlanner:
         return NO_LIMIT if self.limits.jobs is None else self.limits.jobs - self.claimed
 
     def _slots(self, overdue: int, in_flight: InFlight) -> int:
-        """Return the number of workers not occupied by an overdue attempt, or by one without a lease."""
+        """Return the number of workers that are not occupied by an attempt that is overdue or has lost its lease."""
         return self.workers - overdue - len(in_flight.without_lease)
 
     # --- which --------------------------------------------------------------------------------------------------------
@@ -187,7 +193,7 @@ class ClaimPlanner:
     def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
         """Return the filter for jobs that end before the tick does, so that the tick need not interrupt any.
 
-        A job passes if its timeout fits into *remaining*, or if the run time predicted from earlier jobs does.
+        A job passes if its timeout fits into *remaining*, or if the time expected from earlier jobs fits.
         """
         longest, known = self.longest, self._known()
         short = {name: job_type for name, job_type in known.items() if not job_type.is_long(longest)}
@@ -252,7 +258,9 @@ class ClaimPlanner:
 
 
 def fits(timeout: timedelta, remaining: timedelta) -> bool:
-    """Whether a job with this *timeout* must end before the tick does, so that the tick never interrupts it."""
+    """Return whether a job with this *timeout* will end before the tick does, so that the tick need not interrupt
+    it.
+    """
     return timeout <= remaining
 
 
@@ -267,7 +275,8 @@ def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedel
 
 # --- the transaction --------------------------------------------------------------------------------------------------
 
-WRITE_PATIENCE_S: Final = 0.25  # for SQLite's write lock; between tries the loop checks the time
+# Wait at most this long for SQLite's write lock. Between two tries the loop checks the time.
+WRITE_PATIENCE_S: Final = 0.25
 
 READ_AGAIN_S: Final = 1.0
 READ_PAUSE_S: Final = 0.05
@@ -281,13 +290,13 @@ End = tuple[Ended, Decided]
 
 @dataclass(frozen=True)
 class Batch:
-    """The work of one turn, as decided at the monotonic instant ``now``.
+    """The work of one turn, as decided at ``now`` on the monotonic clock.
 
     ``held`` has all our leases, if the turn needs them. ``room`` is how many jobs to claim.
 
     If ``unsettled`` is True, an earlier claim got no answer, and may have leased us jobs that are neither in ``held``
-    nor in ``given_up``. The leases in ``given_up`` may still be ours in the rows, but must expire, because their
-    attempts began.
+    nor in ``given_up``. The rows may still say that the leases in ``given_up`` are ours, but these leases must expire,
+    because their attempts began.
 
     ``reports`` has the attempts' reports for the renewal to write, by job id.
 
@@ -306,12 +315,14 @@ class Batch:
     long_jobs: int = 0
     long_room: int = 0
     host: str = ""
-    alone: bool = True  # nothing is leased here
+    alone: bool = True  # True if this process holds no lease
     unsettled: bool = False
     given_up: Collection[Lease] = ()
-    watched: Collection[str] = ()  # types that crash or are suspected, until enough of their jobs have ended cleanly
+    # Types that crash, or are suspected of it. Enough clean ends of their jobs clear a type.
+    watched: Collection[str] = ()
     reports: Mapping[int, Report] = field(default_factory=dict)
-    last: Callable[[Connection], None] | None = None  # runs after everything else, at the end of the tick
+    # Called after everything else, in the last transaction of the tick.
+    last: Callable[[Connection], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -324,20 +335,25 @@ class BatchResult:
     sent: float
     ends: Sequence[End] = ()
     written: FinishResult = field(default_factory=lambda: FinishResult(frozenset(), frozenset()))
-    recorded: frozenset[int] = frozenset()  # overdue jobs whose history rows were written
+    # The overdue jobs whose history rows were written.
+    recorded: frozenset[int] = frozenset()
     renewal: Renewal | None = None
     reported: Sequence[Report] = ()  # the reports that the renewal wrote
-    settled: Sequence[Job] = ()  # jobs of an earlier claim whose COMMIT reply was lost
-    # leased, but not to be started: another session has locked the row, or a failover may undo the lease
+    # The jobs of an earlier claim, the reply to whose COMMIT was lost.
+    settled: Sequence[Job] = ()
+    # These jobs are leased, but must not start: another session has locked the row, or a failover may undo the lease.
     unsure: Sequence[Job] = ()
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
     database_now: datetime | None = None
     more_due: bool = False
-    refused: Mapping[int, str] = field(default_factory=dict)  # jobs that the database would not lease, and why
-    unread: Sequence[int] = ()  # jobs that a wary claim leased and whose rows are still to be read
-    postponed: bool = False  # see ``Claim``
-    cleared: Sequence[str] = ()  # types that need not be watched any more
+    # The jobs that the database refused to lease, and why.
+    refused: Mapping[int, str] = field(default_factory=dict)
+    # The jobs that a wary claim leased and whose rows are still to be read.
+    unread: Sequence[int] = ()
+    postponed: bool = False  # as in ``Claim``
+    # The types that need not be watched any more.
+    cleared: Sequence[str] = ()
 
 
 @dataclass
@@ -349,13 +365,19 @@ class Writer:
     locked_by: str
     lease: timedelta
     before_writing: Callable[[Connection], None]
-    claim_unsettled: bool = False  # a turn that claimed jobs failed, so we may hold their leases
-    warily: bool = False  # a row made a claim fail or may have killed a tick, so from now on each row is claimed alone
-    wary_rows: float = math.inf  # after this many rows, rows are claimed together again
-    doubtful: bool = False  # some runners died before they had read a row that they claimed; such rows are claimed last
+    # True if a turn that claimed jobs has failed: we may hold leases of which we do not know.
+    claim_unsettled: bool = False
+    # True if a row has made a claim fail or may have killed a tick. From now on rows are claimed one at a time.
+    warily: bool = False
+    # After this many rows, jobs are claimed together again.
+    wary_rows: float = math.inf
+    # True if some runners died before they had read a row that they claimed. Such rows are claimed last.
+    doubtful: bool = False
     refused: set[int] = field(default_factory=set)
-    suspects: set[int] = field(default_factory=set)  # leased jobs whose rows have unreadable content
-    unconfirmed: list[Job] = field(default_factory=list)  # leased by the last turn, but unconfirmed by a standby
+    # Leased jobs whose rows have content that cannot be read.
+    suspects: set[int] = field(default_factory=set)
+    # Jobs that the last turn leased, but whose leases no standby has confirmed.
+    unconfirmed: list[Job] = field(default_factory=list)
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -400,7 +422,8 @@ class Writer:
         except CommitUnconfirmed:
             for found in (settled, unsure, claim.jobs if claim else (), long.jobs if long else ()):
                 self.unconfirmed += found
-            self.claim_unsettled = any(each.unread for each in (claim, long) if each)  # the next turn releases these
+            # If a claim has leased rows that are not read yet, the next turn releases them.
+            self.claim_unsettled = any(each.unread for each in (claim, long) if each)
             raise
         self.claim_unsettled = False
         return BatchResult(
@@ -425,8 +448,8 @@ class Writer:
     def _read_leased(self, turn: BatchResult) -> BatchResult:
         """Read the rows that a wary claim leased, each in its own transaction.
 
-        If the content of a row cannot be read, the job stays leased until recovery settles it. The next turn releases
-        jobs whose rows could not be read for another reason. Never raises, because *turn* is already committed.
+        If a row's content cannot be read, the job stays leased until recovery settles it. If a row could not be read
+        for another reason, the next turn releases the job. Never raises, because *turn* is already committed.
         """
         for job_id in turn.unread:
             try:
@@ -445,8 +468,8 @@ class Writer:
     def _read_one(self, job_id: int) -> Job | None:
         """Read a leased row. Return None if the row is no longer leased to us, or was already read.
 
-        While the database is busy or unreachable, try again for up to a second. But do not try again if the connection
-        is lost while the row itself is fetched: the row may have crashed the server's process.
+        While the database is busy or unreachable, try again for up to a second. But if the connection is lost while the
+        row itself is fetched, do not try again, because the row may have crashed the server's process.
         """
         fetching = False
 
@@ -465,7 +488,8 @@ class Writer:
             return isinstance(error, _NO_ROWS_FAULT) and not fetching
 
         def failed(*_: object) -> None:
-            self.claim_unsettled = True  # if only the reply to the COMMIT was lost, the job is ours
+            # The job is ours if only the reply to the COMMIT was lost.
+            self.claim_unsettled = True
 
         until = self.clock.monotonic() + READ_AGAIN_S
         pauses = repeat(READ_PAUSE_S, MOST_READS - 1)
@@ -478,7 +502,7 @@ class Writer:
             raise
 
     def may_work_row_by_row(self, error: Exception) -> bool:
-        """Return whether claiming rows one at a time might succeed; if so, claim like that from now on."""
+        """Return whether claiming rows one at a time might succeed. If so, claim in that way from now on."""
         if self.warily or not self.claim_unsettled or isinstance(error, _NO_ROWS_FAULT):
             return False
         self.warily, self.wary_rows = True, math.inf
@@ -506,7 +530,8 @@ class Writer:
         else:
             found = claims.claim(connection, limit=room, **lease, admission=admission)
         if self.doubtful and not found.jobs and not found.unread:
-            if not alone:  # reading such a row may kill this process and all its jobs
+            # Reading such a row may kill this process and all its jobs.
+            if not alone:
                 return found._replace(postponed=True)
             found = claims.claim_warily(connection, **lease, admission=replace(admission, doubtful=True))
         self.refused |= found.refused.keys()
@@ -514,7 +539,8 @@ class Writer:
 
     def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim | None:
         if not admission.fitting and not claims.any_with_own_timeout(connection):
-            return None  # no job can be long, and merely planning the claim would take the server 10 ms
+            # No job can be long. Skip the claim, because merely planning it would take the server 10 ms.
+            return None
         room = min(room, order.long_jobs - leases.long_running(connection, order.host))
         if room <= 0:
             return None
@@ -531,7 +557,10 @@ class Writer:
             last(connection)
 
     def write_one(self, end: End) -> BatchResult:
-        """Write one end alone, without its texts if the database refuses them. Raises BadValue if that also fails."""
+        """Write one end alone.
+
+        If the database refuses it, write it without its texts. Raises BadValue if that fails, too.
+        """
         try:
             return self._write_one(end, lambda finish: finish)
         except BadValue:
@@ -545,7 +574,10 @@ class Writer:
         return BatchResult(sent, ends, written)
 
     def _judged(self, connection: Connection, ends: Sequence[End]) -> Sequence[End]:
-        """Return *ends*, after deciding, from what other ticks have recorded, which of the misfit jobs to give up."""
+        """Return *ends* with the decision which misfit jobs to give up.
+
+        That decision needs the records of other ticks.
+        """
         misfits = [ended.attempt.job.id for ended, decided in ends if is_misfit(decided.finished.outcome)]
         known = known_misfits(connection, misfits) if misfits else {}
         if not known:
@@ -562,12 +594,16 @@ class Writer:
         return [(ended, judged(ended, decided)) for ended, decided in ends]
 
     def _finish(self, connection: Connection, finishes: list[Finish]) -> FinishResult:
-        """Finish the attempts. Read the rows to see what an earlier COMMIT with a lost reply has already written."""
+        """Finish the attempts.
+
+        If the reply to an earlier COMMIT was lost, see from the rows what it has already written.
+        """
         if not finishes:
             return FinishResult(frozenset(), frozenset())
         written = settle(connection, finishes, leases.finish(connection, finishes))
         if any(finish.status is Status.DEAD for finish in finishes):
-            look_soon(connection)  # also for a loop without a tick, and for a tick that is killed before its end
+            # Do this here, because a loop may have no tick, and a tick may be killed before its end.
+            look_soon(connection)
         return written
 
     def _give_back_unread(self, connection: Connection) -> None:
@@ -579,7 +615,7 @@ class Writer:
             self._finish(connection, [end.finish for end in ends])
 
     def _settle_claim(self, connection: Connection, known: set[Lease]) -> tuple[list[Job], list[Job]]:
-        """Find the jobs that a claim with a lost COMMIT reply leased to us, and renew their leases.
+        """If the reply to a claim's COMMIT was lost, find the jobs that the claim leased to us, and renew their leases.
 
         Return the jobs whose leases were renewed, and the jobs whose rows another session has locked.
         """

@@ -1,8 +1,8 @@
-"""``run-due --wait`` after its tick: the tick's process execs this module with ``python -m``.
+"""The part of ``run-due --wait`` after the tick: the tick's process execs this module with ``python -m``.
 
-This is a separate program because a thread that did not end at its timeout must be gone before its lease ends. The exec
-ends that thread, while the processes of the long jobs remain children of this process. A process that waits for hours
-should also be small.
+This is a separate program because a thread that ran past its timeout must be gone before its lease ends. The exec ends
+such a thread, and the processes of the long jobs remain children of this process. Besides, a process that waits for
+hours should be small.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from typing import Final, NoReturn
 from cronjobs.engine.tick.mail_throttle import take_messages
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
-DEAD: Final = 1  # the exit code of a long job's process whose job ended dead
+# A long job's process exits with this code if its job is dead.
+DEAD: Final = 1
 NOT_RECORDED: Final = 4
 
 
 def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: int, *, count_dead: bool) -> NoReturn:
-    """Become the program that waits for *processes*; *code* is the tick's exit code.
+    """Become the program that waits for *processes*. *code* is the tick's exit code.
 
     The tick must have printed its output and dismissed its timer. Raises OSError if the exec fails.
     """
     pids = [process.pid for process in processes if process.poll() is None]
     code = _worst(code, [process.returncode for process in processes if process.returncode is not None], count_dead)
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until main() has installed its handlers
+    # Block these signals until main() has installed its handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     words = [str(config), str(code), str(int(count_dead)), *map(str, pids)]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "cronjobs.engine.tick.wait_for_long_jobs", *words])
 
@@ -42,7 +44,7 @@ def main() -> None:
     signals: list[int] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        """Pass on every signal, since a second signal makes the long jobs' processes end at once, too."""
+        """Pass every signal on, because a second signal makes the processes of long jobs end at once."""
         signals.append(number)
         for pid in left:
             with suppress(ProcessLookupError):
@@ -54,7 +56,8 @@ def main() -> None:
     ends = []
     for pid in pids:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        left.remove(pid)  # before the process is reaped; after that, another process may get its pid
+        # Do this before the process is reaped, because after that another process may get its pid.
+        left.remove(pid)
         ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     code = _worst(code, ends, bool(count_dead))
     for word in take_messages(Path(config)):
@@ -64,7 +67,7 @@ def main() -> None:
 
 
 def _worst(code: int, ends: Sequence[int], count_dead: bool) -> int:
-    """Combine the exit codes of the tick and its long jobs: 4 wins over all, 1 only over 0."""
+    """Combine the exit codes of the tick and its long jobs. 4 outranks all others, and 1 outranks only 0."""
     if NOT_RECORDED in ends:
         return NOT_RECORDED
     return code or int(count_dead and DEAD in ends)

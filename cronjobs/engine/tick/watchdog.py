@@ -1,11 +1,11 @@
-"""End a tick on time whatever Python is doing, with a kernel timer and SIGALRM's default action.
+"""End a tick on time, whatever Python is doing, with a kernel timer and the default action of SIGALRM.
 
 Signal handlers in Python, watchdog threads and ``os._exit`` all need the GIL, which a C call may hold for seconds. The
 kernel does not need the GIL. faulthandler's C handler dumps the stacks first, so that cron's mail shows where the tick
 hung.
 
-A handler may disarm SIGALRM. So before the first handler is imported, a second timer is set to fire shortly after
-SIGALRM. User code cannot remove this timer: ``HardLimit``.
+A handler may disarm SIGALRM. So before the first handler is imported, the tick sets a second timer, which fires shortly
+after SIGALRM and which user code cannot remove (``HardLimit``).
 """
 
 from __future__ import annotations
@@ -21,36 +21,40 @@ from typing import Any, Final, TextIO
 from cronjobs.clock import Clock
 from cronjobs.engine.probe import timer
 
-PAST_DEADLINE_S: Final = timer.PAST_DEADLINE_S  # how long after its deadline a tick is ended
+# SIGALRM ends a tick this long after the tick's deadline.
+PAST_DEADLINE_S: Final = timer.PAST_DEADLINE_S
 CLOCK_MONOTONIC: Final = 1  # linux/time.h
 TIMER_ABSTIME: Final = 1  # linux/time.h
 SIGEV_SIGNAL: Final = 0  # asm-generic/siginfo.h
-HARD_AFTER_S: Final = 0.4  # later than both SIGALRMs, and earlier than the end of leases that the loop cut to 2 s
+# This is later than both SIGALRMs, and earlier than the end of the leases that the loop cut to 2 s.
+HARD_AFTER_S: Final = 0.4
 
 
 class Watchdog:
     """Ends the process with SIGALRM (a shell sees exit code 142) at an instant of the monotonic clock.
 
-    Only the owner of the tick's deadline and leases may move the instant. A process that is frozen past that instant
-    dies when it wakes, since the timer runs on. Once hardened, the process dies even while it is frozen.
+    Only the owner of the tick's deadline and leases may move the instant. The timer also runs while the process is
+    frozen, so the process dies when it wakes. Once hardened, it dies even while it is frozen.
     """
 
     _hard: HardLimit | None = None
     _hard_after_s = HARD_AFTER_S
     hardened = False
-    instant: float = math.inf  # when SIGALRM ends the process
+    # SIGALRM ends the process at this instant.
+    instant: float = math.inf
 
     def __init__(self, clock: Clock, *, stacks_to: TextIO | None = None) -> None:
         self._clock = clock
-        faulthandler.unregister(signal.SIGALRM)  # else register() would keep probe.timer's registration
+        # Otherwise register() would keep the registration of probe.timer.
+        faulthandler.unregister(signal.SIGALRM)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         target = stacks_to or sys.__stderr__
         if target is not None:
             try:
-                # chain: after the dump run the default action, which ends the process
+                # ``chain`` means that the default action follows the dump, and ends the process.
                 faulthandler.register(signal.SIGALRM, file=target, all_threads=True, chain=True)
-            # stderr is closed or unusual, so SIGALRM will end the process without a dump of the stacks
+            # stderr is closed or not a real file, so SIGALRM will end the process without a dump of the stacks.
             except (ValueError, OSError, AttributeError):
                 faulthandler.unregister(signal.SIGALRM)
 
@@ -60,7 +64,7 @@ class Watchdog:
         An instant in the past ends the process now.
         """
         left_s = max(0.001, instant - self._clock.monotonic())
-        # this call releases the GIL, so skip it when nothing has changed
+        # This call releases the GIL, so skip it if nothing has changed.
         if self._hard is not None and instant != self.instant:
             self._hard.stand_at(instant + self._hard_after_s)
         # Set the timer even if *instant* is unchanged, because a handler's signal.alarm() may have stopped this timer.
@@ -68,15 +72,16 @@ class Watchdog:
         self.instant = instant
 
     def harden(self, lease: timedelta) -> None:
-        """Let SIGKILL (exit code 137) follow SIGALRM, which user code may disarm. Call this before user code runs.
+        """Let SIGKILL (exit code 137) follow SIGALRM, because user code may disarm SIGALRM.
 
-        SIGKILL follows at most a tenth of a *lease* later, which is also SIGALRM's own margin, so that the process is
-        gone when the lease ends.
+        Call this before user code runs. SIGKILL follows at most a tenth of a *lease* later. SIGALRM itself comes at
+        least that long before the lease ends, so the process is gone when the lease ends.
         """
         if not self.hardened and self.instant < math.inf:
             self.hardened = True
             self._hard_after_s = min(HARD_AFTER_S, lease.total_seconds() / 10)
-            with suppress(OSError):  # not Linux, or no timers left for this user: SIGALRM has to suffice
+            # This fails if this is not Linux, or if the user has no timers left. Then SIGALRM has to suffice.
+            with suppress(OSError):
                 self._hard = HardLimit()
                 self._hard.stand_at(self.instant + self._hard_after_s)
 
@@ -103,10 +108,10 @@ class HardLimit:
     """A limit that user code cannot remove: a POSIX timer that sends this process SIGKILL.
 
     A handler can call ``signal.alarm(0)``, ``setitimer``, ``signal.signal`` and ``pthread_sigmask``, and close any
-    descriptor, so SIGALRM alone is no guarantee. This timer has no descriptor and is independent of alarm(2), and
-    SIGKILL cannot be caught, blocked or ignored; it also kills a stopped process. The kernel removes the timer with the
-    process, and a fork does not inherit it: timer_create(2). So no watching process is needed; a handler could reap one
-    in ``os.wait()``, or one could be left behind. Raises OSError if the system has no such timer.
+    descriptor, so SIGALRM alone is no guarantee. This timer has no descriptor and is independent of alarm(2). SIGKILL
+    cannot be caught, blocked or ignored, and it also kills a stopped process. The kernel removes the timer with the
+    process, and a fork does not inherit it: timer_create(2). So we need no watching process, which a handler could reap
+    in ``os.wait()``, or which could be left behind. Raises OSError if the system has no such timer.
     """
 
     def __init__(self) -> None:
@@ -114,7 +119,7 @@ class HardLimit:
             raise OSError("this limit needs a timer that sends SIGKILL, and only Linux is known to have one")
         import ctypes
 
-        class TimerEvent(ctypes.Structure):  # struct sigevent: sigevent(3type)
+        class TimerEvent(ctypes.Structure):  # struct sigevent, see sigevent(3type)
             _fields_ = (
                 ("value", ctypes.c_void_p),
                 ("signal", ctypes.c_int),
@@ -130,7 +135,8 @@ class HardLimit:
             libc: Any = ctypes.CDLL(None, use_errno=True)
             create = libc.timer_create
         except AttributeError:
-            libc = ctypes.CDLL("librt.so.1", use_errno=True)  # glibc before 2.34
+            # In glibc before 2.34, librt has these functions.
+            libc = ctypes.CDLL("librt.so.1", use_errno=True)
             create = libc.timer_create
         self._libc = libc
         self._timer = ctypes.c_void_p()
@@ -140,7 +146,7 @@ class HardLimit:
     def stand_at(self, instant: float) -> None:
         """Send SIGKILL at *instant* of the monotonic clock, or now if that is in the past.
 
-        The kernel reads the clock itself, so the limit stands even if user code has replaced Python's clock.
+        The kernel reads the clock itself, so the limit holds even if user code has replaced Python's clock.
         """
         whole = max(0, int(instant))
         span = self._span(0, 0, whole, max(1, int((instant - whole) * 1e9)))

@@ -49,10 +49,11 @@ class Work:
     tick: TickContext
     loop: Loop | None = None
     loaded: JobTypes | None = None
-    unknown_due: set[str] = field(default_factory=set)  # types of due jobs, not known to any recent tick
+    # Types of due jobs that no recent tick knows.
+    unknown_due: set[str] = field(default_factory=set)
 
     def types(self) -> JobTypes:
-        """The job types that run here; the first call imports the handlers."""
+        """Return the job types that run here. The first call imports the handlers."""
         if self.loaded is None:
             self.loaded = self._load()
             self.tick.row.loaded = Loaded(self.loaded.types.keys(), source_hash(self.tick.settings))
@@ -63,7 +64,8 @@ class Work:
         return self.loaded
 
     def _load(self) -> JobTypes:
-        self.tick.watchdog.harden(self.tick.settings.run.lease)  # importing handlers also runs user code
+        # Do this first, because importing handlers runs user code.
+        self.tick.watchdog.harden(self.tick.settings.run.lease)
         within = remembered(self.tick.settings.run.every)
         with self.tick.database.read() as connection:
             runnable = runnable_types(connection, within)
@@ -109,15 +111,16 @@ class Work:
         return self.loop
 
     def _look(self) -> tuple[list[Crashing], DeathSigns]:
-        """Return the types of jobs that dead runners held, and the signs that reading a row killed a tick.
+        """Return the types that may crash their runners, and the signs that reading a row killed a tick.
 
-        First write this tick's row, by which a later tick can see whether this one died.
+        First write this tick's row, so that a later tick can see if this one died.
         """
         try:
             with self.tick.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
                 self.tick.row.begin(connection)
                 return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
-        except DatabaseError:  # the loop knows what to do if nothing can be written
+        # If nothing can be written, the loop will deal with it. So only read.
+        except DatabaseError:
             with self.tick.database.read() as connection:
                 return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
 
@@ -130,7 +133,10 @@ class Work:
             return None
 
     def note_waiting(self) -> None:
-        """Note in the tick's row which due jobs it did not start, and why. Report the important ones in the log."""
+        """Note in the tick's row which due jobs the tick did not start, and why.
+
+        Report the important ones in the log.
+        """
         tick, loop = self.tick, self.loop
         if loop is None or loop.outage.error is not None:
             return
@@ -167,7 +173,7 @@ class Work:
     def note_unknown_types(self) -> None:
         """Report job types of schedules and due jobs that no recent tick knew. Each such type counts as a fault."""
         with self.tick.database.read() as connection:
-            # Read the known types again: another host may have started a tick while this one worked.
+            # Read the known types again, because another host may have started a tick while this one worked.
             present = self._present_types(connection)
             if present is None:
                 return
@@ -175,14 +181,15 @@ class Work:
         self.unknown_due -= present
         for job_type in sorted(self.unknown_due | schedules.keys()):
             names = schedules.get(job_type, [])
-            if job_type not in self.tick.settings.disabled_job_types:  # else it was reported as the file's problem
+            # A disabled type was already reported as a problem of the file.
+            if job_type not in self.tick.settings.disabled_job_types:
                 self.tick.result.faults += 1
                 self.tick.emit(events.unknown_type(job_type, names))
             if names:
                 self.tick.result.not_started.insert(0, unknown_type(job_type, names))
 
     def _present_types(self, connection: Connection) -> frozenset[str] | None:
-        """The types that this tick or another host knows, or None if unknown."""
+        """Return the types that this tick or another host knows, or None if that is unknown."""
         if self.types().runnable is None:
             return None
         loaded = self.tick.row.loaded
