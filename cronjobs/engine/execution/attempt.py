@@ -25,14 +25,16 @@ if TYPE_CHECKING:
     from cronjobs.engine.config.settings import Settings
     from cronjobs.engine.database.connection import Database
 
-# extra time for an interpreter to start, if a job has its own process only because runners died
+# If a job gets its own process only because runners died, it gets this extra time for an interpreter to start.
 TO_START: Final = timedelta(seconds=5)
-# time that process.py needs to end a process: TERM, KILL, report
+# The time that process.py needs to end a process: to send SIGTERM, then SIGKILL, and to read the report.
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)
-ISOLATED_FROM_LOSSES: Final = 2  # after this many runners have died holding a job, the job gets its own process
-# Only a deploy can fix a handler that returns a generator, so wait long enough for a deploy.
+# If this many runners have died while they held a job, the job gets its own process.
+ISOLATED_FROM_LOSSES: Final = 2
+# If only a deploy can help, for example after a handler returned a generator, retry no sooner than after this time.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
-READABLE_TIMEOUT_S: Final = 1e8  # plain SQL can write a number that a timedelta cannot hold
+# A timeout is cut to this length, because plain SQL can write a number that a timedelta cannot hold.
+READABLE_TIMEOUT_S: Final = 1e8
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class WorkerContext:
     """The context that all attempts of a process share. ``on_output`` shows their output live to a person.
 
     The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ`` has the variables that
-    commands and child processes get. The copy is made before the first handler runs, since handlers may change
+    commands and child processes get. It is copied before the first handler runs, because handlers may change
     os.environ.
     """
 
@@ -85,8 +87,8 @@ _WITHOUT_LEASE: Final = (Phase.RUNS_ON, Phase.LOST)
 class Attempt:
     """A claimed job on its way through this process. Instants are seconds of the monotonic clock.
 
-    ``in_child_process`` says whether the handler gets its own process. If it is None, the handler gets its own process
-    if its type says so, or after too many lost runners.
+    ``in_child_process`` says whether the handler gets its own process. If it is None, the handler gets one if its type
+    says so, or if too many runners died while they held the job.
     """
 
     job: Job
@@ -95,26 +97,29 @@ class Attempt:
     in_child_process: bool | None = None
     stop: StopSignal = field(default_factory=StopSignal)
     claimed: float = 0.0  # when the claim was sent
-    lease_s: float = 0.0  # length of the lease from ``leased_at``; if 0, the attempt need not watch its lease
+    # The length of the lease from ``leased_at``. If 0, the attempt need not watch its lease.
+    lease_s: float = 0.0
     reporting: Reporting = field(default_factory=Reporting)
 
-    # Fields of the loop.
+    # Only the loop writes these fields.
     phase: Phase = Phase.HELD
     leased_at: float = 0.0  # when the last statement that extended the lease was sent
     taken: float = 0.0  # when the loop got the answer to its claim
-    recorded: str | None = None  # the outcome in its history row, written while its thread still runs
+    # The outcome that the attempt's history row got while its thread was still running.
+    recorded: str | None = None
     recorded_at: float = 0.0
-    is_row_due: bool = False  # whether that history row still has to be written
-    stack: str | None = None  # where its thread was when its timeout was noted
+    is_row_due: bool = False  # True if that history row still has to be written
+    stack: str | None = None  # the stack of its thread when the timeout was noted
 
-    # Fields of its worker.
+    # Only the attempt's worker writes these fields.
     worker: str = ""
-    on_its_way: bool = False  # a worker or a process has the attempt and will report its end
-    handed_over: bool = False  # a separate process was asked to adopt the job, and may have done so
+    on_its_way: bool = False  # True if a worker or a process has the attempt and will report its end
+    handed_over: bool = False  # True if a separate process was asked to adopt the job, and may have done so
     started: float | None = None
     thread: int | None = None  # the thread that is running its handler now
-    begun: bool = False  # the job's own code may have run, so a failure now uses up a try
-    let_go: threading.Event | None = None  # with ``durable: each``, the worker waits for this; it is set at the commit
+    begun: bool = False  # True if the job's own code may have run, so that a failure uses up a try
+    # With ``durable: each``, the worker waits for this event, which is set when the end has been committed.
+    let_go: threading.Event | None = None
 
     @property
     def lease(self) -> Lease:
@@ -133,7 +138,7 @@ class Attempt:
     def ended_itself(self) -> bool:
         """Whether the handler recorded the attempt's success in its own transaction.
 
-        The attempt then holds no lease, though its code may still be running.
+        Such an attempt holds no lease, although its code may still be running.
         """
         return self.phase in (Phase.RUNS_ON, Phase.RETURNED)
 
@@ -155,10 +160,10 @@ class Attempt:
 
     @property
     def to_start(self) -> timedelta:
-        """The extra time to start, which does not count against the timeout. An interpreter may need seconds to start.
+        """The extra time for an interpreter to start. It does not count against the timeout.
 
-        If the user declared the process, this is 0, because the timeout includes the process's start. The extra time is
-        above 0 only if the process is our own precaution.
+        Starting an interpreter may take seconds. If the user asked for the process, this is 0, because then the timeout
+        includes that start. It is above 0 only if the process is our own precaution.
         """
         declared = self.is_command or self.job_type.isolation == "process"
         ours = self.job_type.for_crashes or not declared
@@ -166,9 +171,9 @@ class Attempt:
 
     @property
     def safe_until(self) -> float:
-        """Return the monotonic instant by which the attempt's code must stop if the lease is not renewed.
+        """The attempt's code must stop by this instant of the monotonic clock if the lease is not renewed.
 
-        Each renewal of the lease moves that instant.
+        Each renewal of the lease moves the instant.
         """
         return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
 
@@ -181,7 +186,10 @@ class Attempt:
         return self.started + (self.timeout + slack).total_seconds()
 
     def refusal(self) -> Outcome | None:
-        """Return the failure if plain SQL made the row unusable, or None if the job can run."""
+        """Return a failure if plain SQL made the job's row unusable, or if the payload does not fit the handler.
+
+        Return None if the job can run.
+        """
         fault = payload_fault(self.job.payload)
         if fault:
             return Failed(fault, "PayloadError", permanent=True)
@@ -194,9 +202,9 @@ class Attempt:
 
 
 def mismatch(fault: str) -> Failed:
-    """The outcome if the payload does not fit the handler because of a name or a type.
+    """Return the outcome for a payload that does not fit the handler because of a name or a type.
 
-    Newer code may accept the payload.
+    The job is retried, because newer code may accept the payload.
     """
     return Failed(one_line(fault, ERROR_LIMIT), MISFIT)
 
@@ -205,13 +213,14 @@ def timeout_of(job: Job, job_type: JobType) -> timedelta:
     """Return the row's own timeout, or the type's if the row has none."""
     if job.timeout_s is None:
         return job_type.timeout
-    return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))  # also turns NaN into the limit
+    # If the timeout is NaN, min() returns the limit.
+    return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))
 
 
 class Ended(NamedTuple):
-    """An attempt's end on its way to the loop, and when it ended (monotonic).
+    """An attempt's end on its way to the loop, and when the attempt ended, on the monotonic clock.
 
-    ``answer`` is the answer of the process that a long job was handed to, or None if the job ran here.
+    If a long job was handed to a process, ``answer`` is that process's answer. It is None if the job ran here.
     """
 
     attempt: Attempt
@@ -263,7 +272,8 @@ class InFlight:
         attempt = ended.attempt
         phase = Phase.ENDED if attempt.is_leased else Phase.RETURNED
         if phase in _NEXT[attempt.phase]:
-            self.unwritten[attempt] = ended  # before the move, since an unexpected error may strike in between
+            # Do this before the move, because an unexpected error may occur in between.
+            self.unwritten[attempt] = ended
         self.move(attempt, phase)
 
     def note_overdue(self, attempt: Attempt, outcome: str, now: float) -> None:
@@ -281,7 +291,7 @@ class InFlight:
         self.move(attempt, Phase.LOST if runs else Phase.GONE)
 
     def end_itself(self, attempt: Attempt) -> None:
-        """Note that the handler ended the job in its own transaction.
+        """Note that the handler has ended the job in its own transaction.
 
         If the handler is still running, it keeps its slot.
         """
@@ -301,28 +311,30 @@ class InFlight:
             self.held[job_id].leased_at = sent
 
     def first_leased(self, *, working: bool = False) -> float:
-        """Return when the lease that expires first was last extended, or infinity if there is no lease.
+        """Return when the lease that will expire first was last extended, or infinity if there is no lease.
 
-        If *working* is True, only leases of attempts that have not ended count.
+        If *working* is True, consider only attempts that have not ended.
         """
         # Iterate over a copy, because the signal handler may call this while the loop changes the dict.
         attempts = list(self.held.values())
         return min([each.leased_at for each in attempts if not (working and each.has_ended)], default=math.inf)
 
     def busy(self) -> list[Attempt]:
-        """Claimed attempts that have not ended, whether started or not, except those being handed over."""
+        """Return the claimed attempts that have not ended, started or not, except those that are being handed over."""
         return [each for each in self.held.values() if each.phase in _AT_WORK]
 
     def handing_over(self) -> list[Attempt]:
-        """Attempts whose own process has not answered yet."""
+        """Return the attempts of long jobs whose own process has not answered yet."""
         return [each for each in self.held.values() if each.phase is Phase.HANDING_OVER]
 
     def running_on(self, now: float) -> list[Attempt]:
-        """Attempts that recorded their own success and whose handler is still within its timeout."""
+        """Return attempts that have recorded their own success and whose handler is still running within its
+        timeout.
+        """
         return [each for each in self.without_lease if each.phase is Phase.RUNS_ON and now < each.overdue_at]
 
     def unrecorded(self) -> list[Attempt]:
-        """Overdue attempts whose history rows are not written yet."""
+        """Return the overdue attempts whose history rows are not written yet."""
         return [each for each in self.held.values() if each.is_row_due]
 
     def recorded(self, job_ids: Collection[int]) -> None:

@@ -4,9 +4,9 @@ The parent starts this module with ``python -m`` and talks to it over ``child_pr
 
 ``process.run_handler`` starts this program under ``launcher``, for ``isolation: process``, for long jobs, and for jobs
 whose runners keep dying. The program reads its request, imports the user's modules, runs the handler in its main thread
-and writes the outcome. SIGTERM only sets the stop reason of the handler's context (an async handler is cancelled
-through its loop), because an exception raised in a signal handler could land in a ``finally`` block. A handler that
-does not stop is killed from outside.
+and writes the outcome. SIGTERM only sets the stop reason of the handler's context, because an exception raised in a
+signal handler could interrupt a ``finally`` block. (An async handler is also cancelled, through its event loop.) A
+handler that does not stop is killed from outside.
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ from cronjobs.text import one_line
 def main() -> None:
     descriptor, progress_file = int(sys.argv[1]), int(sys.argv[2])
     for each in (descriptor, progress_file):
-        os.set_inheritable(each, False)  # processes that the handler starts must not inherit these
+        # Processes that the handler starts must not inherit these descriptors.
+        os.set_inheritable(each, False)
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # If there is no reason, our runner did not send the signal: someone is stopping the whole service.
+        # If no reason was written, our runner did not send the signal. Somebody is stopping the whole service.
         stop.set(read_reason(descriptor) or "shutdown")
 
     signal.signal(signal.SIGTERM, on_sigterm)
-    faulthandler.enable()  # a crash in C prints its stack to the output
+    # With this, a crash in C code prints the stack to the output.
+    faulthandler.enable()
     request = Request.decode(sys.stdin.buffer.read())
     _open_streams()
     write_outcome(descriptor, run(request, stop, progress_file))
@@ -64,7 +66,8 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
     """
     try:
         faults = job_types.import_handlers(request.settings)
-    except UntrustedFiles as error:  # the files changed after the runner checked them, or this is a cluster worker
+    # The files changed after the runner checked them, or this is a cluster worker, where nobody has checked them.
+    except UntrustedFiles as error:
         return Released(one_line(str(error), 1000), after=MISMATCH_DELAY)
     registration = registered().get(request.job.job_type)
     if registration is None:
@@ -76,7 +79,8 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
             f"the source of {request.job.job_type} here differs from the claiming runner's, perhaps because of a deploy"
         )
         return Released(said, after=MISMATCH_DELAY)
-    url = request.settings.database  # "" on a cluster worker that has no database
+    # On a cluster worker that has no database, this is "".
+    url = request.settings.database
     database = Database(parse_url(url, request.settings.schema), connections=1) if url else None
     now = SYSTEM.monotonic()
     left = timedelta(seconds=max(0.0, min(request.timeout_s, request.ends_at - now)))
@@ -86,7 +90,8 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
     )
     numbers = count(1)
     attempt.reporting.listener = lambda progress: write_progress(progress_file, next(numbers), progress)
-    if stop.reason is not None:  # asked to stop during the imports; the runner knows why
+    # We were asked to stop during the imports. The runner knows why.
+    if stop.reason is not None:
         return Interrupted()
     try:
         around = WorkerContext(request.settings, database)
@@ -98,7 +103,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
 
 
 def _open_streams() -> None:
-    """Give the handler an empty standard input, and streams and logging that go to the attempt's output."""
+    """Give the handler an empty standard input, and send its streams and logs to the attempt's output."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

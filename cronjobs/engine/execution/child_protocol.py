@@ -1,9 +1,9 @@
 """How a job is sent to its own process, and how its outcome is sent back: JSON both ways, never pickled code.
 
-The request is the child's standard input. The answer is an unnamed file that both processes have open. In the file's
-first bytes the runner writes why the child must stop, and after them the child writes its outcome. Unlike with a pipe,
-a writer never waits for a reader, and what was written before a kill -9 is still there. A second such file holds the
-handler's latest progress.
+The request is the child's standard input. The answer is an unnamed file that both processes have open. If the child
+must stop, the runner writes the reason into the first bytes of the file. The child writes its outcome after them.
+Unlike with a pipe, a writer never waits for a reader, and a kill -9 does not lose what was written before. A second
+such file holds the handler's latest progress.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from cronjobs.engine.rules.progress import HowFar, progress
 from cronjobs.errors import UsageError
 from cronjobs.model import Job, Outcome
 
-REASON_ROOM: Final = 64  # bytes before the outcome; the longest reason is "lease lost"
+# The outcome begins after this many bytes, which hold the reason. The longest reason is "lease lost".
+REASON_ROOM: Final = 64
 _OUTCOMES: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Outcome)}
 
 
-# The settings that a child gets, under their own names.
+# The child gets these settings, under the same names.
 _SETTINGS_SENT: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env", "around", "trusted")
 
 
@@ -36,7 +37,7 @@ class Request:
     ``settings`` has what the child needs from the configuration file. The child does not read the file again, because a
     deploy may be replacing it. ``settings.run.shutdown_grace`` is how long the child may keep running after a shutdown
     begins. ``ends_at`` is an instant of the monotonic clock, which all processes of a host share. Even if the child
-    starts early, it gets no more than ``timeout_s``.
+    starts quickly, it gets no more than ``timeout_s``.
     """
 
     job: Job
@@ -44,7 +45,8 @@ class Request:
     ends_at: float
     timeout_s: float
     worker: str = ""
-    source: str | None = None  # on a cluster: the expected source of the handler, see ``jobs.registry``
+    # On a cluster, the source that the handler must have (see ``jobs.registry``).
+    source: str | None = None
 
     def encode(self) -> bytes:
         facts = {name: getattr(self.settings, name) for name in _SETTINGS_SENT}
@@ -90,7 +92,8 @@ def _plain(value: object) -> Any:
 
 # --- the progress -----------------------------------------------------------------------------------------------------
 
-PROGRESS_ROOM: Final = 4096  # bytes; enough even if JSON escapes every character of the note
+# In bytes. This is enough even if JSON escapes every character of the note.
+PROGRESS_ROOM: Final = 4096
 
 
 def write_progress(descriptor: int, number: int, how_far: HowFar) -> None:
@@ -100,7 +103,7 @@ def write_progress(descriptor: int, number: int, how_far: HowFar) -> None:
 
 
 def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
-    """Return the number of the child's reports so far, and its latest progress.
+    """Return how many reports the child has written, and the latest one.
 
     Return None if there is none, or if the child is writing right now.
     """
@@ -111,7 +114,8 @@ def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
     try:
         number, done, of, note = json.loads(text)
         return int(number), progress(done, of, note)
-    except (ValueError, TypeError, UsageError):  # user code can write into any descriptor
+    # User code may have written something else into the descriptor.
+    except (ValueError, TypeError, UsageError):
         return None
 
 
@@ -119,7 +123,10 @@ def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
 
 
 def write_reason(descriptor: int, reason: str) -> None:
-    """Write why the child must stop. Call this before sending SIGTERM, on which the child reads the reason."""
+    """Write why the child must stop.
+
+    Call this before sending SIGTERM, because the child reads the reason on SIGTERM.
+    """
     os.pwrite(descriptor, reason.encode().ljust(REASON_ROOM, b"\0"), 0)
 
 
@@ -132,7 +139,7 @@ def write_outcome(descriptor: int, outcome: Outcome) -> None:
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """Return *outcome* as JSON, which ``outcome_from`` reads."""
+    """Return *outcome* as JSON text, for ``outcome_from`` to read."""
     facts = {each.name: getattr(outcome, each.name) for each in fields(outcome)}
     return json.dumps({"outcome": type(outcome).__name__, **facts}, default=_plain)
 
@@ -150,7 +157,8 @@ def outcome_from(text: str | bytes) -> Outcome | None:
         kind = _OUTCOMES[facts.pop("outcome")]
         outcome: Outcome = kind(**{name: _span(name, value) for name, value in facts.items()})
         return outcome
-    except (ValueError, KeyError, TypeError, AttributeError):  # user code can write into any descriptor
+    # User code may have written something else into the descriptor.
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

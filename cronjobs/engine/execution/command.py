@@ -16,19 +16,19 @@ from cronjobs.text import CappedText
 class Command:
     """A program to run, and how it may be stopped.
 
-    ``env`` is the whole environment. ``stdin`` is the text for standard input; if it is empty, standard input is
-    /dev/null. ``keep_open`` has descriptors that the command inherits. ``max_memory`` is the most bytes of memory that
-    each of the command's processes may allocate; None means no limit.
+    ``env`` is the whole environment. ``stdin`` is the text for standard input. If it is empty, standard input is
+    /dev/null. ``keep_open`` has descriptors that the command inherits. ``max_memory`` is how many bytes of memory each
+    of the command's processes may allocate. None means no limit.
 
-    ``grace`` is the time from SIGTERM to SIGKILL. ``shutdown_grace`` is that time when the runner shuts down; None
-    means ``grace``. With ``term_alone``, SIGTERM goes only to the command itself, and processes that it started get
-    SIGTERM after it has ended. With ``leave_running``, processes that the command leaves behind keep running if the
-    command ends on its own.
+    ``grace`` is the time from SIGTERM to SIGKILL. ``shutdown_grace`` is the same time for the case that the runner
+    shuts down. None means ``grace``. With ``term_alone``, SIGTERM goes only to the command itself, and the processes
+    that it started get SIGTERM after it has ended. With ``leave_running``, processes that the command leaves behind
+    keep running if the command ends on its own.
 
-    ``lease`` returns the monotonic instant until which the lease is ours. If this process is frozen at that instant,
-    the launcher kills the command. If ``lease`` is None, no lease limits the command. ``on_output`` is called with new
-    output, for a person who is watching; an exception from it ends the command. ``output`` collects output, for
-    progress reports.
+    ``lease`` returns the instant of the monotonic clock until which the lease is ours. If this process is frozen at
+    that instant, the launcher kills the command. If ``lease`` is None, no lease limits the command. ``on_output`` is
+    called with new output, for a person who is watching. If it raises an exception, the command is ended. ``output``
+    collects output, for progress reports.
     """
 
     argv: tuple[str, ...]
@@ -49,7 +49,8 @@ class Command:
 
     def grace_for(self, reason: str) -> timedelta:
         match reason:
-            case "lease lost":  # another runner may be starting the job
+            # Kill it at once, because another runner may be starting the job.
+            case "lease lost":
                 return timedelta(0)
             case "shutdown":
                 return self.shutdown_grace or self.grace
@@ -57,7 +58,10 @@ class Command:
 
 
 class StopRequest(Protocol):
-    """``reason`` changes once, at any time, from None to "cancelled", "shutdown", "timeout" or "lease lost"."""
+    """``reason`` is None at first.
+
+    At any time it may change once, to "cancelled", "shutdown", "timeout" or "lease lost".
+    """
 
     @property
     def reason(self) -> str | None: ...

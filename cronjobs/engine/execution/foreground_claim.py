@@ -26,7 +26,8 @@ from cronjobs.errors import CronjobsError
 from cronjobs.model import Failed, Job, Status
 from cronjobs.text import one_line
 
-NO_LIMIT: Final = timedelta(days=7)  # poll() and select() take no more than 24 days
+# This stands for "no limit". It must stay below 24 days, because poll() and select() accept no longer timeout.
+NO_LIMIT: Final = timedelta(days=7)
 WORKER: Final = "foreground"
 KILLED: Final = "started by hand, with no recorded end: it is still running, or its process was killed"
 
@@ -41,7 +42,7 @@ class UnknownType(CannotRun):
 
 
 def _policies(known: JobTypes, run: RunSettings) -> ClaimPolicies:
-    """The policies for jobs started by hand. A crash in such a run must not count against the job type."""
+    """Return the policies for jobs started by hand. A crash in such a run must not count against the job type."""
     return ClaimPolicies.of(
         {
             name: replace(policy_of(job_type, run, runner=NO_LIMIT), in_thread=False)
@@ -55,8 +56,8 @@ def begin_new(
 ) -> Job:
     """Insert *new* with one try and claim it in the same transaction, so that no tick can claim it first.
 
-    A schedule's job is recorded as triggered by *actor*. *alone* says that the schedule lets no two of its jobs run at
-    once. With *alone*, this raises CannotRun while another job of the schedule is unfinished.
+    If the job belongs to a schedule, it is recorded as triggered by *actor*. *alone* is True if the schedule lets no
+    two of its jobs run at once. Then this raises CannotRun while another job of the schedule is unfinished.
     """
     with database.write() as connection:
         if alone and new.schedule is not None:
@@ -82,16 +83,17 @@ def begin_new(
             _require_turn(connection, job_id)
         policies = _policies(known, run)
         job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=run.lease, policies=policies)
-        assert isinstance(job, Job)  # no other runner can have this job, and it has no concurrency_key
-        # If this process is killed, the next tick finds this row, which charges the one try. So the job is dead and
-        # does not run again.
+        # The claim cannot fail, because no other runner can have this job, and it has no concurrency_key.
+        assert isinstance(job, Job)
+        # If this process is killed, the next tick finds this history row, which uses up the one try. So the job will be
+        # dead, and will not run again.
         row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
         leases.record_overdue(connection, [row])
     return job
 
 
 def begin_existing(database: Database, job_id: int, settings: Settings, known: JobTypes, *, locked_by: str) -> Job:
-    """Claim a waiting job, due or not.
+    """Claim a waiting job, even if it is not due yet.
 
     Raises CannotRun if the job is not waiting, has an unknown type, or must wait for one of the file's limits.
     """

@@ -62,7 +62,8 @@ def as_stored(output: str | None, secrets: frozenset[str]) -> str | None:
 
 def _run_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
     with captured(also=around.on_output) as output:
-        attempt.reporting.output = attempt.reporting.output or output  # in a terminal the output is collected elsewhere
+        # In a foreground run, ``output`` is already set, because the output is collected elsewhere.
+        attempt.reporting.output = attempt.reporting.output or output
         outcome = call_handler(attempt, around, clock)
     return outcome, output.text()
 
@@ -76,9 +77,11 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
     attempt.begun, attempt.thread = True, threading.get_ident()
     try:
         with EndingCopies():
-            arguments, misfits = registration.decoded(attempt.job.payload)  # runs code of the user's classes
+            # This runs code of the user's classes.
+            arguments, misfits = registration.decoded(attempt.job.payload)
             if fault := registration.type_fault(misfits):
-                attempt.begun = False  # the handler did not run, so this proves nothing about it
+                # The handler has not run, so this failure must not count as its own.
+                attempt.begun = False
                 return mismatch(fault)
             result = handler(*(() if ctx is None else (ctx,)), **arguments)
             if result is not None and inspect.isawaitable(result):
@@ -86,7 +89,8 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
         if ctx is None:
             return _succeeded(result)
         return not_committed(ctx) or _succeeded(result_of(ctx, result))
-    except BaseException as error:  # sys.exit() in a handler fails the attempt, but the worker carries on
+    # Catch even SystemExit: sys.exit() in a handler fails the attempt, but must not end the worker.
+    except BaseException as error:
         return outcome_of(error, attempt, clock)
     finally:
         attempt.thread = None
@@ -95,7 +99,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
 def _surrounded(
     handler: Callable[..., Any], ctx: Context | None, attempt: Attempt, around: WorkerContext, clock: Clock
 ) -> Callable[..., Any]:
-    """Return *handler* wrapped in the hooks of ``around_attempts``, which the file's ``around:`` entries wrap in turn.
+    """Return *handler* wrapped in the hooks of ``around_attempts`` and, outside these, the file's ``around:`` entries.
 
     If there are any hooks or entries, an async handler is awaited inside them.
     """
@@ -167,14 +171,15 @@ def _command(
         shutdown_grace=_shutdown_grace(around),
         max_memory=attempt.job_type.max_memory,
         leave_running=attempt.job_type.leftovers == "leave",
-        lease=(lambda: attempt.safe_until) if attempt.lease_s else None,  # each renewal moves this instant
+        # Each renewal moves this instant.
+        lease=(lambda: attempt.safe_until) if attempt.lease_s else None,
         on_output=_on_output(attempt, around, clock),
         output=attempt.reporting.output,
     )
 
 
 def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callable[[str], None] | None:
-    """The callback for a process's output. A command reports progress in its output, a handler through its context."""
+    """Return the callback for a process's output. For a command, it also looks for progress lines in the output."""
     if not attempt.is_command:
         return around.on_output
 
@@ -187,15 +192,18 @@ def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callabl
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
-    """Return the time from SIGTERM to SIGKILL at shutdown. This leaves the runner enough time to record the end."""
+    """Return the time from SIGTERM to SIGKILL at shutdown.
+
+    The runner's own grace is longer, so that it can record the end.
+    """
     return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
 
 def _succeeded(result: Any) -> Outcome:
     """Return the outcome of a handler that returned *result*.
 
-    Even an unusable result counts as success, because the work must not be done again. The outcome holds only plain
-    JSON, so the thread that renews the leases never runs code of the handler's objects.
+    Even a result that cannot be stored counts as success, because the work must not be done again. The outcome holds
+    only plain JSON, so that the thread that renews the leases never runs code of the handler's objects.
     """
     if result is None:
         return Succeeded(None)
@@ -211,21 +219,24 @@ def _succeeded(result: Any) -> Outcome:
 
 
 def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surroundings | None = None) -> Any:
-    import asyncio  # only for async handlers, since this import takes as long as starting Python itself
+    # Imported only for async handlers, because this import takes as long as starting Python itself.
+    import asyncio
 
     waiting = partial(_await, result, attempt, around.settings.run.shutdown_grace)
     try:
         return asyncio.run(waiting() if hooks is None else hooks.awaited(waiting))
     finally:
         if inspect.iscoroutine(result):
-            result.close()  # a hook raised before the coroutine began
+            # This matters if a hook raised an exception before the coroutine began.
+            result.close()
 
 
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
     """Await a handler. Cancel the handler through its event loop at its timeout, and when it has to stop.
 
-    At shutdown, the handler's context reports the stop at once, so the handler gets half the grace period to finish on
-    its own. Once the handler has ended, nothing is cancelled, because the hooks around it must clean up.
+    At shutdown, the handler's context reports the stop at once, but the handler is cancelled only after half the grace
+    period, so that it can finish by itself. Once the handler has ended, nothing is cancelled, because the hooks around
+    it must clean up.
     """
     import asyncio
 
@@ -238,15 +249,18 @@ async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> An
         if not ended:
             task.cancel()
 
-    def stopped(reason: str) -> None:  # called from the tick's main thread, or a signal handler
+    # The tick's main thread or a signal handler calls this.
+    def stopped(reason: str) -> None:
         wait_s = shutdown_grace.total_seconds() / 2 if reason == "shutdown" else 0.0
-        with suppress(RuntimeError):  # the loop has ended
+        # A RuntimeError means that the loop has ended.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(lambda: loop.call_later(wait_s, cancel))
 
     attempt.stop.when_set(stopped)
     try:
         async with asyncio.timeout(attempt.timeout.total_seconds()):
-            with EndingCopies():  # so that a fork does not close its copy of our loop, which shares our epoll
+            # A forked process must not close its copy of our event loop, because the copy shares our epoll object.
+            with EndingCopies():
                 return await result
     finally:
         ended = True

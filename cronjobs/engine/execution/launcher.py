@@ -2,29 +2,33 @@
 
     runner ──socket── launcher ── command ── what it starts, and what that starts …
 
-The launcher is a separate process because nothing else works when the runner gets a kill -9: a SIGKILLed process cannot
-kill others, PR_SET_PDEATHSIG reaches the direct child only, and a ``preexec_fn`` may deadlock beside threads
-(subprocess's docs). The launcher is as simple as possible and makes no decisions: the runner says when to send signals,
-and the launcher knows which processes to send them to.
+The launcher is a separate process because nothing else works if the runner gets a kill -9. A process that was killed
+cannot kill others, PR_SET_PDEATHSIG reaches only the direct child, and a ``preexec_fn`` may deadlock in a process with
+threads (see the docs of subprocess). The launcher is as simple as possible and makes no decisions. The runner says when
+to send signals, and the launcher knows to which processes.
 
-- **No process escapes.** The launcher is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): a process that the command
-  started, in whichever session, becomes the launcher's child when its own parent dies. So "no children" (ECHILD) means
-  that nothing is left. With ``leave_running``, and only then, the launcher lets the remaining processes run on when the
-  command has ended on its own.
-- **Death with the runner.** When the runner dies, its end of the socket closes and everything is killed. If a forked
-  copy of the runner keeps that end open, ``getppid`` shows that the runner is dead. Neither check depends on the thread
-  that started this process, as PR_SET_PDEATHSIG would. If this process is killed, PDEATHSIG kills at least the command.
-- **A frozen runner** (SIGSTOP) sends no orders. Then a kernel timer kills everything at timeout + grace, or before the
-  lease ends, since another runner may take the job after that. The runner reports each renewal of the lease.
-- **Disk.** The command's output is our standard output: one unlinked file, whose middle is freed as it grows.
+- **No process escapes.** The launcher is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)). If the parent of a process
+  that the command started dies, that process becomes the launcher's child, even if it is in another session. So when
+  the launcher has no children (ECHILD), no process is left. Only with ``leave_running`` does the launcher let the
+  remaining processes run on after the command has ended by itself.
+- **Death with the runner.** When the runner dies, its end of the socket closes, and the launcher kills everything. If a
+  forked copy of the runner keeps that end open, ``getppid`` shows that the runner is dead. PR_SET_PDEATHSIG would
+  instead depend on the thread that started this process. If the launcher itself is killed, PR_SET_PDEATHSIG kills at
+  least the command.
+- **A frozen runner** (SIGSTOP) sends no orders. Then a kernel timer makes the launcher kill everything after timeout +
+  grace, or before the lease ends, because another runner may take the job after that. The runner reports each renewal
+  of the lease.
+- **Disk.** The command's output goes to our standard output, which is one unlinked file. As the file grows, the
+  launcher frees its middle.
 
-Orders: C sends SIGTERM to the command, T to all processes; K sends SIGKILL until all are gone; R and eight bytes give
-the milliseconds that are left of the lease. Reports are lines of tab-separated fields: ``failed WHERE ERRNO`` (nothing
-was started); ``started PID``; ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says whether the command was
-signalled before it ended; ``left NAME…`` (processes that could not be killed). Then the stream ends.
+The runner sends orders. C means: send SIGTERM to the command. T means: send SIGTERM to all processes. K means: send
+SIGKILL until all are gone. R is followed by eight bytes, which give the milliseconds that are left of the lease. The
+launcher sends reports, as lines of tab-separated fields: ``failed WHERE ERRNO`` (nothing was started); ``started PID``;
+``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says whether the command was signalled before it ended;
+``left NAME…`` (processes that could not be killed). Then the stream ends.
 
-Systems other than Linux have neither a subreaper nor PDEATHSIG, so only the command's process group is killed there.
-Every import here delays every command, so this module does without typing (4 ms), pathlib and socket.
+Systems other than Linux have neither subreapers nor PR_SET_PDEATHSIG, so only the command's process group is killed
+there. Every import here delays every command, so this module does without typing (4 ms), pathlib and socket.
 """
 
 from __future__ import annotations
@@ -38,11 +42,16 @@ import signal
 import sys
 import time
 
-TICK_MS = 100  # how often to look at the output's size and at our parent
+# The launcher looks at the output's size, and at its parent, once in this time.
+TICK_MS = 100
 KILL_TICK_MS = 10
-KILL_ROUNDS = 300  # 3 s; processes left after that belong to another user, or are stuck in the kernel
-KEEP_AT_EACH_END = 1024 * 1024  # bytes that stay on disk at each end of the output; more than is ever read
-MAX_NAMES = 8  # in a report; this few fit into the socket's buffer, so no report blocks on a frozen runner
+# These rounds take 3 s. Processes that are left after that belong to another user, or are stuck in the kernel.
+KILL_ROUNDS = 300
+# So many bytes stay on disk at each end of the output. That is more than anybody reads.
+KEEP_AT_EACH_END = 1024 * 1024
+# A report contains at most this many names. They fit into the socket's buffer, so no report blocks if the runner is
+# frozen.
+MAX_NAMES = 8
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
@@ -64,13 +73,15 @@ class Launcher:
         self.parent = parent
         self.subreaper = LINUX and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
         self.wakeups = wake_on_signals()
-        self.command = 0  # its pid, which is also its process group and session
-        self.ended = False  # the command ended
+        # The command's pid, which is also its process group and session.
+        self.command = 0
+        self.ended = False  # the command has ended
         self.stopped = False  # the command was signalled
         self.killing = False
-        self.limit_at = 0.0  # monotonic
+        self.limit_at = 0.0  # on the monotonic clock
         self.orders_unread = b""
-        self.punched = 0  # the output's middle is freed up to this offset
+        # The output's middle has been freed up to this offset.
+        self.punched = 0
 
     def run(
         self,
@@ -85,14 +96,16 @@ class Launcher:
         if not self.start(argv, env, folder, max_memory):
             return
         self.limit_at = time.monotonic() + limit_s
-        self.stand_at_end_of(leased_s)  # after the fork; a child would not inherit the timer anyway: fork(2)
+        # Do this after the fork. (A child would not inherit the timer anyway; see fork(2).)
+        self.stand_at_end_of(leased_s)
         poller = select.poll()
         poller.register(self.channel, select.POLLIN)
         poller.register(self.wakeups, select.POLLIN)
         rounds = 0
         while self.anyone_left():
             if self.ended and leave_running and not self.stopped:
-                return  # the remaining processes become children of init, or of a subreaper above us
+                # The remaining processes become children of init, or of a subreaper above us.
+                return
             if self.killing:
                 self.signal_all(signal.SIGKILL, tell=rounds == 0)
                 rounds += 1
@@ -109,7 +122,7 @@ class Launcher:
                 self.killing = True
 
     def read_orders(self) -> bool:
-        """Carry out the runner's orders; return whether the runner is still alive."""
+        """Carry out the runner's orders. Return whether the runner is still alive."""
         try:
             data = os.read(self.channel, 64)
         except OSError:
@@ -141,10 +154,12 @@ class Launcher:
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s if leased_s is None else min(left_s, leased_s)))
 
     def start(self, argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int) -> bool:
-        """Fork and exec the command; report and return whether that worked."""
-        outcome, failure = os.pipe()  # both ends close on exec, so end of file means that exec succeeded
+        """Fork and exec the command. Report and return whether that worked."""
+        # Both ends close on exec, so end of file means that exec succeeded.
+        outcome, failure = os.pipe()
         launcher = os.getpid()
-        self.command = os.fork()  # this process has one thread, so the forked copy holds no other thread's lock
+        # This process has only one thread, so no other thread can hold a lock in the forked copy.
+        self.command = os.fork()
         if self.command == 0:
             become(argv, env, folder, max_memory, launcher, failure)
         os.close(failure)
@@ -157,7 +172,7 @@ class Launcher:
         return True
 
     def anyone_left(self) -> bool:
-        """Reap dead children, report the command's end, and return whether any process is left."""
+        """Reap dead children, and report the command's end. Return whether any process is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -170,19 +185,21 @@ class Launcher:
                 self.report("exited", str(os.waitstatus_to_exitcode(status)), str(int(self.stopped)))
 
     def signal_all(self, number: int, tell: bool) -> None:
-        """Signal every descendant once. Processes forked in the meantime are caught in the next round."""
+        """Send a signal to every descendant once. The next round reaches processes that are forked meanwhile."""
         self.stopped = True
         everyone = descendants(os.getpid()) if self.subreaper else []
         if tell:
             self.report("signalled", *names(everyone))
-        # Signal the group in one call, so that no member can fork out of it half-way. Then list the processes outside
-        # the group again: with the old list, a process that called setsid in between would get no signal, or two.
+        # Signal the whole group in one call, so that no member can escape by forking in between. Then list the
+        # processes again, to find those outside the group. With the old list, a process that has called setsid
+        # meanwhile would get no signal, or two.
         if not self.ended or not self.subreaper or self.command in [group for _, group, _ in everyone]:
             send(os.killpg, self.command, number)
         for pid, group, _ in descendants(os.getpid()) if self.subreaper else ():
             if group != self.command:
                 send(os.kill, pid, number)
-            send(os.kill, pid, signal.SIGCONT)  # a stopped process would act on SIGTERM only after SIGCONT
+            # A stopped process acts on SIGTERM only after SIGCONT.
+            send(os.kill, pid, signal.SIGCONT)
 
     def punch_output(self) -> None:
         """Free the disk space under the output's middle.
@@ -190,19 +207,22 @@ class Launcher:
         The file keeps its size, so the reader knows how much is missing.
         """
         size = os.fstat(1).st_size
-        if size < self.punched:  # the command truncated the file (``> /dev/stdout``)
+        # The command has truncated the file, for example with ``> /dev/stdout``.
+        if size < self.punched:
             self.punched = 0
         start = max(self.punched, KEEP_AT_EACH_END)
         end = size - KEEP_AT_EACH_END
         if LINUX and end - start >= KEEP_AT_EACH_END:
-            # A file system without holes returns EOPNOTSUPP; then the runner's limit on output ends the command.
+            # A file system that cannot make holes returns EOPNOTSUPP. Then the runner ends the command if its output
+            # gets too large.
             libc.fallocate(1, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start)
             self.punched = end
 
     def report(self, *fields: str) -> None:
         try:
             os.write(self.channel, ("\t".join(fields) + "\n").encode())
-        except OSError:  # the runner is gone; ``read_orders`` will notice
+        # The runner is gone. ``read_orders`` will notice that.
+        except OSError:
             return
 
 
@@ -215,7 +235,8 @@ def become(
         os.setsid()
         if LINUX:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != launcher:  # the launcher died before prctl
+        # The launcher died before the prctl call.
+        if os.getppid() != launcher:
             return
         reset_signals()
         if max_memory:
@@ -223,7 +244,8 @@ def become(
         os.chdir(folder)
         where = "command"
         os.execvpe(argv[0], argv, env)
-    except (OSError, ValueError) as error:  # ValueError: a NUL inside
+    # A ValueError means that an argument contains a NUL.
+    except (OSError, ValueError) as error:
         os.write(failure, f"{where} {getattr(error, 'errno', errno.EINVAL)}".encode())
     finally:
         os._exit(127)
@@ -235,7 +257,8 @@ def limit_memory(most: int) -> None:
     RLIMIT_DATA counts private writable memory since Linux 4.7, getrlimit(2). RLIMIT_AS would also count memory that is
     only reserved: every thread of a C program reserves 64 MiB that it never touches.
     """
-    import resource  # imported here because few commands have a limit
+    # Imported only here, because few commands have a limit.
+    import resource
 
     which = resource.RLIMIT_DATA if LINUX else resource.RLIMIT_AS
     _, hard = resource.getrlimit(which)
@@ -245,9 +268,10 @@ def limit_memory(most: int) -> None:
 
 
 def reset_signals() -> None:
-    """Restore the default handling of signals:
+    """Restore the default handling of signals.
 
-    ignored signals and the signal mask survive exec (signal(7)), and Python ignores SIGPIPE.
+    Without this, the command would inherit ignored signals and the signal mask, because both survive exec (signal(7)).
+    Python itself ignores SIGPIPE.
     """
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -256,7 +280,7 @@ def reset_signals() -> None:
 
 
 def wake_on_signals() -> int:
-    """Return a descriptor that gets the number of each SIGCHLD and SIGALRM; ignore signals meant for the runner."""
+    """Return a descriptor that gets the number of each SIGCHLD and SIGALRM. Ignore signals meant for the runner."""
     wakeups, wake = os.pipe()
     os.set_blocking(wakeups, False)
     os.set_blocking(wake, False)
@@ -265,12 +289,16 @@ def wake_on_signals() -> int:
         signal.signal(number, lambda *_: None)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the mask was inherited from the thread that started us
+    # We have inherited the mask of the thread that started us.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return wakeups
 
 
 def send(how: object, target: int, number: int) -> None:
-    """Signal a process, unless it is gone or belongs to another user (sudo). ``left`` reports what survives."""
+    """Send a signal.
+
+    Do nothing if the process is gone, or belongs to another user (sudo): ``left`` reports what survives.
+    """
     try:
         how(target, number)  # type: ignore[operator]
     except OSError:
@@ -288,22 +316,25 @@ def group_lives(group: int) -> bool:
 
 
 def descendants(root: int) -> list[Process]:
-    """All processes below *root* except zombies, parents before children; empty where there is no /proc."""
+    """Return all processes below *root* except zombies, parents before children. Without /proc, return none."""
     children: dict[int, list[Process]] = {}
     for entry in os.scandir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112 pathlib is slow to import
         try:
             with open(f"/proc/{int(entry.name)}/stat", "rb") as file:
                 stat = file.read()
-        except (ValueError, OSError):  # not a process, or it is gone
+        # The entry is not a process, or the process is gone.
+        except (ValueError, OSError):
             continue
-        # proc(5): "pid (name) state ppid pgrp …", where the name may contain anything, even parentheses and newlines
+        # The format is "pid (name) state ppid pgrp …", see proc(5). The name may contain anything, even parentheses and
+        # newlines.
         head, _, rest = stat.rpartition(b")")
         name = ascii(head.partition(b"(")[2].decode(errors="replace"))[1:-1]
         state, parent, group = rest.split(None, 3)[:3]
         if state not in b"ZX":
             children.setdefault(int(parent), []).append((int(entry.name), int(group), name))
     found = list(children.get(root, ()))
-    for pid, _, _ in found:  # the list grows during the loop
+    # The list grows during this loop.
+    for pid, _, _ in found:
         found += children.get(pid, ())
     return found
 
@@ -319,7 +350,8 @@ def read_exactly(channel: int, count: int) -> bytes:
     while len(data) < count:
         part = os.read(channel, count - len(data))
         if not part:
-            os._exit(1)  # the runner is gone; nothing was started
+            # The runner is gone, and nothing was started.
+            os._exit(1)
         data += part
     return data
 
@@ -327,10 +359,11 @@ def read_exactly(channel: int, count: int) -> bytes:
 def main() -> None:
     channel, parent = int(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(channel, False)
-    # marshal is built in, and both ends are the same interpreter.
+    # We use marshal because it is built in, and because both ends run the same version of Python.
     size = int.from_bytes(read_exactly(channel, 8), "big")
     Launcher(channel, parent).run(*marshal.loads(read_exactly(channel, size)))
-    os._exit(0)  # there is nothing to finalise
+    # Exit at once, because there is nothing to finalise.
+    os._exit(0)
 
 
 if __name__ == "__main__":

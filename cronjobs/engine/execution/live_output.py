@@ -1,4 +1,4 @@
-"""Output of a job that runs in the foreground: shown live, and recorded."""
+"""Show the output of a job that runs in the foreground live, and record it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from cronjobs.text import CappedText
 
 
 class LiveStream(io.TextIOBase):
-    """A stream that shows at once what is written, and also records it while there is a ``sink``.
+    """A stream that shows at once what is written to it, and also records it while it has a ``sink``.
 
-    Otherwise it behaves like the stream behind it. So ``input()`` and pdb see a terminal if the stream behind it is
-    one.
+    In all other ways it behaves like the real stream behind it. So ``input()`` and pdb see a terminal if the real
+    stream is one.
     """
 
     def __init__(self, outside: Any) -> None:
         self.outside = outside
         self.sink: CappedText | None = None
-        self.before: Callable[[str], None] | None = None  # called with each piece of text before it is shown
+        # Called with each piece of text before the piece is shown.
+        self.before: Callable[[str], None] | None = None
 
     def write(self, text: str) -> int:
         if self.sink is not None:
@@ -73,7 +74,7 @@ class LiveStream(io.TextIOBase):
 
 @dataclass(frozen=True)
 class Streams:
-    """The process's stdout and stderr, made live. ``say`` prints lines that are not part of the job's output."""
+    """The process's stdout and stderr as live streams. ``say`` prints lines that are not part of the job's output."""
 
     out: LiveStream
     err: LiveStream
@@ -102,7 +103,8 @@ def live_streams() -> Iterator[Streams]:
     sys.stdout, sys.stderr = streams.out, streams.err
     root = logging.getLogger()
     handler, level = logging.StreamHandler(streams.err), root.level
-    if not root.handlers:  # otherwise the app configured logging itself: leave it alone
+    # If there are handlers, the app has configured logging itself, so leave it alone.
+    if not root.handlers:
         log_to(handler)
     try:
         yield streams

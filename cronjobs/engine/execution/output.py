@@ -1,7 +1,7 @@
 """Keep what a handler prints or logs in the output of its own attempt, away from the tick's streams.
 
 Threads that a handler starts, and tasks that it submits to a thread pool, belong to the handler's attempt. Anything
-they print after the attempt has ended is dropped: the attempt's output has already been written by then.
+that they print after the attempt has ended is dropped, because the attempt's output has already been written by then.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class _Sink:
 
 
 _current: ContextVar[_Sink | None] = ContextVar("cronjobs_output", default=None)
-# The sinks are kept by thread and not by context, because a new thread starts with an empty context, and may adopt
-# another context.
+# The sinks are kept by thread and not by context, because a new thread starts with an empty context, and a thread may
+# switch to another context.
 _of_threads: WeakKeyDictionary[threading.Thread, _Sink] = WeakKeyDictionary()
 
 
 def _sink() -> _Sink | None:
-    """The sink of the attempt that this thread or task works for, or None if it works for none."""
+    """Return the sink of the attempt for which this thread or task works, or None if it works for no attempt."""
     sink = _current.get()
     return sink if sink is not None else _of_threads.get(threading.current_thread())
 
@@ -68,7 +68,7 @@ class _Bytes(io.RawIOBase):
 
 
 class _Dispatch(io.TextIOBase):
-    """Replaces sys.stdout and sys.stderr: each write goes to the attempt of the thread or task that wrote."""
+    """Replaces sys.stdout and sys.stderr. Each write goes to the attempt of the thread or task that wrote."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -115,7 +115,7 @@ _follows = False
 
 
 def follow_threads() -> None:
-    """Make each new thread belong to the attempt that starts it, and each pool task to the attempt that submits it."""
+    """Let each new thread belong to the attempt that starts it, and each pool task to the attempt that submits it."""
     global _follows
     if _follows:
         return
@@ -137,7 +137,8 @@ def follow_threads() -> None:
             return submit(pool, function, *args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            token = _current.set(sink)  # the pool may have started its thread for another attempt
+            # Set the sink here, because the pool may have started this thread for another attempt.
+            token = _current.set(sink)
             try:
                 return function(*args, **kwargs)
             finally:
@@ -163,7 +164,7 @@ def log_to(handler: logging.Handler) -> None:
 
 
 class captured:  # noqa: N801 used as a function; each job of a drain has one, and a generator takes longer
-    """Collect, up to a cap, what this thread prints and logs inside the block. *also* gets each piece at once."""
+    """Collect what this thread prints and logs inside the block, up to a cap. *also* gets each piece at once."""
 
     def __init__(self, also: Callable[[str], Any] | None = None) -> None:
         self._text = CappedText()

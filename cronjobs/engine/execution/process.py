@@ -1,15 +1,17 @@
 """Run one attempt of a command or a handler in its own process: start, watch and stop that process.
 
 A command is an argument list, never a shell. The payload goes to standard input and nowhere else, so none of its values
-can become an option or a command. A handler runs in ``child``. Between us and that process stands ``launcher``. The
-launcher is responsible for every process that it starts, directly or not, and makes them all die with this process. All
-decisions are made here; the docstrings of ``run_command`` and ``run_handler`` have the rules.
+can become an option or a command. A handler runs in ``child``. We do not start these processes ourselves, but through
+``launcher``. The launcher is responsible for every process that it starts, directly or not, and makes sure that they
+all die with this process. This module makes all decisions. The docstrings of ``run_command`` and ``run_handler`` have
+the rules.
 
-Output goes to a file, never a pipe: any process that inherits a pipe keeps ``communicate()`` waiting, and a busy runner
-would hold up the command. The file has no name, so nothing remains of it, whichever process dies.
+Output goes to a file, never to a pipe. With a pipe, ``communicate()`` would wait for any process that inherited the
+pipe, and the command would wait for a busy runner. The file has no name, so nothing is left of it, whichever process
+dies.
 
-On macOS and other POSIX systems all of this works, except for two things that only Linux can do: without Linux, a
-process that leaves the command's process group is not found, and the command survives a kill -9 of the *launcher*.
+On macOS and other POSIX systems all of this works, with two exceptions. There, a process that leaves the command's
+process group is not found, and the command survives a kill -9 of the *launcher*.
 """
 
 from __future__ import annotations
@@ -50,17 +52,22 @@ from cronjobs.engine.rules.progress import HowFar
 from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded, TimedOut, in_zone
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
-POLL_S: Final = 0.05  # a stop is noticed at most this late; a command's end is noticed at once
-# time for leftovers that are about to end on their own: bash's ``> >(tee log)`` outlives its shell
+# We notice a stop after at most this time. We notice a command's end at once.
+POLL_S: Final = 0.05
+# Processes that the command leaves behind may be about to end by themselves, and get this much time. For example,
+# bash's ``> >(tee log)`` outlives its shell.
 LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
-EXIT_GRACE_S: Final = 5.0  # for the exit callbacks of a handler's process, once its outcome is written
-LAUNCHER_GRACE_S: Final = 5.0  # the launcher itself gives up after 3
+# When a handler's process has written its outcome, its exit callbacks get this much time.
+EXIT_GRACE_S: Final = 5.0
+# The launcher itself gives up after 3 s.
+LAUNCHER_GRACE_S: Final = 5.0
 CHILD: Final = "cronjobs.engine.execution.child"
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
-# an environment variable whose value is unique to one command, and which all of the command's processes inherit
+# All processes of a command inherit this environment variable, whose value is unique to the command.
 MARK: Final = "CRONJOBS_PROCESS"
-END_ROUNDS, END_PAUSE_S = 300, 0.01  # processes left after 3 s are another user's, or are stuck in the kernel
+# Processes that are left after 3 s belong to another user, or are stuck in the kernel.
+END_ROUNDS, END_PAUSE_S = 300, 0.01
 
 
 class NoRoom(Exception):
@@ -80,7 +87,8 @@ def command_environment(
 
     A variable for which the job has no value is unset.
 
-    Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in *timezone*, the schedule's, so its date is the right day.
+    Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in *timezone*, the timezone of the schedule, so that its date
+    is the right day.
     """
     facts = {
         "CRONJOBS_JOB_ID": str(job.id),
@@ -92,7 +100,8 @@ def command_environment(
         "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
         "CRONJOBS_DEADLINE": deadline.isoformat() if deadline else None,
     }
-    # Do not inherit variables for which the job has no value: another job's command may have started the runner.
+    # Remove variables for which the job has no value. The runner may have inherited them, because another job's command
+    # may have started it.
     env = {name: value for name, value in base.items() if name not in facts}
     return env | {name: clean(value) for name, value in facts.items() if value is not None}
 
@@ -100,16 +109,16 @@ def command_environment(
 def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[Outcome, str | None]:
     """Run *command* to its end. Return its outcome, and its output cleaned and capped, or None if it printed nothing.
 
-    At its timeout, and once *stop* has a reason, the command and all that it started get SIGTERM, and SIGKILL after the
-    grace period. If the lease is lost, all of them get SIGKILL at once, because another runner may be starting the job.
-    The command's result counts only if it ended before SIGTERM. An exit 0 after that may only mean that the command
-    stopped as asked, and to take it for success would lose work.
+    At the timeout, or when *stop* has a reason, the command and all processes that it started get SIGTERM, and after
+    the grace period SIGKILL. If the lease is lost, all of them get SIGKILL at once, because another runner may be
+    starting the job. The command's result counts only if it ended before SIGTERM. An exit status 0 after SIGTERM may
+    only mean that the command stopped as asked, so counting it as success could lose work.
 
-    Processes that the command leaves running are also ended, and named in the output. Leftover processes do not make
-    the command fail. With ``leave_running`` they keep running, unless the command was stopped.
+    Processes that the command leaves running are ended, too, and the output names them. They do not make the command
+    fail. With ``leave_running`` they keep running, unless the command was stopped.
 
-    A command that could not be started is a failed attempt and is retried, since a file may be missing only while a
-    deploy replaces it. If the host had no room for a process, the job is released, and nothing is charged.
+    If the command could not be started, the attempt has failed and is retried, because a file may be missing only while
+    a deploy replaces it. If the host had no room for a process, the job is released, and no try is used up.
     """
     if stop.reason is not None:
         return outcome_of_stop(command, stop.reason, ProcessEnding()), None
@@ -117,7 +126,8 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
         end = _attend(command, stop, clock)
     except NoRoom as error:
         return Released(sentence(f"cannot start a process for the command: {error}")), None
-    except (OSError, ValueError) as error:  # an argument with a character that exec refuses
+    # For example, an argument contains a character that exec refuses.
+    except (OSError, ValueError) as error:
         return Failed(sentence(f"the command could not be started: {error}"), "StartError"), None
     if end.ending.failure is not None and end.ending.failure[1] in NO_ROOM:
         why = os.strerror(end.ending.failure[1])
@@ -134,16 +144,16 @@ def run_handler(
 ) -> tuple[Outcome, str | None]:
     """Run a Python handler in its own interpreter, by the rules for commands. Return its outcome and output.
 
-    *command* holds everything but the interpreter; its ``stdin`` is a ``Request``. *report* is called with the
-    handler's progress and the monotonic instant at which we read it.
+    *command* is complete except for its ``argv``, and its ``stdin`` is a ``Request``. *report* is called with the
+    handler's progress, and the instant of the monotonic clock at which we read it.
 
-    The handler's result or exception is passed on unchanged. Its result counts even after SIGTERM: unlike an exit 0, a
-    result cannot mean that the handler was stopped. To make sure of that, only the handler's own process gets SIGTERM.
-    If we ended the process of a handler's ``subprocess.run``, the handler might not notice, and might return as if all
-    the work were done. Once the outcome is written, the process has ``EXIT_GRACE_S`` for its exit callbacks and is then
-    killed, because a callback that hangs would delay the outcome past the end of the tick. A process that ends without
-    an outcome has crashed, which is a failure named after its signal. If the process could not be started at all, the
-    job is released, and nothing is charged.
+    The handler's result or exception is passed on unchanged. The result counts even after SIGTERM, because, unlike an
+    exit status 0, it cannot mean that the handler was stopped. To make sure of that, only the handler's own process
+    gets SIGTERM. If we ended a process that the handler started with ``subprocess.run``, the handler might not notice,
+    and might return as if all the work were done. After writing the outcome, the process has ``EXIT_GRACE_S`` for its
+    exit callbacks. Then it is killed, because a callback that hangs would delay the outcome past the end of the tick.
+    If a process ends without an outcome, it has crashed, and the failure is named after the signal. If the process
+    could not be started at all, the job is released, and no try is used up.
     """
     try:
         opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
@@ -158,8 +168,9 @@ def run_handler(
         descriptors = (answer.fileno(), progress_file.fileno())
         command = replace(
             command,
-            # -P: do not import from the working folder first, where a user's file may have the name of a library
-            # module. -u: what the handler printed is in the file before anything kills the handler.
+            # With -P, Python does not import from the working folder first, where a user's file may have the name of a
+            # library module. With -u, everything that the handler printed is in the file before anything kills the
+            # handler.
             argv=(sys.executable, "-P", "-u", "-m", CHILD, *map(str, descriptors)),
             exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
             keep_open=descriptors,
@@ -190,12 +201,13 @@ def run_handler(
         end.output.write("\n[cronjobs] killed, because the process did not exit after its handler had ended\n")
     output = end.output.text()
     if isinstance(said, TimedOut):
-        said = replace(said, error=timed_out_words(command.timeout))  # the child counted from its own start
+        # The child measured the time from its own start.
+        said = replace(said, error=timed_out_words(command.timeout))
     if isinstance(said, Succeeded) or (said is not None and (end.reason is None or not end.ending.stopped)):
         return said, output
     if end.reason is None and end.ending.status == 0:
         return Failed(sentence("its process ended with exit status 0 before the handler had ended"), "exit-0"), output
-    # After a crash, faulthandler wrote the last lines. They belong in the output, not in the error.
+    # After a crash, the last lines come from faulthandler. They belong in the output, not in the error.
     crashed = end.ending.status is not None and end.ending.status < 0
     outcome = outcome_of_process(command, end.ending, end.reason, "" if crashed else last_line_of(output))
     if isinstance(outcome, TimedOut) and isinstance(said, TimedOut | Failed):
@@ -218,7 +230,7 @@ def _progress_of(descriptor: int, report: Callable[[HowFar, float], None], clock
 
 
 class _NewOutput(NamedTuple):
-    """*text* was printed; *left_out* bytes before it were never read."""
+    """New output: ``text`` was printed. The ``left_out`` bytes before it were never read."""
 
     left_out: int
     text: str
@@ -245,11 +257,13 @@ def _attend(
     Calls *tell* with the reason before SIGTERM. Every ``POLL_S`` calls *look*, which returns whether the handler has
     ended.
     """
-    began = clock.monotonic()  # a busy machine may take seconds to start a process; they are part of the timeout
+    # The timeout begins here. Starting a process counts, although it may take seconds on a busy machine.
+    began = clock.monotonic()
     leased_s = command.lease() - began if command.lease is not None else None
     try:
         started = _Child(command, leased_s)
-    except (OSError, MemoryError) as error:  # no process, no descriptor, no temporary file
+    # The host had no process, no descriptor or no temporary file left.
+    except (OSError, MemoryError) as error:
         raise NoRoom(str(error) or type(error).__name__) from error
     with started as child:
         reason = _watch(child, command, stop, clock, began + command.timeout.total_seconds(), tell, look)
@@ -271,12 +285,13 @@ def _watch(
 ) -> str | None:
     """Wait until none of the command's processes is left. Return why we stopped it, or None if we did not.
 
-    *deadline* is the monotonic instant of its timeout.
+    *deadline* is the instant of the monotonic clock at which the command times out.
     """
     kill_by = deadline + command.grace.total_seconds()
     reason: str | None = None
     ended = False
-    plan: deque[tuple[float, bytes]] = deque()  # once the command must end: when to send which order
+    # When the command has to end, this has the orders to send, and when to send each.
+    plan: deque[tuple[float, bytes]] = deque()
     wait = POLL_S
     lease, on_output = command.lease, command.on_output
     watched = on_output is not None or command.output is not None
@@ -318,8 +333,10 @@ def _watch(
 _TERM_COMMAND: Final = b"C"
 _TERM: Final = b"T"
 _KILL: Final = b"K"
-_RENEWED: Final = b"R"  # followed by the number of milliseconds
-_GIVE_UP: Final = b""  # the launcher itself does not answer
+# The number of milliseconds follows.
+_RENEWED: Final = b"R"
+# Send nothing, and stop waiting: the launcher itself does not answer.
+_GIVE_UP: Final = b""
 
 
 def _steps(term_at: float, kill_at: float, term: bytes = _TERM) -> deque[tuple[float, bytes]]:
@@ -337,7 +354,7 @@ def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
 def end_marked(mark: bytes) -> None:
     """Kill the processes that have *mark* in their environment, until none is left.
 
-    For use after the launcher was killed.
+    This is needed only if the launcher was killed.
     """
     for _ in range(END_ROUNDS if hasattr(os, "pidfd_open") else 0):
         numbers = [int(each.name) for each in os.scandir("/proc") if each.name.isdecimal()]
@@ -349,14 +366,16 @@ def end_marked(mark: bytes) -> None:
 
 def _kill_if_marked(pid: int, mark: bytes) -> bool:
     try:
-        process = os.pidfd_open(pid)  # opened before we read the environment, since another process may get this pid
+        # Open the process before reading its environment, because another process may get this pid in between.
+        process = os.pidfd_open(pid)
     except OSError:
         return False
     try:
         if mark not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             return False
         signal.pidfd_send_signal(process, signal.SIGKILL)
-    except OSError:  # the process is another user's, or gone
+    # The process belongs to another user, or is gone.
+    except OSError:
         return False
     finally:
         os.close(process)
@@ -387,20 +406,23 @@ class _Child:
                 command.leave_running,
             )
         )
-        # Use a file, because a payload can be larger than a pipe's buffer, and then writing it would block.
+        # Use a file and not a pipe, because a payload can be larger than a pipe's buffer, and then writing it would
+        # block.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(command.stdin)
             stdin.seek(0)
             self._output = tempfile.TemporaryFile()  # noqa: SIM115 closed by __exit__
-            # ``echo >/dev/stderr`` truncates a file; without O_APPEND the next write would leave NULs before it.
+            # If the command runs ``echo >/dev/stderr``, the file is truncated. Without O_APPEND, the next write would
+            # then begin at its old offset, after a gap of NULs.
             fcntl.fcntl(self._output, fcntl.F_SETFL, fcntl.fcntl(self._output, fcntl.F_GETFL) | os.O_APPEND)
             self._channel, theirs = socket.socketpair()
-            os.set_blocking(theirs.fileno(), True)  # gevent's sockets do not block, and the launcher would inherit that
+            # With gevent, sockets are non-blocking, and the launcher would inherit that.
+            os.set_blocking(theirs.fileno(), True)
             try:
                 with theirs:
-                    # -I -S: without PYTHON… variables and site-packages the launcher starts in a third of the time.
-                    # The launcher gets its own session, because a Ctrl-C at our terminal, or a kill of our process
-                    # group, must reach us alone.
+                    # With -I and -S, the launcher ignores PYTHON… variables and site-packages, and starts in a third of
+                    # the time. The launcher gets its own session, because a Ctrl-C at our terminal, or a kill of our
+                    # process group, must reach only us.
                     self._launcher = subprocess.Popen(
                         [sys.executable, "-I", "-S", str(LAUNCHER), str(theirs.fileno()), str(os.getpid())],
                         stdin=stdin if command.stdin else subprocess.DEVNULL,
@@ -419,13 +441,16 @@ class _Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()  # makes the launcher kill whatever is left
+        # This makes the launcher kill whatever is left.
+        self._channel.close()
         try:
             self._launcher.wait(None if self.gone else LAUNCHER_GRACE_S)
         except subprocess.TimeoutExpired:
             self._launcher.kill()
         if self.ending.status is None and self.ending.pid is not None and self._launcher.returncode != 0:
-            try:  # the launcher was killed; PDEATHSIG killed its command, but the command's group may be alive
+            # The launcher was killed. Then PR_SET_PDEATHSIG has killed its command, but the command's group may still
+            # be alive.
+            try:
                 os.killpg(self.ending.pid, signal.SIGKILL)
             except OSError:
                 pass
@@ -435,20 +460,22 @@ class _Child:
     def order(self, order: bytes) -> None:
         try:
             self._channel.sendall(order)
-        except OSError:  # the launcher is gone; listen() will notice
+        # The launcher is gone. listen() will notice that.
+        except OSError:
             pass
 
     def listen(self, timeout_s: float) -> None:
         """Wait at most *timeout_s* for a report from the launcher, and read what has arrived."""
         if not self._has_news(timeout_s):
-            # The stream does not end while a forked copy of this process (multiprocessing) keeps the other end open.
-            # The launcher may have reported and ended since we looked, so read what it wrote before counting it as
-            # gone.
+            # The end of the stream is not enough to see that the launcher is gone, because a forked copy of this
+            # process (multiprocessing) may keep the other end open. The launcher may have written a report and ended
+            # since we looked, so read that report before counting it as gone.
             self.gone = self._launcher.poll() is not None and not self._has_news(0)
             return
         try:
             data = self._channel.recv(65536)
-        except ConnectionResetError:  # the launcher died before it read an order
+        # The launcher died before it had read an order.
+        except ConnectionResetError:
             data = b""
         self.gone = not data
         *lines, self._unread = (self._unread + data).split(b"\n")
@@ -456,7 +483,8 @@ class _Child:
             self._report(*line.decode().split("\t"))
 
     def _has_news(self, timeout_s: float) -> bool:
-        if not hasattr(select, "poll"):  # eventlet removes it
+        # eventlet removes select.poll.
+        if not hasattr(select, "poll"):
             return bool(select.select([self._channel], [], [], timeout_s)[0])
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
@@ -476,10 +504,11 @@ class _Child:
                 self.ending.left = fields
 
     def disk_used(self) -> int:
-        return os.fstat(self._output.fileno()).st_blocks * 512  # POSIX leaves the unit open; it is 512 on every system
+        # POSIX does not define the unit, but it is 512 bytes on every system.
+        return os.fstat(self._output.fileno()).st_blocks * 512
 
     def output(self) -> CappedText:
-        """Read the head and the tail of the file, never what lies between."""
+        """Read the head and the tail of the output file. Never read the part between them."""
         text = CappedText(OUTPUT_LIMIT)
         fd = self._output.fileno()
         size = os.fstat(fd).st_size

@@ -24,7 +24,8 @@ from cronjobs.model import (
 )
 from cronjobs.text import ERROR_LIMIT, one_line
 
-DISK_LIMIT: Final = 1024**3  # bytes of disk for output, where the launcher cannot free the middle
+# In bytes. Output may take this much disk space if the launcher cannot free the file's middle.
+DISK_LIMIT: Final = 1024**3
 
 
 @dataclass
@@ -32,9 +33,12 @@ class ProcessEnding:
     """The launcher's reports about a process. The docstring of ``launcher`` describes them."""
 
     pid: int | None = None
-    failure: tuple[str, int] | None = None  # "folder" or "command", errno
-    status: int | None = None  # the exit status, or a signal's number, negated
-    stopped: bool = False  # the command was signalled before it ended
+    # What failed ("folder" or "command"), and the errno.
+    failure: tuple[str, int] | None = None
+    # The exit status, or the negative number of a signal.
+    status: int | None = None
+    # True if the command was sent a signal before it ended.
+    stopped: bool = False
     signalled: tuple[str, ...] = ()
     left: tuple[str, ...] = ()  # processes that could not be killed
 
@@ -50,8 +54,8 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
             "out"
         )
         return Failed(sentence(said, last_line), "LauncherDied")
-    # The command was stopped, but not by us: the launcher's own timer fired before ours, so this process was frozen or
-    # starved.
+    # The launcher stopped the command, not we. Its own timer fired before ours, so this process was frozen or got no
+    # CPU time.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)
 
 
@@ -108,14 +112,15 @@ def outcome_not_started(command: Command, where: str, number: int) -> Failed:
 
 
 def sentence(said: str, last_line: str = "") -> str:
-    # A character takes at most four bytes in UTF-8.
+    # The limit of an error is in bytes, and a character takes at most four bytes in UTF-8.
     return one_line(f"{said}: {last_line}" if last_line else said, ERROR_LIMIT // 4)
 
 
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # real-time signals between the first and the last have no name
+    # Only the first and the last of the real-time signals have a name.
+    except ValueError:
         return f"signal {number}"
 
 

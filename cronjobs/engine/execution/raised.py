@@ -1,15 +1,17 @@
-"""The outcome of what a handler raised. An exception is user code, so nothing that it reports about itself is trusted.
+"""Turn what a handler raised into an outcome. An exception is user code, so we trust nothing that it says about itself.
 
 A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The first entry in this list that applies to any
 of these exceptions decides:
 
-1. a requested stop: ``Cancelled`` or asyncio's CancelledError, even as the cause of what was raised, after the job was
-cancelled, shutdown began, the lease was lost or the time was up; 2. ``EffectUnknown``, ``TransactionBroken``: dead at
-once, since a person has to look into it first; 3. ``GiveUp``: dead at once; 4. any other error, and a ``Cancelled``
-without a request to stop: a charged failure; 5. ``RetryLater``: a charged failure, retried after the longest of their
-delays; 6. ``Snooze``: uncharged, until the latest of their instants.
+1. A requested stop: ``Cancelled`` or asyncio's CancelledError, even as the cause of what was raised, after the job was
+   cancelled, shutdown began, the lease was lost or the time was up.
+2. ``EffectUnknown`` or ``TransactionBroken``: the job is dead at once, because a person has to look into it first.
+3. ``GiveUp``: the job is dead at once.
+4. Any other error, or a ``Cancelled`` without a request to stop: a failure that uses up a try.
+5. ``RetryLater``: a failure that uses up a try, and is retried after the longest of the requested delays.
+6. ``Snooze``: uses up no try. The job waits until the latest of the requested instants.
 
-A delay from further down the list still counts: if a group holds a failure and a RetryLater, the job waits at least as
+Delays count even if an earlier entry decides: if a group holds a failure and a RetryLater, the job waits at least as
 long as the RetryLater asks.
 """
 
@@ -46,28 +48,37 @@ from cronjobs.text import ERROR_LIMIT, TRACEBACK_LIMIT, cap, one_line
 if TYPE_CHECKING:
     from cronjobs.engine.execution.attempt import Attempt
 
-MOST_PARTS: Final = 1000  # exceptions of a group or a chain that are examined
-MOST_TRACED: Final = 100  # with more than these, only the outermost exception's own frames are formatted
-MOST_NAMED: Final = 3  # errors of a group that its one-line summary names
-LONGEST_DELAY: Final = timedelta(days=3660)  # the most that ``duration`` accepts; more is a mistake
+# Examine at most this many exceptions of a group or a chain.
+MOST_PARTS: Final = 1000
+# If there are more exceptions than this, format only the frames of the outermost one.
+MOST_TRACED: Final = 100
+# The one-line summary of a group names at most this many errors.
+MOST_NAMED: Final = 3
+# ``duration`` accepts no more than this. A longer delay is a mistake.
+LONGEST_DELAY: Final = timedelta(days=3660)
 UNREADABLE: Final = "the handler raised an unprintable exception"
-# Tracebacks begin after the frames of these files. ``contextlib`` adds frames where hooks surround a handler.
+# Tracebacks begin after the frames of these files. contextlib is among them because it adds frames if hooks surround a
+# handler.
 _OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, contextlib.__file__)
 
 
 def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
-    """Turn what a handler raised into an outcome. Never raises. An unknown error is retried according to the policy."""
+    """Turn what a handler raised into an outcome.
+
+    Never raises. The policy decides about retries after an ordinary error.
+    """
     try:
         return _outcome(error, attempt, clock)
-    except BaseException:  # reading the error runs its own code: __str__, properties, a metaclass
+    # Reading the error runs the error's own code: __str__, properties, a metaclass.
+    except BaseException:
         return Failed(UNREADABLE, _kind(error))
 
 
 def rehearse(attempt: Attempt, clock: Clock) -> Outcome:
-    """Judge a made-up error, so that the code for this is loaded before a real error needs it.
+    """Judge a made-up error, so that the code that judges errors is loaded before a real error needs it.
 
-    A handler that has taken all memory still holds that memory when its own error is judged, so no code could be loaded
-    then.
+    If a handler has used up all memory, it still holds that memory when its own error is judged. No code could be
+    loaded then.
     """
     try:
         raise MemoryError("a rehearsal")
@@ -99,9 +110,10 @@ def _outcome(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 
 
 def _failed(error: BaseException, failures: Sequence[BaseException], at_least: timedelta | None) -> Failed:
-    """An ordinary failure.
+    """Return the outcome of an ordinary failure.
 
-    A group with one error counts as that error; several errors count as one, with the group's name and message.
+    If a group holds one error, only that error counts. If it holds several, they count as one failure with the group's
+    name and message.
     """
     main = failures[0] if len(failures) == 1 else error
     words, kinds = error_text(main), [kinds_of(part) for part in (*failures, main, error)]
@@ -121,7 +133,7 @@ def _failed(error: BaseException, failures: Sequence[BaseException], at_least: t
 
 
 def stopped(reason: str, attempt: Attempt, error: BaseException | None = None) -> Outcome:
-    """The outcome of an attempt that ended because it was asked to stop for *reason*."""
+    """Return the outcome of an attempt that ended because it was asked to stop for *reason*."""
     match reason:
         case "shutdown":
             return Interrupted()
@@ -146,7 +158,7 @@ def _is_over(attempt: Attempt, clock: Clock) -> bool:
 
 
 def _cancelled_by_asyncio() -> tuple[type[BaseException], ...]:
-    """asyncio's CancelledError, if asyncio is imported; otherwise nobody can have raised one."""
+    """Return asyncio's CancelledError if asyncio is imported. If it is not, nobody can have raised one."""
     kind = getattr(sys.modules.get("asyncio.exceptions"), "CancelledError", None)
     return () if kind is None else (kind,)
 
@@ -161,7 +173,7 @@ def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> b
 
 @dataclass(frozen=True)
 class _NextRunRequest:
-    """When a RetryLater (``charged``) or a Snooze asks to run again.
+    """The time at which a RetryLater (``charged``) or a Snooze asks to run again.
 
     If a RetryLater's ``wait`` is None, the policy decides. ``words`` is its message. ``refused`` says why a Snooze is
     unusable, or is "".
@@ -206,10 +218,11 @@ def _longest(wishes: Sequence[_NextRunRequest]) -> timedelta | None:
 
 
 def _delay(value: Any) -> timedelta | None:
-    """Return *value* as a plain timedelta, or None if it is no span, is negative, or is too long to be meant."""
+    """Return *value* as a plain timedelta. Return None if it is not a span of time, is negative, or is too long."""
     try:
         span = timedelta(seconds=duration(value).total_seconds())
-    except Exception:  # NaN, unreadable text, a subclass that misbehaves
+    # The value may be NaN, an unreadable text, or of a subclass that misbehaves.
+    except Exception:
         return None
     return span if timedelta(0) <= span <= LONGEST_DELAY else None
 
@@ -224,7 +237,8 @@ def _instant(value: Any, now: datetime) -> datetime | None:
             parts = (utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second, utc.microsecond)
             moment = datetime(*parts, tzinfo=UTC)
             return moment if moment - now <= LONGEST_DELAY else None
-    except Exception:  # year 9999 in a zone west of Greenwich, a tzinfo that raises
+    # The instant may be in the year 9999 in a zone west of Greenwich, or its tzinfo may raise an exception.
+    except Exception:
         return None
     wait = _delay(value)
     return None if wait is None else now + wait
@@ -234,11 +248,12 @@ def _instant(value: Any, now: datetime) -> datetime | None:
 
 
 def _is(error: BaseException, kind: type[BaseException]) -> bool:
-    return issubclass(type(error), kind)  # not isinstance, which trusts a __class__ that may lie
+    # This is not isinstance(), because that trusts ``__class__``, which may be wrong.
+    return issubclass(type(error), kind)
 
 
 def _parts(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group and in its subgroups; *error* itself if it is not a group."""
+    """Yield the exceptions in a group and in its subgroups, or *error* itself if it is not a group."""
     todo, seen = [error], 0
     while todo and seen < MOST_PARTS:
         part, seen = todo.pop(), seen + 1
@@ -249,7 +264,7 @@ def _parts(error: BaseException) -> Iterator[BaseException]:
 
 
 def _holds(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Whether *error*, an exception in its groups, or one that led to it is of *kinds*."""
+    """Return whether *error*, an exception in its groups, or an exception that led to it is one of *kinds*."""
     return any(issubclass(type(each), kinds) for each in islice(_everything(error), MOST_PARTS))
 
 
@@ -269,18 +284,22 @@ def _everything(error: BaseException) -> Iterator[BaseException]:
 
 
 def error_text(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
-    """The message of *error* in one line, whatever its ``__str__`` does."""
+    """Return the message of *error* in one line, whatever its ``__str__`` does."""
     if _is(error, Cancelled):
         return one_line(
             f"raised {_shown(error)}, but nothing had asked the job to stop: raise GiveUp to end a job", limit
         )
     try:
-        words = "".join([str(error)])  # a plain str, even if __str__ returned a subclass
-    except BaseException:  # a broken __str__ must not lose the outcome
+        # join() returns a plain str, even if __str__ returned a subclass.
+        words = "".join([str(error)])
+    # The outcome must not be lost because of a broken __str__.
+    except BaseException:
         words = "(its message could not be read)"
-    if not _is(error, Exception):  # sys.exit(3) would read "3"
+    # Without the name, the message of sys.exit(3) would be just "3".
+    if not _is(error, Exception):
         words = f"{_kind(error)}: {words}"
-    elif type(error) is KeyError and len(error.args) == 1:  # its message is the bare key
+    # The message of a KeyError is only the key.
+    elif type(error) is KeyError and len(error.args) == 1:
         words = f"no such key: {words}"
     return one_line(words or _kind(error), limit)
 
@@ -298,7 +317,8 @@ def _shown(value: object) -> str:
 def _kind(error: BaseException) -> str:
     try:
         return "".join([kind_name(type(error))])
-    except BaseException:  # anyone can set __module__ and __qualname__
+    # User code can set __module__ and __qualname__ to anything.
+    except BaseException:
         return "Exception"
 
 
@@ -308,13 +328,15 @@ def stack_of(attempt: Attempt) -> str | None:
         if (thread := attempt.thread) is None:
             return None
         frames = [*traceback.walk_stack(sys._current_frames()[thread])][::-1]
-        if attempt.thread is None:  # it ended meanwhile, so these may be another attempt's frames
+        # The attempt has ended meanwhile, so these may be the frames of another attempt.
+        if attempt.thread is None:
             return None
         last = max(place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == _OURS[0])
         theirs = dropwhile(lambda each: each[0].f_code.co_filename in _OURS, frames[last:])
         lines = traceback.StackSummary.extract(iter(theirs)).format()
         return cap("".join(["Stack at the timeout (most recent call last):\n", *lines]), TRACEBACK_LIMIT)
-    except BaseException:  # as in ``_trace``
+    # Reading the stack may run user code, as in ``_trace``.
+    except BaseException:
         return None
 
 
@@ -322,7 +344,8 @@ def _trace(error: BaseException) -> str | None:
     try:
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename in _OURS:
-            frames = frames.tb_next  # begin with the user's code
+            # Skip our own frames, so that the trace begins with the user's code.
+            frames = frames.tb_next
         if len(list(islice(_everything(error), MOST_TRACED + 1))) > MOST_TRACED:
             lines = [
                 *traceback.format_tb(frames),

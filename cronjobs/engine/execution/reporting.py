@@ -13,9 +13,12 @@ from cronjobs.engine.rules.progress import LIVE_LIMIT, HowFar, Reported, progres
 from cronjobs.masking import longest_form, mask, mask_urls, safe_until
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
-LOOK_BACK: Final = OUTPUT_LIMIT // 2  # the most bytes of new output to read; ``CappedText`` may hold no more of its end
-MOST_HELD: Final = 4 * LIVE_LIMIT  # bytes that wait for the end of a possible secret
-LONGEST_LINE: Final = 512  # characters; no progress line is longer
+# Read at most this many bytes of new output, because ``CappedText`` may hold no more of the output's end.
+LOOK_BACK: Final = OUTPUT_LIMIT // 2
+# Hold back at most this many bytes while waiting for the end of a possible secret.
+MOST_HELD: Final = 4 * LIVE_LIMIT
+# In characters. No progress line is longer.
+LONGEST_LINE: Final = 512
 _SPACE: Final = " \t\r\n"
 
 
@@ -25,17 +28,23 @@ class Reporting:
     ``listener`` is called at once with each progress report, in the thread that reports, for a person who is watching.
     """
 
-    # These are defaults of the class, because a drain makes thousands of objects, and few of them report anything.
+    # The defaults are attributes of the class, because a run of many short jobs makes thousands of these objects, and
+    # few of them report anything.
     output: CappedText | None = None
     listener: Callable[[HowFar], None] | None = None
-    shown: HowFar | None = None  # what the tick last showed to a person who is watching
-    _said: tuple[HowFar, float, float, float] | None = None  # replaced as a whole, so no lock is needed
+    # The progress that the tick last showed to a person who is watching.
+    shown: HowFar | None = None
+    # This tuple is always replaced as a whole, so it needs no lock.
+    _said: tuple[HowFar, float, float, float] | None = None
     _unended = ""  # the unfinished last line of a command's output
     _taken = 0  # bytes of the output that the loop has read
-    _held = ""  # text that was read but is not masked yet, because it may be the beginning of a secret
+    # Text that was read but is not masked yet, because it may be the beginning of a secret.
+    _held = ""
     _tail = ""  # the last part of the output, masked
-    _torn = False  # a word was too long to hold, so the next output begins in its middle
-    _end = 0  # bytes up to the tail's end, counted before masking
+    # True if a word was too long to hold back, so that the next output begins in the middle of a word.
+    _torn = False
+    # The number of bytes up to the end of the tail, counted before masking.
+    _end = 0
     _written: Reported | None = None
 
     @property
@@ -43,7 +52,7 @@ class Reporting:
         return None if self._said is None else self._said[0]
 
     def say(self, how_far: HowFar, at: float) -> None:
-        """Store a handler's progress report, made at the monotonic instant *at*."""
+        """Store a handler's progress report. *at* is when it was made, on the monotonic clock."""
         first, first_at = how_far.done or 0, at
         if self._said is not None:
             before, _, *since = self._said
@@ -64,7 +73,7 @@ class Reporting:
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
     def news(self, lease: Lease, claimed: float, secrets: frozenset[str]) -> Report | None:
-        """Return what is new since the last report, or None if nothing is.
+        """Return a report if there is anything new since the last one, and otherwise None.
 
         *claimed* is when the attempt was claimed, on the monotonic clock.
         """
@@ -85,7 +94,7 @@ class Reporting:
         return Report(lease, reported, None if old_output else self._tail)
 
     def output_so_far(self, secrets: frozenset[str]) -> str | None:
-        """Return all output so far, masked, except its end if a secret may begin there."""
+        """Return all output so far, masked. Leave out its end if a secret may begin there."""
         text = None if self.output is None else self.output.text()
         return clean(mask(text[: safe_until(text, secrets)], secrets)) or None if text else None
 
@@ -94,7 +103,7 @@ class Reporting:
         self._written = report.reported
 
     def _read_output(self, output: CappedText, secrets: frozenset[str]) -> None:
-        """Mask new output, except its end if a secret may begin there, and keep the last part."""
+        """Mask new output, and keep its last part. Hold back the end of the output if a secret may begin there."""
         start, new = output.since(self._taken, LOOK_BACK)
         left_out, self._taken = start - self._taken, start + len(new.encode())
         text = self._held + new
@@ -108,7 +117,7 @@ class Reporting:
             self._end += len(text.encode())
             self._held, self._tail, self._torn = "", "", True
             return
-        # Mask URLs even if this part of the text has no sign of a URL, because it may be the rest of one.
+        # Mask URLs even if this part of the text does not look like a URL, because it may be the rest of one.
         masked, self._held = mask_urls(mask(text[:ready], secrets)), text[ready:]
         self._end += len(masked.encode())
         self._tail = _last_bytes(self._tail + masked)

@@ -1,7 +1,8 @@
-"""Processes that handlers in threads leave behind. They are reported, not killed, unlike with ``isolation: process``.
+"""Find processes that handlers in threads leave behind.
 
-We cannot know which thread started a process, nor whether the process is meant to keep running. So a tick lists such
-processes in the log when it ends, and a person decides about them.
+We report them, but do not kill them as ``isolation: process`` does. We cannot know which thread started a process, nor
+whether the process is meant to keep running. So a tick lists such processes in the log when it ends, and a person
+decides about them.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from pathlib import Path
 from typing import Final
 
 PR_SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
-# Our own helper processes and those of the standard library. They end with this process.
+# These are helper processes of ours and of the standard library. They end with this process.
 OURS: Final = (
     "cronjobs/engine/execution/launcher.py",
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
 )
 
-OUR_PROCESSES: Final[set[int]] = set()  # pids of processes that extras started; these have a time limit
+# The pids of processes that extras started. These processes have a time limit.
+OUR_PROCESSES: Final[set[int]] = set()
 
 
 def keep_orphans(on: bool = True) -> None:
@@ -37,7 +39,7 @@ def keep_orphans(on: bool = True) -> None:
 
 
 def left_behind(but: Collection[int]) -> list[str]:
-    """Return the living children of this process except *but*, as "sleep (pid 7)". Without /proc, return none."""
+    """Return the living children of this process except *but*, each as "sleep (pid 7)". Without /proc, return none."""
     found = []
     with suppress(OSError):
         for entry in os.scandir("/proc"):
@@ -56,6 +58,7 @@ def _child(pid: int) -> str | None:
         if int(parent) != os.getpid() or state in "ZX":
             return None
         command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    except (OSError, ValueError):  # the process is gone
+    # The process has ended meanwhile.
+    except (OSError, ValueError):
         return None
     return None if any(word in command for word in OURS) else f"{head.partition('(')[2]} (pid {pid})"

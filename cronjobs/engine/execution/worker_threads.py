@@ -1,7 +1,7 @@
 """The daemon threads that run attempts.
 
-Workers compute and the loop writes; only ``ctx.transaction()`` and effects write from a worker's thread. We do not use
-a ThreadPoolExecutor, because it joins its threads at exit: a handler that never returns would keep the tick alive
+The loop writes to the database. From a worker's thread, only ``ctx.transaction()`` and effects write. We do not use a
+ThreadPoolExecutor, because it joins its threads at exit. So a handler that never returns would keep the tick alive
 forever.
 """
 
@@ -25,7 +25,8 @@ from cronjobs.model import (
 )
 from cronjobs.text import ERROR_LIMIT, one_line
 
-LET_IT_BEGIN_S: Final = 0.001  # a pause in which the worker's thread gets the GIL
+# During this pause the worker's thread can get the GIL.
+LET_IT_BEGIN_S: Final = 0.001
 DROPPED: Final = "dropped at shutdown"
 
 
@@ -43,7 +44,7 @@ def unbegun(attempt: Attempt) -> Outcome | None:
 
 
 class Workers:
-    """Up to ``count`` daemon threads. ``hand`` gives them an attempt, whose end is then put on ``ended``.
+    """Up to ``count`` daemon threads. ``hand`` gives them an attempt. When it ends, a worker puts its end on ``ended``.
 
     If a thread could not be started, ``fault`` says why, and ``count`` is the number of threads that exist.
     """
@@ -68,7 +69,8 @@ class Workers:
         self._inbox.put(attempt)
         if is_first:
             sleep(LET_IT_BEGIN_S)
-            rehearse(attempt, self.clock)  # while the attempt runs
+            # Do this while the attempt runs.
+            rehearse(attempt, self.clock)
         return True
 
     def _start_one(self) -> None:
@@ -76,14 +78,14 @@ class Workers:
         thread = threading.Thread(target=self._work, args=(name,), name=f"cronjobs-worker-{name}", daemon=True)
         try:
             thread.start()
-        # a limit on processes or memory was reached; the existing threads carry on
+        # A limit on threads or memory was reached. The existing threads continue.
         except (RuntimeError, MemoryError) as error:
             self.count, self.fault = len(self._threads), one_line(str(error), 200)
         else:
             self._threads.append(thread)
 
     def take_back(self) -> list[Attempt]:
-        """Return the attempts that no worker has started, so that their jobs can be released."""
+        """Take back the attempts that no worker has started, and return them, so that their jobs can be released."""
         unbegun: list[Attempt] = []
         while True:
             try:
@@ -94,12 +96,12 @@ class Workers:
                 unbegun.append(attempt)
 
     def dismiss(self) -> None:
-        """Let each thread end after its current attempt; for a process that keeps running."""
+        """Let each thread end after its current attempt. This is for processes that keep running."""
         for _ in self._threads:
             self._inbox.put(None)
 
     def wake(self) -> None:
-        """End the loop's wait now. Safe to call from a signal handler."""
+        """Let the loop stop waiting at once. A signal handler may call this."""
         self.ended.put(None)
 
     def _work(self, name: str) -> None:
@@ -109,7 +111,7 @@ class Workers:
                 return
             stopped = unbegun(attempt)
             if stopped is None and self.clock.monotonic() >= attempt.safe_until:
-                # this process was frozen since the claim, so another runner may have the job by now
+                # This process has been frozen since the claim, so another runner may have the job by now.
                 stopped = Released()
             if stopped is not None:
                 self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self.clock.monotonic()))
@@ -117,17 +119,23 @@ class Workers:
             attempt.worker = name
             attempt.started = self.clock.monotonic()
             try:
-                # Run it in a fresh context: decimal's precision, a tenant or log fields must not reach the next job.
+                # Run the attempt in a fresh context, so that decimal's precision, a tenant or log fields do not reach
+                # the next job.
                 finished = Context().run(run_attempt, attempt, self.around, self.clock)
-            except BaseException as error:  # our own error, not the user's; the slot must survive it
+            # This is an error in our own code, not in the user's. The worker must survive it.
+            except BaseException as error:
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # unblock signals that the handler blocked
+            # Unblock the signals that the handler may have blocked.
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
             self.ended.put(Ended(attempt, finished, self.clock.monotonic()))
             if attempt.let_go is not None:
                 attempt.let_go.wait()
 
     def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
-        """Return the outcome after an error in our own code: a release, if the attempt's code had not started."""
+        """Return the outcome after an error in our own code.
+
+        If the attempt's code had not started, the job is released.
+        """
         if attempt.begun:
             return outcome_of(error, attempt, self.clock)
         return Released(
