@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         "a job that is moved in once the cap is unlocked",
         "cronjobs/engine/jobs/insertion.py",
-        "releases it)\n            self._replace_found(connection)",
-        "releases it)",
+        "releases the lock.\n            self._replace_found(connection)",
+        "releases the lock.",
         (f"{CAP_RACES}::test_a_cap_is_locked_until_a_job_is_moved_in_where_each_statement_is_a_transaction",),
     ),
     Mutant(
@@ -262,8 +262,8 @@ MUTANTS = (
     Mutant(
         "a hook makes a success of a failure",
         "cronjobs/engine/jobs/around.py",
-        "        raise failure  # a manager suppressed it",
-        "        return None",
+        "the attempt still fails.\n        raise failure",
+        "the attempt still fails.\n        return None",
         (f"{AROUND_ATTEMPTS}::test_no_hook_makes_a_success_of_a_failure",),
     ),
     Mutant(
@@ -746,8 +746,8 @@ MUTANTS = (
     Mutant(
         "a job that a runner has claimed is replaced all the same",
         "cronjobs/engine/jobs/insertion.py",
-        "has claimed it since\n        self._to_replace.pop(place, None)",
-        "has claimed it since",
+        "has claimed it since.\n        self._to_replace.pop(place, None)",
+        "has claimed it since.",
         (f"{CAP_RACES}::test_a_job_that_is_claimed_while_it_is_replaced_stays_as_begun",),
     ),
     Mutant(
@@ -2083,8 +2083,8 @@ MUTANTS = (
     Mutant(
         "an unexpected error of one type stops all",
         "cronjobs/engine/jobs/job_types.py",
-        "except Exception as error:  # a fault in one type",
-        "except SystemError as error:  # a fault in one type",
+        "disable the other types.\n        except Exception as error:",
+        "disable the other types.\n        except SystemError as error:",
         ("tests/engine/database/test_wrong_arguments.py",),
     ),
     Mutant(

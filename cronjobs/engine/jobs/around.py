@@ -1,4 +1,4 @@
-"""Context managers around every attempt: the entries of the file's ``around:``, and the hooks of ``around_attempts``.
+"""Run every attempt inside context managers: the file's ``around:`` entries, and the hooks of ``around_attempts``.
 
 An entry is for tracing and error reporting. An error that an entry raises is reported in the attempt's output and never
 changes the outcome. A hook cleans up resources that attempts share, such as connections and sessions. An error that a
@@ -21,13 +21,14 @@ Manager = AbstractContextManager[object]
 Hook = Callable[[Context], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 H = TypeVar("H", bound=Hook)
 
-HOOKS: Final[dict[str, Hook]] = {}  # by name, so a module that is reloaded replaces its own hooks
+# The key is the hook's name, so that a module that is reloaded replaces its own hooks.
+HOOKS: Final[dict[str, Hook]] = {}
 
 
 class CommandFailed(Exception):
-    """Passed to the ``around:`` managers when a declared command fails.
+    """The exception that ``around:`` managers get when a declared command fails.
 
-    (A handler's own exception is passed unchanged.)
+    (A handler's own exception is passed to them unchanged.)
     """
 
 
@@ -47,8 +48,8 @@ def surrounded(
 ) -> T:
     """Call *call* inside the context managers of *names*, and pass on its result or exception.
 
-    The first manager is the outermost. The managers see the exception that *call* raises, or the exception that
-    *failure* makes of the result.
+    The first manager is the outermost. The managers get the exception that *call* raises. If it raises none, they get
+    the exception that *failure* makes of the result, if any.
     """
     entered: list[tuple[str, Manager]] = []
     for name in names:
@@ -76,14 +77,16 @@ def _leave(entered: list[tuple[str, Manager]], error: BaseException | None, repo
             else:
                 manager.__exit__(type(error), error, error.__traceback__)
         except BaseException as raised:
-            if raised is not error:  # many managers pass an exception on by raising it again
+            # A manager that raises the same exception again only passes it on, as many do.
+            if raised is not error:
                 report(_said(name, "after the attempt", raised))
 
 
 def _said(name: str, when: str, error: BaseException) -> str:
     try:
         text = str(error)
-    except BaseException:  # __str__ is user code
+    # __str__ is user code, so it may raise anything.
+    except BaseException:
         text = "which cannot be read"
     return one_line(f"around {name} raised {type(error).__name__} {when}: {text}", 500)
 
@@ -96,10 +99,10 @@ def around_attempts(hook: H) -> H:
 
     *hook* is called with the attempt's context, in each process that runs handlers. The context manager is entered in
     the handler's thread before the handler runs, and exited afterwards, even if the handler raised or timed out. An
-    exception that the manager raises is the attempt's error; if it raises on entry, the handler is not called. The
-    manager cannot turn a failure into a success. An asynchronous manager is entered only for an ``async`` handler, in
-    that handler's event loop. A manager that is both is entered for every handler, and in both ways for an ``async``
-    one. Raises UsageError if *hook* is neither a function nor a class.
+    exception that the manager raises becomes the attempt's error. If the manager raises it on entry, the handler is not
+    called. The manager cannot turn a failure into a success. An asynchronous manager is entered only for an ``async``
+    handler, in that handler's event loop. A manager that is both is entered for every handler, and in both ways for an
+    ``async`` one. Raises UsageError if *hook* is neither a function nor a class.
     """
     name = getattr(hook, "__qualname__", None)
     if not callable(hook) or name is None:
@@ -126,7 +129,8 @@ class Surroundings:
             except BaseException as error:
                 failure = error
                 raise
-        raise failure  # a manager suppressed it
+        # A manager has suppressed the exception, but the attempt still fails.
+        raise failure
 
     async def awaited(self, wait: Callable[[], Awaitable[T]]) -> T:
         """Await *wait* inside the asynchronous managers, in this event loop."""

@@ -1,4 +1,4 @@
-"""Call the sync functions from async code: SQLAlchemy runs them with the sync connection behind an async target."""
+"""Call our sync functions from async code. SQLAlchemy runs them with the sync connection behind an async target."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def run_sync_of(target: Any, called: str) -> AsyncIterator[RunSync]:
     """Yield an awaitable function that runs a sync call with the Connection or Session behind *target*.
 
     An AsyncEngine gets a transaction of its own, which is committed when the block ends. Raises TypeError if *target*
-    is not async; its message names *called*, the function that the user called.
+    is not async. The message names *called*, which is the function that the user called.
     """
     if is_async_engine(target):
         async with target.begin() as connection:

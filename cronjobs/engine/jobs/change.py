@@ -27,7 +27,7 @@ def cancel(
     reason: str | None = None,
     schema: str | None = None,
 ) -> Status | None:
-    """Cancel a job in *target*'s transaction; the caller commits it.
+    """Cancel a job in *target*'s transaction, which the caller commits.
 
     A waiting job is cancelled at once. A running job is asked to stop at its runner's next heartbeat. If no attempt of
     the job has begun, its key becomes free again: the next ``enqueue`` with that key makes a new job.
@@ -64,10 +64,10 @@ def reschedule(
     reason: str | None = None,
     schema: str | None = None,
 ) -> Status:
-    """Change when a waiting job is due, in *target*'s transaction; the caller commits it.
+    """Change when a waiting job is due, in *target*'s transaction, which the caller commits.
 
-    A failed job that is waiting for its retry can be moved too; its failures still count. A schedule's job can also be
-    moved: until it has ended, ``overlap`` treats it as unfinished.
+    This can also move a failed job that is waiting for its retry. Its failures still count. It can also move a
+    schedule's job, which ``overlap`` treats as unfinished until it has ended.
 
     Args:
         target: anything that ``enqueue`` accepts.

@@ -1,4 +1,4 @@
-"""Validates what an app wants to enqueue. Every option is accepted or refused before anything is written."""
+"""Validate what an app wants to enqueue. Every option is accepted or refused before anything is written."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from cronjobs.model import RetryPolicy, duration, duration_text
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import nearest, one_line
 
-CO_COROUTINE: Final = 0x80  # as in ``inspect``, which is slow to import
+CO_COROUTINE: Final = 0x80  # the value from ``inspect``, which is slow to import
 NAME_LIMIT: Final = 200
 KEY_LIMIT: Final = 500
-KEY_BYTES: Final = 2000  # an entry in a PostgreSQL index holds at most 2,700 bytes
+# An entry in a PostgreSQL index can hold at most 2,700 bytes.
+KEY_BYTES: Final = 2000
 LONGEST_TIMEOUT: Final = timedelta(days=30)
 LONGEST_DELAY: Final = timedelta(days=10 * 366)
 FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
-LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)  # the last instant that has a date in every time zone
+# This is about the last instant that can be shown in every time zone.
+LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)
 Key = str | tuple[object, ...]
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+>")  # Python's default repr contains the object's address
+# Matches the address that Python's default repr contains.
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+>")
 Span: TypeAlias = timedelta | str | float
 
 
@@ -46,9 +49,9 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def names_checked(said: str, more: Collection[str] = ()) -> Callable[[Call], Call]:
-    """Return a decorator that suggests the right keyword if a call misspells one. *said* is the function's public name.
+    """Return a decorator. If a call misspells a keyword, the decorated function suggests the right one.
 
-    *more* lists the keywords that the function accepts through ``**options``.
+    *said* is the function's public name. *more* lists the keywords that the function accepts through ``**options``.
     """
 
     def decorate(call: Call) -> Call:
@@ -175,7 +178,7 @@ def instant_of(run_at: datetime) -> datetime:
 def key_text(key: Key, what: str = "idempotency key") -> str:
     """Return a key in its stored form: ("invoice", 42) becomes "invoice:42". *what* names the key in error messages.
 
-    Raises UsageError for an empty or None part, because an id that is still None would give every row the same key.
+    Raises UsageError if a part is empty or None, because if an id were still None, every row would get the same key.
     """
     parts = key if isinstance(key, tuple) else (key,)
     if not parts:

@@ -1,4 +1,4 @@
-"""The context of an attempt: what a handler can find out about its own run, and how it is asked to stop."""
+"""The context of an attempt: facts for the handler about its own run, and the request to stop."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from cronjobs.model import Job, Outcome, in_zone
 class StopSignal:
     """A request to stop one attempt: "cancelled", "shutdown", "timeout" or "lease lost". The first reason is kept.
 
-    The loop sets the reason and the handler's thread reads it. Each access is to a single attribute, so no lock is
-    needed.
+    The loop sets the reason, and the handler's thread reads it. No lock is needed, because each side reads or writes
+    only a single attribute.
     """
 
     __slots__ = ("_listener", "reason")
@@ -42,9 +42,9 @@ class StopSignal:
                 self._listener(reason)
 
     def when_set(self, listener: Callable[[str], None]) -> None:
-        """Call *listener* with the reason in the thread that sets it, or at once if a reason is already set.
+        """Call *listener* with the reason when a thread sets it, in that thread.
 
-        The listener may be called twice.
+        If a reason is already set, call it at once. The listener may be called twice.
         """
         self._listener = listener
         if self.reason is not None:
@@ -64,8 +64,8 @@ class Context:
             attempt, so pass it to external services.
         scheduled_for: the occurrence in the schedule's time zone, so ``.date()`` is the day that the run is for.
             None if an app enqueued the job.
-        stands_for: how many occurrences this job stands for. It is more than 1 after an outage, with
-            ``catch_up: latest``.
+        stands_for: how many occurrences this job stands for. With ``catch_up: latest``, this is more than 1 after an
+            outage.
         enqueued_at: when the job was enqueued, timezone-aware, in UTC. None in a test that did not set it.
         started_at: when this attempt was claimed, timezone-aware, in UTC. None outside a runner.
         meta: the strings that the enqueuer attached, such as a trace id.
@@ -218,9 +218,10 @@ class Context:
                 ctx.result = {"booked": True}
 
         Leaving the block commits its work together with the job's success. After an exception, a lost lease (LeaseLost)
-        or a kill, neither is committed. An exception raised after the block is kept in the history but changes nothing.
-        On SQLite the block holds the only write lock, and is rolled back after 2 s (TransactionTooLong). Entering the
-        block calls ``check()``. Use effects and steps before the block, not inside it.
+        or a kill, neither is committed. An exception that is raised after the block is stored in the history, but has
+        no other effect. On SQLite the block holds the only write lock, and is rolled back after 2 s
+        (TransactionTooLong). Entering the block calls ``check()``. Use effects and steps before the block, not inside
+        it.
         """
         return self._end("ctx.transaction()").transaction(lambda: self.result)
 
@@ -229,7 +230,7 @@ class Context:
 
         *connection* is anything that ``enqueue`` accepts. Your work and the success are committed together or not at
         all. If the handler returns without committing, the attempt counts as failed. ``result`` becomes the job's
-        result. Raises LeaseLost if the lease is gone; let that exception roll your transaction back. On PostgreSQL use
+        result. Raises LeaseLost if the lease is gone. Let that exception roll your transaction back. On PostgreSQL use
         READ COMMITTED, the default.
         """
         self._end("ctx.finish()").finish(connection, self.result)
@@ -258,7 +259,10 @@ def not_committed(ctx: Context) -> Outcome | None:
 
 
 def result_of(ctx: Context, returned: Any) -> Any:
-    """The job's result: ``ctx.result`` if the handler's transaction ended the job, else what the handler *returned*."""
+    """Return the job's result.
+
+    If the handler's transaction ended the job, that is ``ctx.result``, else what it *returned*.
+    """
     return ctx.result if ctx._ending is not None and ctx._ending.committed else returned
 
 

@@ -1,8 +1,9 @@
-"""The effects ledger. Before a side effect it records that the effect begins, and afterwards it records the result.
+"""The ledger of side effects. Before an effect it records that the effect begins, and afterwards it records the result.
 
-Beginning and result are recorded in separate transactions, so the ledger can tell three states apart: never begun;
-done; and begun with no known result. The last state is called *unknown*: the process died in between, or the body
-raised. In this state the effect's ``on_unknown`` decides what happens. No transaction is open while the body runs.
+Beginning and result are recorded in separate transactions, so the ledger knows three states of an effect: never begun;
+done; and begun without a known result. The last state is called *unknown*. It means that the process died in between,
+or that the body of the block raised an exception. The effect's ``on_unknown`` decides what happens then. No transaction
+is open while the body runs.
 """
 
 from __future__ import annotations
@@ -43,22 +44,26 @@ from cronjobs.text import one_line
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
 
-# How long to retry a failing database, even past the timeout, because an effect that was done but not recorded does
-# harm.
+# If the database fails, retry for at least this long, even past the timeout, because it is harmful if an effect was
+# carried out but not recorded.
 LEAST_PATIENCE_S: Final = 5.0
 MOST_PATIENCE_S: Final = 60.0
-LEAST_WAIT_S: Final = 0.05  # how long one try waits for a turn on SQLite; with no wait it would never get a turn
+# On SQLite, one try waits at least this long for its turn to write. Without a wait it would never get a turn.
+LEAST_WAIT_S: Final = 0.05
 MOST_WAIT_S: Final = 10.0
 
 _STEP: Final = re.compile(r"job:[0-9]+:step:")
 
 
-# --- what to do about what the ledger says ----------------------------------------------------------------------------
+# --- what the ledger's record means for an attempt --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Run the body. ``unknown`` says that the effect may have happened before, ``new`` that it has no row yet."""
+    """Run the body.
+
+    If ``unknown``, the effect may have happened before. If ``new``, the ledger has no row for it yet.
+    """
 
     unknown: bool = False
     new: bool = False
@@ -70,17 +75,18 @@ class DoneEffect:
 
     result: Any = None
     unknown: bool = False
-    skip: bool = False  # the decision to skip the effect is new, so it must be recorded
+    # True if the decision to skip the effect is new, so that it must be recorded.
+    skip: bool = False
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Stop: a person must first find out whether the effect happened."""
+    """Stop the attempt, because a person must first find out whether the effect happened."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait: another job's attempt is in the middle of the effect."""
+    """Let the job wait, because another job's attempt is in the middle of the effect."""
 
     job_id: int
 
@@ -94,7 +100,8 @@ def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> E
         return Begin(new=True)
     if found.state == "recorded":
         return DoneEffect(found.result)
-    if found.state == "skipped":  # an earlier attempt decided to skip the effect
+    # An earlier attempt has decided to skip the effect.
+    if found.state == "skipped":
         return DoneEffect(unknown=True)
     if found.running and found.job_id is not None and not found.is_by(lease):
         return Wait(found.job_id)
@@ -127,7 +134,7 @@ class Ledger:
     def open(self, key: str) -> None:
         """Reserve *key* for one block of this attempt.
 
-        The ledger could not tell two open blocks with the same key apart.
+        Two open blocks with the same key would share one row of the ledger.
         """
         with self._lock:
             if key in self._open:
@@ -153,7 +160,8 @@ class Ledger:
             while True:
                 found = store.find(connection, key)
                 if found is not None and found.is_by(self.lease) and decided and isinstance(decided[-1], Begin):
-                    return decided[-1]  # the previous try committed, but its reply was lost
+                    # The previous try was committed, but the reply to its COMMIT was lost.
+                    return decided[-1]
                 before = found
                 decided.append(decide_entry(found, self.lease, on_unknown))
                 if self._write(connection, key, decided[-1]):
@@ -171,7 +179,10 @@ class Ledger:
         return entry
 
     def _write(self, connection: Connection, key: str, entry: Entry) -> bool:
-        """Record the decision. Return False if another attempt has inserted the row, so that it must be read again."""
+        """Record the decision.
+
+        Return False if another attempt has inserted the row: then read the row again, and decide again.
+        """
         match entry:
             case Begin(new=True):
                 return store.insert_begun(connection, key, self.lease)
@@ -186,9 +197,9 @@ class Ledger:
     def record(self, key: str, result: Any) -> None:
         """Record that the effect was done. Raises EffectNotRecorded or LeaseLost.
 
-        The lease is not required: the effect did happen, and that should be recorded whoever holds the job now. But the
-        recorded beginning must still be this attempt's. If a newer attempt has begun the effect again, nothing is
-        recorded here. Either way, LeaseLost stops the handler once the lease is gone.
+        The attempt need not hold the lease any more: the effect did happen, and that should be recorded whoever holds
+        the job now. But if a newer attempt has begun the effect again, nothing is recorded. In both cases, if the lease
+        is gone, LeaseLost stops the handler.
         """
         written, note = result_json(result)
         if note:
@@ -231,9 +242,9 @@ class Ledger:
         least_s: float,
         worth: Callable[[DatabaseError], bool] = lambda error: not isinstance(error, BadValue),
     ) -> T:
-        """Commit what *write* does. Retry while the job has time left, and for at least *least_s* seconds.
+        """Call *write* in a transaction, and commit it.
 
-        *write* must be safe to repeat.
+        Retry while the job has time left, and for at least *least_s* seconds. *write* must be safe to repeat.
         """
         give_up_at = self.clock.monotonic() + min(MOST_PATIENCE_S, max(least_s, self.remaining_s()))
 
@@ -254,11 +265,11 @@ class Ledger:
 class Effect:
     """A side effect with a key: ``with ctx.effect(key) as effect: if not effect.done: effect.result = send(…)``.
 
-    If ``done`` is True, the effect was recorded before, ``result`` is the recorded result, and leaving the block writes
-    nothing. If ``unknown`` is True, the effect was begun before without a recorded result, so it may have happened. If
-    an exception leaves the block, the effect stays begun, and so becomes unknown. If the handler has called
-    ``did_nothing()``, or the error shows that the block's ``single_call`` did nothing, the effect counts as never
-    begun, unless it was unknown before.
+    If ``done`` is True, the effect was recorded as done before. Then ``result`` is the recorded result, and leaving the
+    block writes nothing. If ``unknown`` is True, the effect was begun before, but no result was recorded, so it may
+    have happened. If an exception leaves the block, the effect becomes unknown, because it was begun but not done. But
+    if the handler has called ``did_nothing()``, or if the error shows that the block's ``single_call`` did nothing, the
+    effect counts as never begun. An effect that was unknown before stays unknown in any case.
     """
 
     def __init__(
@@ -275,7 +286,8 @@ class Effect:
         self.key = key
         self.done = False
         self.unknown = False
-        self.result: Any = None  # JSON; None if there is no result
+        # A JSON value, or None if there is no result.
+        self.result: Any = None
         self._ledger = ledger
         self._on_unknown: OnUnknown = on_unknown
         self._check = check
@@ -312,14 +324,15 @@ class Effect:
             elif kind is None:
                 self._ledger.record(self.key, self.result)
         finally:
-            self._handled_before = None  # a traceback keeps the frames and their variables alive
+            # Forget this exception, because its traceback keeps frames and their variables alive.
+            self._handled_before = None
             self._ledger.close(self.key)
 
     def did_nothing(self) -> None:
         """Declare that this attempt did nothing, for example because a provider refused at once. Call it, then raise.
 
         If an exception then leaves the block, the effect counts as never begun. An effect that was unknown before stays
-        unknown, because this attempt proves nothing about an earlier one.
+        unknown, because this attempt does not show what an earlier attempt did.
         """
         self._did_nothing = True
 

@@ -1,4 +1,4 @@
-"""Enqueues jobs in the user's own transaction, whichever library opened it."""
+"""Enqueue jobs in the user's own transaction, whichever library opened it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OnConflict"]
 
-WAIT: Final = timedelta(seconds=30)  # for room in a full queue
+# By default, a call waits this long for room in a full queue.
+WAIT: Final = timedelta(seconds=30)
 LONGEST_WAIT: Final = timedelta(hours=1)
 
 
@@ -83,7 +84,7 @@ _OF_JOBS: Final = frozenset(Options.__annotations__)
 
 
 class EnqueueOptions(Options, total=False):
-    """All keyword arguments of ``enqueue``: about the job, and about the call."""
+    """All keyword arguments of ``enqueue``, those about the job and those about the call."""
 
     on_conflict: OnConflict
     schema: str | None
@@ -129,7 +130,7 @@ def enqueue(
     schema: str | None = None,
     wait: Span | None = None,
 ) -> Enqueued:
-    """Enqueue a job in *target*'s transaction; the caller commits it.
+    """Enqueue a job in *target*'s transaction, which the caller commits.
 
     Args:
         target: an SQLAlchemy Connection or Session, a psycopg 3 or sqlite3 connection, or ``django.db.connection``.
@@ -195,7 +196,7 @@ def enqueue(
 
 
 def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Inserted:
-    """Write one job that has already been validated. Raises the same errors as ``enqueue``."""
+    """Write one job that was validated before. Raises the same errors as ``enqueue``."""
     writing = Writing([row_of(new)], on_conflict)
     _write(writing, connection)
     [put] = writing.puts()
@@ -238,8 +239,8 @@ def enqueue_many(
     Other *options* apply to all rows. If several rows have the same key, the first one counts. With
     ``on_conflict="replace"``, the last one counts. New ids ascend in the order of the call, except that on PostgreSQL
     rows with a key come first, in the order of their keys (``call:9`` before ``call:10``), so that two such calls
-    cannot deadlock. If a full queue drops jobs, it accepts the first rows that fit. If it does not drop jobs, it
-    refuses the whole call, and nothing is written.
+    cannot deadlock. If a queue is full and drops jobs, it accepts the first rows that fit. If it is full and does not
+    drop jobs, the whole call is refused, and nothing is written.
     """
     _require(target, "enqueue_many", job_type, schema)
     return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)
@@ -272,10 +273,14 @@ def _require(target: object, called: str, job_type: object, schema: object) -> N
 
 
 def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Encode the payload if its handler is registered here. Non-mappings pass through; check_payload refuses them."""
+    """Encode the payload if its handler is registered here.
+
+    What is not a mapping is left as it is: check_payload refuses it.
+    """
     if payload is None:
         payload = {}
-    is_mapping = type(payload) is dict or isinstance(payload, Mapping)  # isinstance() with an abstract class is slow
+    # Compare the type first, because isinstance() with an abstract class is slow.
+    is_mapping = type(payload) is dict or isinstance(payload, Mapping)
     return for_handler.encoded(job_type, payload) if is_mapping else payload
 
 
@@ -378,7 +383,7 @@ def _count_refused(target: Any, schema: str | None, full: QueueFull) -> None:
 
 
 def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]:
-    """Return the results of the call. Logs the jobs that were dropped."""
+    """Return the results of the call, and log the jobs that were dropped."""
     for queue, count in sorted(writing.dropped.items()):
         _LOGGER.warning("%s", events.line(events.jobs_dropped(rows[0]["job_type"], queue, count)))
     seen: set[int | None] = set()
@@ -421,11 +426,13 @@ def connection_of(target: Any, schema: str | None = None, what: str = "enqueue")
     refuse_async(target, what, "enqueue_async" if what == "enqueue" else None)
     if isinstance(target, Connection):
         return in_schema(target, schema)
-    if hasattr(target, "get_bind"):  # a Session or a scoped_session
+    # This is a Session or a scoped_session.
+    if hasattr(target, "get_bind"):
         connection = target.connection()
         if isinstance(connection, Connection):
             return in_schema(connection, schema)
     plain = plain_connection(target, schema)
     if plain is None:
         raise no_connection(f"{what}()", "Connection, Session or Engine", target)
-    return cast("Connection", plain)  # it has everything that run() uses
+    # *plain* has everything that run() uses.
+    return cast("Connection", plain)

@@ -1,4 +1,4 @@
-"""Let the app that enqueued a job look it up, or wait until it has ended."""
+"""Let an app look up a job that it enqueued, or wait until the job has ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 WAIT: Final = timedelta(seconds=30)
 LONGEST_WAIT: Final = timedelta(days=1)
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0  # between two queries
+# The pauses between two queries.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,10 @@ class FoundJob:
     handler's return value, or None if the job has not succeeded. ``progress`` is the running attempt's latest report,
     with ``done``, ``of`` (None if the total is unknown) and ``note``. ``next_try`` is when a waiting job is due, or
     None if the job is not waiting. ``attempts`` is how many times a runner has claimed the job, and ``failures`` is how
-    many of these attempts count against ``max_attempts``. ``max_attempts`` is None if the enqueue did not set it and
-    the job is not running, because only runners know the job type's value. A ``payload``, ``meta`` or ``result`` that
-    cannot be read is None. Once a job is pruned and only its key is kept, ``payload`` is {} and ``result`` is None.
+    many of these attempts count against ``max_attempts``. ``max_attempts`` may be None: if the app did not set it, only
+    a runner knows the job type's value, so it is known only while the job is running. A ``payload``, ``meta`` or
+    ``result`` that cannot be read is None. After a job was pruned, with only its key kept, ``payload`` is {} and
+    ``result`` is None.
     """
 
     id: int
@@ -77,7 +79,7 @@ class FoundJob:
 
     @property
     def tries(self) -> str:
-        """ "failed 3 of 10", or "failed 3" while the limit is unknown."""
+        """The failures in words: "failed 3 of 10", or "failed 3" while the limit is unknown."""
         return f"failed {self.failures}" + ("" if self.max_attempts is None else f" of {self.max_attempts}")
 
 
@@ -176,7 +178,7 @@ async def wait_async(
 
 
 class _Waiting:
-    """How long a call waits for a job to end, and the growing pauses between its queries."""
+    """The wait of a call for a job's end: how long it may take, and the growing pauses between queries."""
 
     def __init__(self, name: JobName, timeout: Span) -> None:
         try:
@@ -213,7 +215,7 @@ class _Waiting:
 
 
 def job_name(id_: int | None, key: Key | None) -> JobName:
-    """Return the job that a call names by its id or key. Raises UsageError unless exactly one of the two is given."""
+    """Return the name of a job, from its id or its key. Raises UsageError unless exactly one of the two is given."""
     if (id_ is None) == (key is None):
         raise UsageError("name one job: give either id or idempotency_key")
     if key is not None:

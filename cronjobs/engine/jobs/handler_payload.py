@@ -1,4 +1,4 @@
-"""What a handler's parameters accept as a payload. The signature is read once."""
+"""Check payloads against a handler's parameters. The handler's signature is read only once."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ class HandlerPayload:
         annotations = _annotations(handler, parameters) if typed else {}
         self.needs_pydantic: list[str] = []
         self._checks: dict[str, Check] = {}
-        self._rest: Check | None = None  # for **kwargs
-        self._record: Check | None = None  # for all parameters together: Unpack[SomeTypedDict]
+        self._rest: Check | None = None  # for ``**kwargs``
+        # For all parameters together, if the handler takes ``**kwargs: Unpack[SomeTypedDict]``.
+        self._record: Check | None = None
         required = set()
         for parameter in parameters:
             annotation = annotations.get(parameter.name, Any)
@@ -53,15 +54,17 @@ class HandlerPayload:
                 else:
                     self._rest = self._check(parameter.name, annotation)
             if parameter.default is parameter.empty and parameter.kind not in _REST:
-                required.add(parameter.name)  # includes positional-only parameters, which no payload can fill
+                # This includes positional-only parameters, which no payload can fill.
+                required.add(parameter.name)
         self._plain = {name: check.plain for name, check in self._checks.items()}
         self._required = frozenset(required)
 
     def _check(self, name: str, annotation: Any, default: Any = ...) -> Check:
         try:
-            # ``count: int = None`` means Optional[int]. Type checkers accepted this for years.
+            # Read ``count: int = None`` as Optional[int], because type checkers accepted this for years.
             annotation = annotation if default is not None else Optional[annotation]  # noqa: UP045
-        except TypeError:  # not a type
+        # The annotation is not a type.
+        except TypeError:
             return UNCHECKED
         try:
             return plain_check(annotation)
@@ -71,20 +74,23 @@ class HandlerPayload:
 
     @property
     def fault(self) -> str | None:
-        """Return why this process can read none of the handler's payloads, or None if it can read them."""
+        """The reason why this process cannot read any payload of the handler, or None if it can."""
         if not self.needs_pydantic or _has_pydantic():
             return None
         names = ", ".join(self.needs_pydantic)
         return f"the annotations of its handler need pydantic 2.7 or newer ({names}): pip install 'cronjobs[types]'"
 
     def takes_names(self, names: Set[str]) -> bool:
-        """Whether a payload with these *names* certainly fits by name. If False, only the signature can tell."""
+        """Return whether a payload with these *names* certainly fits by name.
+
+        If False, the signature must be checked.
+        """
         return self._rest is None and names <= self._checks.keys() and self._required <= names
 
     def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
-        """Whether the names fit, and each value's class alone shows that the value fits.
+        """Return whether the names fit, and the class of each value alone shows that the value fits.
 
-        A fast path for most payloads.
+        This is a fast path, which is enough for most payloads.
         """
         plain = self._plain
         for name, value in payload.items():
@@ -118,7 +124,8 @@ class HandlerPayload:
         except RecursionError:
             misfits.add((), "is nested too deeply")
             return payload, misfits
-        except Exception as error:  # user code: an __eq__, a __hash__, a property
+        # This runs user code: an __eq__, a __hash__, a property.
+        except Exception as error:
             misfits.add((), f"cannot be read: {error_text(error)}")
             return payload, misfits
         return done, misfits
@@ -146,7 +153,8 @@ def _change(value: Any, got: Any) -> str:
 def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:
     @functools.cache
     def reader() -> Any:
-        from cronjobs.engine.rules.payload_pydantic import PydanticReader  # only once such a value is read
+        # Imported only when such a value is read.
+        from cronjobs.engine.rules.payload_pydantic import PydanticReader
 
         return PydanticReader(annotation)
 
@@ -155,8 +163,9 @@ def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:
 
 @functools.cache
 def _has_pydantic() -> bool:
-    """Whether pydantic 2.7 or newer is installed. Does not import pydantic, which would cost each tick 0.1 s."""
-    from importlib import metadata  # only for handlers with annotations that need it
+    """Return whether pydantic 2.7 or newer is installed, without importing it: that would cost each tick 0.1 s."""
+    # Imported only for handlers whose annotations need pydantic.
+    from importlib import metadata
 
     loaded = getattr(sys.modules.get("pydantic"), "VERSION", None)
     try:

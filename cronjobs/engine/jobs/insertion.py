@@ -1,4 +1,4 @@
-"""Inserts jobs. Handles keys that are already in use, rows that another session has locked, and capped queues."""
+"""Insert jobs, and handle keys that are already in use, rows that another session has locked, and capped queues."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ T = TypeVar("T")
 OnConflict = Literal["keep", "replace"]
 _ON_CONFLICT: Final = get_args(OnConflict)
 
-BATCH: Final = 1000  # rows per statement
-PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)  # a runner locks the jobs that it claims, but only for milliseconds
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02  # between tries to lock a capped queue
-QUEUE_PATIENCE_S: Final = 10.0  # in total; another transaction keeps the lock until it ends
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # between tries to enqueue into a full queue
+BATCH: Final = 1000  # rows in one statement
+# These pauses are enough for a runner, which locks the jobs that it claims only for milliseconds.
+PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)
+# The pauses between tries to lock a capped queue.
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02
+# Wait at most this long in total. Another transaction keeps the lock until it ends.
+QUEUE_PATIENCE_S: Final = 10.0
+# The pauses between tries to enqueue into a full queue.
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
 
 _NUMBERS: Final = re.compile("([0-9]+)")
 
@@ -38,7 +42,7 @@ Place = str | int  # a job's key, or its index in the call if it has no key
 
 
 class Inserted(NamedTuple):
-    """What became of one job of a call. If ``id`` is None, the queue was full and the job was dropped."""
+    """The result for one job of a call. If ``id`` is None, the queue was full and the job was dropped."""
 
     id: int | None
     new: bool
@@ -79,8 +83,8 @@ class Writing:
     def write(self, connection: Connection) -> bool:
         """Write the rows that are not written yet. Return whether all rows are written now.
 
-        Raises QueueFull if a queue is full and does not drop jobs; then nothing was written. Raises QueueHeld if
-        another transaction has kept a queue's lock for too long.
+        Raises QueueFull if a queue is full and does not drop jobs. In that case nothing was written. Raises QueueHeld
+        if another transaction has kept a queue's lock for too long.
         """
         self._held = None
         with naming_missing_tables(connection):
@@ -107,7 +111,7 @@ class Writing:
         return PAUSES_S[self._tries - 1]
 
     def puts(self) -> list[Inserted]:
-        """Return what became of each job, in the order of the call. Call it once everything is written."""
+        """Return the result for each job, in the order of the call. Call this when all rows are written."""
         return [self._found[place] for place in self._places]
 
     def _insert(self, connection: Connection, places: Iterable[Place], *, into_capped: bool) -> None:
@@ -144,7 +148,8 @@ class Writing:
                     raise self._held
                 return
             for batch in _batches([place for place, row in self._left.items() if row["queue"] in room.caps]):
-                self._look(connection, batch)  # a job whose key has just been taken needs no room
+                # A job whose key has just been taken by another job needs no room.
+                self._look(connection, batch)
             asking = [(place, self._left[place]["queue"]) for place in self._needing_a_place()]
             let_in, dropped = admit(asking, room.caps, room.waiting)
             by_queue = Counter(self._left[place]["queue"] for place in dropped)
@@ -158,14 +163,14 @@ class Writing:
             gone = [place for place in new if place in self._left and place not in self._to_replace]
             if gone:
                 self._held = JobHeld(str(gone[0]), None)
-            # before the lock is released (in autocommit, the end of this block releases it)
+            # Do this while the queue is locked. In autocommit mode, the end of this block releases the lock.
             self._replace_found(connection)
 
     def _needing_a_place(self) -> list[Place]:
         return [place for place in self._left if not self._stays(place)]
 
     def _stays(self, place: Place) -> bool:
-        """Whether the job replaces a job in the same queue. Such a job needs no room."""
+        """Return whether the job replaces a job in the same queue. Such a job needs no room."""
         return place in self._to_replace and self._left[place]["queue"] == self._to_replace[place].queue
 
     def _replace_found(self, connection: Connection) -> None:
@@ -184,12 +189,12 @@ class Writing:
     def _settle(self, place: Place, put: Inserted) -> None:
         self._found[place] = put
         del self._left[place]
-        # still listed if the job was waiting when we found it, and a runner has claimed it since
+        # The job is still in this list if it was waiting when we found it, and a runner has claimed it since.
         self._to_replace.pop(place, None)
 
 
 class RoomWait:
-    """How long a call waits for room in a full queue whose ``on_full`` is "wait". Its pauses grow and are jittered.
+    """The wait of a call for room in a full queue whose ``on_full`` is "wait". The pauses grow, with some jitter.
 
     If *limit* is None, the call does not wait.
     """
@@ -224,7 +229,10 @@ def wait_for_room(do: Callable[[], T], patience: RoomWait) -> T:
 
 
 def _in_order_of_keys(place: Place) -> tuple[int, list[str | int], str]:
-    """Any fixed order prevents deadlocks. This one sorts numbers by value, so most calls keep their own order."""
+    """Return a sort key.
+
+    Any fixed order prevents deadlocks. This one sorts numbers by value, so most calls keep their own order.
+    """
     if isinstance(place, int):
         return place, [], ""
     return -1, [int(part) if n % 2 else part for n, part in enumerate(_NUMBERS.split(place))], place
@@ -242,7 +250,8 @@ _seen: set[tuple[object, str | None]] = set()
 
 def _database(connection: Connection) -> object:
     """Return an object that identifies the database. It is cheaper than the rendered URL."""
-    engine = getattr(connection, "engine", None)  # None for a driver's own connection
+    # A driver's own connection has no engine.
+    engine = getattr(connection, "engine", None)
     if engine is None:
         return database_name(connection)
     url = engine.url
@@ -267,11 +276,14 @@ def naming_missing_tables(connection: Connection) -> Iterator[None]:
         yield
     except Exception as error:
         if connection.dialect.name == "sqlite":
-            from cronjobs.engine.database.connection import require_sqlite  # apps that only enqueue need not import it
+            # Imported only here, because apps that only enqueue do not need it.
+            from cronjobs.engine.database.connection import require_sqlite
 
             require_sqlite(database_name(connection))
         origin = getattr(error, "orig", None) or error
-        state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)  # Django wraps errors
+        # Django wraps the driver's errors.
+        state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)
         if "no such table: cronjobs_" in str(origin) or state == "42P01":
-            raise SchemaMissing(database_name(connection)) from None  # do not show the statement and its payload
+            # "from None" keeps the statement and its payload out of the traceback.
+            raise SchemaMissing(database_name(connection)) from None
         raise

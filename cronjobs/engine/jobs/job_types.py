@@ -25,7 +25,8 @@ from cronjobs.masking import mask
 from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
 from cronjobs.text import one_line
 
-PROCESS_GRACE: Final = timedelta(seconds=2)  # between SIGTERM and SIGKILL when a process times out
+# The time between SIGTERM and SIGKILL when a process times out.
+PROCESS_GRACE: Final = timedelta(seconds=2)
 
 
 @dataclass(frozen=True)
@@ -38,26 +39,32 @@ class JobType:
     registration: Registration | None = None
     command: tuple[str, ...] | None = None
     env: tuple[tuple[str, str], ...] = ()
-    inherit_env: tuple[str, ...] | None = None  # the tick's variables that a command inherits; None means all
-    stdin: str | None = None  # a command's input; None means the payload as JSON, "" means no input
-    run_in: Path | None = None  # a command's working directory; None means the file's folder
+    # The variables of the tick that a command inherits. None means all of them.
+    inherit_env: tuple[str, ...] | None = None
+    # A command's input. None means the payload as JSON, and "" means no input.
+    stdin: str | None = None
+    # A command's working folder. None means the folder of the configuration file.
+    run_in: Path | None = None
     leftovers: Leftovers = "end"  # what happens to processes that a command leaves running
     isolation: Isolation = "thread"  # "process" for every command
-    max_memory: int | None = None  # bytes; only for a process
+    max_memory: int | None = None  # in bytes; only for a process
     on_shutdown: OnShutdown = "release"
     on_lost: OnLost = "retry"
-    durable: Durable = "group"  # "each": the outcome is committed before the worker starts another job
-    exit_codes: ExitCodes = field(default_factory=ExitCodes)  # for a command
-    timeout_declared: bool = True  # if False, the timeout is only the default and says nothing about the work
-    executor: str | None = None  # the cluster that runs the handler; None means this host
-    for_crashes: bool = False  # it runs in a process because its runners crashed, not because of its own settings
+    # With "each", the outcome is committed before the worker starts another job.
+    durable: Durable = "group"
+    exit_codes: ExitCodes = field(default_factory=ExitCodes)  # for commands
+    # If False, nobody chose the timeout. It is only the default, and does not show how long the work takes.
+    timeout_declared: bool = True
+    executor: str | None = None  # the cluster that runs the handler, or None for this host
+    # True if the type gets a process only because its runners crashed, and not because of its own settings.
+    for_crashes: bool = False
 
     @property
     def starts_at_once(self) -> bool:
         """Whether a job of this type is claimed only when a worker is free to start it.
 
-        A job that must not be lost is not kept waiting behind others. On a cluster, a job kept waiting here would count
-        as waiting for a cluster worker.
+        A job that must not be lost must not wait here behind others. A job for a cluster must not wait here either,
+        because it would look as if it waited for a worker of the cluster.
         """
         return self.on_lost == "dead" or self.executor is not None
 
@@ -65,13 +72,13 @@ class JobType:
     def stop_grace(self) -> timedelta:
         """How long it takes to stop the process of a job that has timed out.
 
-        A type that is isolated only because it crashed gets no grace. Otherwise a job whose timeout only just fits in a
-        tick could not be started for as long as its type is isolated.
+        A type that has a process only because it crashed gets no grace. Otherwise a job whose timeout just fits into a
+        tick could never start as long as its type is isolated.
         """
         return PROCESS_GRACE if self.isolation == "process" and not self.for_crashes else timedelta(0)
 
     def is_long(self, longest_in_tick: timedelta) -> bool:
-        """Whether an attempt may take longer than a tick has time for.
+        """Return whether an attempt may take longer than a tick has time for.
 
         Such a job gets a process that outlives the tick.
         """
@@ -99,7 +106,7 @@ class JobTypes:
 
     types: Mapping[str, JobType] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
-    elsewhere: frozenset[str] | None = None  # types that only other hosts can run; None means unknown
+    elsewhere: frozenset[str] | None = None  # types that only other hosts can run, or None if unknown
 
     @property
     def runnable(self) -> frozenset[str] | None:
@@ -123,24 +130,30 @@ class JobTypes:
 def load(settings: Settings) -> JobTypes:
     """Import the handlers' modules and assemble all job types. A module that fails disables only its own types.
 
-    Where options conflict, the first of these wins: ``job_types:``, ``@job``, ``defaults:``. A row or a schedule may
-    override some of the options later.
+    If options conflict, the first of these places wins: ``job_types:``, ``@job``, ``defaults:``. A row or a schedule
+    may override some of the options later.
     """
     return assembled(settings, import_handlers(settings))
 
 
 def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
-    """Assemble the job types of the file and of the modules imported so far. *faults* were found by importing."""
+    """Assemble the job types of the file and of the modules imported so far.
+
+    *faults* are those that the imports had.
+    """
     types: dict[str, JobType] = {}
     commands = {name for name, declared in settings.job_types.items() if declared.command}
     for name in sorted(registered().keys() | commands):
         try:
             types[name] = _job_type(settings, name)
-        except ValueError as error:  # e.g. the file's cap is below the code's base
+        # For example, the file's ``cap`` is below the code's ``base``.
+        except ValueError as error:
             faults.append(Fault(name, f"retry: in the file conflicts with the retry policy in the code: {error}"))
-        except Exception as error:  # a fault in one type must not disable the others
+        # A fault in one type must not disable the other types.
+        except Exception as error:
             faults.append(Fault(name, one_line(f"this type cannot be used: {type(error).__name__}: {error}", 500)))
-    for name, what in refused().items():  # includes a name that two functions claim, although the first is registered
+    # If two functions use the same name, that name is included, although the first function is registered.
+    for name, what in refused().items():
         if name not in commands:
             types.pop(name, None)
             faults.append(Fault(one_line(name, 200), one_line(what, 500)))
@@ -150,7 +163,8 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
             del types[name]
         elif job_type.registration is not None and name in unfinished:
             del types[name]
-            if not any(fault.traceback for fault in faults):  # otherwise that fault says why
+            # If a module could not be imported, that fault already says why.
+            if not any(fault.traceback for fault in faults):
                 faults.append(Fault(name, f"its module {unfinished[name]} was not imported to its end"))
         elif job_type.registration is not None and (fault := job_type.registration.fault) is not None:
             del types[name]
@@ -210,7 +224,8 @@ def import_handlers(settings: Settings) -> list[Fault]:
             f"setup {settings.setup}", lambda: getattr(importlib.import_module(module), function)(), settings.secrets
         )
         if fault:
-            return [fault]  # without setup every import would fail and hide the cause
+            # Without the setup, every import would fail and hide the cause.
+            return [fault]
     for name in settings.around:
         fault = _guarded(f"around {name}", partial(hook, name), settings.secrets)
         if fault:
@@ -219,7 +234,8 @@ def import_handlers(settings: Settings) -> list[Fault]:
         fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
         if fault:
             faults.append(fault)
-    uses_django = django_project.settings_of_django() is not None  # via ``setup:`` or one of the user's modules
+    # ``setup:`` or one of the user's modules may have set Django up.
+    uses_django = django_project.settings_of_django() is not None
     if uses_django and if_installed(django_project.EXTRA) is not None:
         fault = _guarded("Django's connections", lambda: around_attempts(hook(django_project.CLEAN)), settings.secrets)
         if fault:
@@ -233,7 +249,7 @@ _finders: list[Callable[[], Iterable[str]]] = []
 def also_import(modules: Callable[[], Iterable[str]]) -> None:
     """Call *modules* whenever handlers are imported, and import the modules that it names.
 
-    For frameworks such as Django.
+    Frameworks such as Django use this.
     """
     if modules not in _finders:
         _finders.append(modules)
@@ -248,7 +264,8 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
     try:
         with EndingCopies(), Loading():
             call()
-    except BaseException as error:  # a module may call sys.exit
+    # Catch everything, because a module may call sys.exit.
+    except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         said = one_line(f"{type(error).__name__}: {error}", 500)

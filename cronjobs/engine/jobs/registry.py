@@ -65,20 +65,21 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., Any]
 C = ParamSpec("C")  # the function's parameters
-P = ParamSpec("P")  # the same without ctx; these make up the payload
+P = ParamSpec("P")  # the same without ctx, which make up the payload
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-# An attribute of handlers that pass their payload on to another function, as a Django task does. Its value is a
-# function that takes a payload whose names fit the handler, and returns why the payload does not fit the other
-# function, or None.
+# Some handlers pass their payload on to another function, as a Django task does. Such a handler has this attribute. Its
+# value is a function that takes a payload whose names fit the handler. It returns why the payload does not fit the
+# other function, or None if it fits.
 INNER_FAULT: Final = "cronjobs_inner_fault"
 
 
 def signature_of(function: Handler) -> inspect.Signature:
     """Return the signature of *function*. Raises whatever evaluating its annotations raises."""
-    # since 3.14 annotations are evaluated only now, and some of their names exist only for type checkers
+    # Since Python 3.14, annotations are evaluated only here, and some of the names in them exist only for type
+    # checkers.
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 
@@ -94,7 +95,8 @@ class Registration:
     handler: Handler
     retry: RetryPolicy | None = None
     options: JobOptions = field(default_factory=JobOptions)
-    check_types: bool = True  # False: only the payload's names are checked; its values reach the handler unchanged
+    # If False, only the names in the payload are checked, and its values reach the handler unchanged.
+    check_types: bool = True
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -106,9 +108,9 @@ class Registration:
 
     @cached_property
     def fault(self) -> str | None:
-        """Return why the function cannot be a handler, or None.
+        """The reason why the function cannot be a handler, or None.
 
-        ``@job`` does not raise this, because then importing the whole module would fail.
+        ``@job`` does not raise this as an error, because then importing the whole module would fail.
         """
         call = getattr(self.handler, "__call__", None)  # noqa: B004 the handler may be an object with a __call__ method
         for function in (self.handler, call):
@@ -124,7 +126,8 @@ class Registration:
 
     @cached_property
     def accepts(self) -> HandlerPayload:
-        from cronjobs.engine.jobs.handler_payload import HandlerPayload  # not needed in a tick that only runs commands
+        # Imported only here, because a tick that only runs commands does not need it.
+        from cronjobs.engine.jobs.handler_payload import HandlerPayload
 
         return HandlerPayload(self.handler, self.signature, takes_ctx=self.takes_ctx, typed=self.check_types)
 
@@ -132,9 +135,10 @@ class Registration:
     def source(self) -> str | None:
         """A hash of the handler's source, or None if it cannot be read.
 
-        Two hosts compare their hashes to see whether they run the same code.
+        If two hosts have the same hash, they run the same code.
         """
-        from hashlib import sha256  # only for types that run on a cluster
+        # Imported only for types that run on a cluster.
+        from hashlib import sha256
 
         try:
             return sha256(inspect.getsource(inspect.unwrap(self.handler)).encode()).hexdigest()[:32]
@@ -150,7 +154,8 @@ class Registration:
         try:
             if not self.accepts.takes_names(payload.keys()):
                 self.signature.bind(*([None] if self.takes_ctx else []), **payload)
-        except Exception as error:  # not only TypeError: a callable object may have an unreadable signature
+        # Catch more than TypeError, because the signature of a callable object may be unreadable.
+        except Exception as error:
             return f"payload does not fit {self.name}{self._shown_signature}: {error}"
         inner = getattr(self.handler, INNER_FAULT, None)
         return None if inner is None else inner(payload)
@@ -162,7 +167,8 @@ class Registration:
     def encoded(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return *payload* as JSON. Its values may have the handler's annotated types. Raises PayloadError."""
         if self.fault is not None:
-            return payload  # the handler cannot run here, so its payload cannot be checked here
+            # The handler cannot run here, so its payload cannot be checked here either.
+            return payload
         if self.accepts.takes_as_it_is(payload) and not hasattr(self.handler, INNER_FAULT):
             return payload
         fault, encoded = self.bind_names(payload), payload
@@ -180,7 +186,8 @@ class Registration:
     def _shown_signature(self) -> str:
         try:
             return str(self.signature).replace("cronjobs.engine.jobs.context.Context", "cronjobs.Context")
-        except Exception:  # the repr of a default value raises
+        # The repr of a default value may raise anything.
+        except Exception:
             return "(…)"
 
     def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +213,8 @@ class Registration:
         return payload
 
 
-_NOWHERE: Final[Any] = None  # the target of a call that passes none
+# The target of a call that passes no target.
+_NOWHERE: Final[Any] = None
 
 
 class Enqueueing(Generic[P]):
@@ -262,8 +270,10 @@ class Register(Protocol):
 
 
 _registered: dict[str, Registration] = {}
-_modules: dict[str, ModuleType | None] = {}  # by job type, the module that was running; None if Python does not list it
-_refused: dict[str, str] = {}  # job type (or function, if the type is unknown) -> what is wrong with its @job
+# For each job type, the module whose import registered it, or None if Python does not list that module.
+_modules: dict[str, ModuleType | None] = {}
+# For each job type, what is wrong with its @job. If the type is unknown, the key is the function.
+_refused: dict[str, str] = {}
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 
@@ -278,7 +288,8 @@ def _fault_of_its_type(job: _Decorated) -> _Decorated:
             if not Loading.depth:
                 raise
             said = str(error)
-            if callable(name):  # @job without parentheses: this is the function
+            # @job was written without parentheses, so *name* is the function.
+            if callable(name):
                 return _refuse(name, _place(name), said)
             return lambda handler: _refuse(handler, type_name, said)
 
@@ -305,7 +316,7 @@ def _refuse(handler: Handler, name: str, said: str) -> Handler:
 
 
 def refused() -> Mapping[str, str]:
-    """Return the job types that ``@job`` has refused in this process, and why."""
+    """Return the job types that ``@job`` has refused in this process, each with the reason."""
     return _refused
 
 
@@ -411,7 +422,8 @@ def _give_enqueue(registration: Registration) -> None:
 
     handler: Any = registration.handler
     plain: Enqueueing[...] = options()
-    with suppress(AttributeError, TypeError):  # a callable object may refuse attributes
+    # A callable object may refuse new attributes.
+    with suppress(AttributeError, TypeError):
         handler.enqueue, handler.enqueue_async, handler.options = plain.enqueue, plain.enqueue_async, options
 
 

@@ -44,5 +44,6 @@ def _file(module: ModuleType) -> str:
 def _content(file: str) -> bytes:
     try:
         return Path(file).read_bytes() if file else b""
-    except OSError:  # the file is in an archive, or was removed
+    # The file is in an archive, or was removed.
+    except OSError:
         return b""

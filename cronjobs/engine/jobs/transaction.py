@@ -1,4 +1,4 @@
-"""An attempt that ends its own job: the last statement of the transaction that does the work records the job's success.
+"""Let an attempt end its own job: the last statement of the transaction that does the work records the job's success.
 
 Work and success are committed together or not at all, so the work happens exactly once. The statement contains the
 fence: if the attempt has lost its lease, the work is rolled back.
@@ -38,15 +38,16 @@ class OwnTransaction:
     remaining_s: Callable[[], float]
     worker: str = ""
     is_open: bool = False
-    committed: bool = False  # ``transaction`` committed the success
-    given: bool = False  # ``finish`` wrote the success in a transaction that the user commits
+    committed: bool = False  # True if ``transaction`` has committed the success
+    # True if ``finish`` has written the success in a transaction that the user commits.
+    given: bool = False
 
     def __post_init__(self) -> None:
         self.started = self.clock.monotonic()
 
     @contextmanager
     def transaction(self, result: Callable[[], Any]) -> Iterator[Connection]:
-        """Open a transaction on the jobs database. *result* is called at the end of it, and returns the job's result.
+        """Open a transaction on the jobs database. At its end, *result* is called, and returns the job's result.
 
         Raises LeaseLost or TransactionTooLong instead of committing.
         """
@@ -65,7 +66,7 @@ class OwnTransaction:
     def finish(self, target: Target, result: Any) -> None:
         """Write the success in the transaction that is open on *target*. Raises LeaseLost."""
         self.refuse_if_over("ctx.finish()")
-        # imported only here, because user_connections imports both dialects
+        # Imported only here, because user_connections imports both dialects.
         from cronjobs.engine.database.user_connections import commits_by_itself
 
         self.check()
@@ -100,7 +101,7 @@ class OwnTransaction:
             )
 
     def not_committed(self) -> Failed | None:
-        """Return the outcome of a handler that called ``finish`` and did not commit. None if ``finish`` was not called.
+        """Return the outcome of a handler that called ``finish`` and did not commit, or None if it did not call it.
 
         If the handler did commit, this outcome is never written: the job has already ended, so the fence rejects the
         write.

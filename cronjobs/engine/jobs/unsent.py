@@ -1,8 +1,8 @@
-"""Decides whether an error shows that a single call did nothing: connection refused, or host name not found.
+"""Decide whether an error shows that a single call did nothing: connection refused, or host name not found.
 
-Only errors are examined: the error that left the block, the errors that caused it, and the errors that were being
-handled when it was raised. A client that retries by itself may hide the errors of its earlier tries. So this works only
-for a call that connects once and does not retry by itself.
+All that we can examine are errors: the error that left the block, the errors that caused it, and the errors that were
+being handled when it was raised. A client that retries by itself may hide the errors of its earlier tries. So this
+works only for a call that connects once and does not retry by itself.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _REFUSED = (ConnectionRefusedError, gaierror)
 
 
 def did_nothing(error: BaseException, handled_before: BaseException | None = None) -> bool:
-    """Whether every root cause of *error* is a refused connection or a host name that does not resolve.
+    """Return whether every root cause of *error* is a refused connection or a host name that does not resolve.
 
     A timeout or a lost connection anywhere in the chain means that the call may have arrived. *handled_before* is the
-    error that was being handled when the block was entered; it says nothing about what the block did.
+    error that was being handled when the block was entered. It is ignored, because it does not show what the block did.
     """
     found = list(_chain(error, handled_before))
     first = [each for each, is_first in found if is_first]
@@ -44,12 +44,13 @@ def _chain(error: BaseException, handled_before: BaseException | None) -> Iterat
 
 def _may_have_arrived(error: BaseException) -> bool:
     lost = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
-    timed_out = isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower()  # httpx, urllib3, requests
+    # The timeouts of httpx, urllib3 and requests are recognised by name.
+    timed_out = isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower()
     return lost or timed_out or _urllib3_retried(error)
 
 
 def _urllib3_retried(error: BaseException) -> bool:
-    """Whether urllib3 retried the call. It retries by calling itself, and its error shows only the last try."""
+    """Return whether urllib3 retried the call. It retries by calling itself, and its error shows only the last try."""
     tries = {
         frame
         for frame, _ in walk_tb(error.__traceback__)
