@@ -1,1 +1,1 @@
-"""Applies the definitions of schedules, and decides what happens to each occurrence."""
+"""Apply the definitions of schedules, and decide what happens to each occurrence."""

@@ -1,4 +1,4 @@
-"""Decides whether a tick applies its file to the database."""
+"""Decide whether a tick applies its file to the database."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ LEAST_SILENCE: Final = timedelta(minutes=5)
 
 
 def silence_after(every: timedelta) -> timedelta:
-    """Return how long there must be no tick before we conclude that no more will come. It is at least five minutes."""
+    """Return how long no tick must have run before we conclude that no more will run. It is at least five minutes."""
     return max(LEAST_SILENCE, 2 * every)
 
 
 def applies(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> bool:
-    """Whether a tick on *host* applies its file.
+    """Return whether a tick on *host* applies its file.
 
     The tick applies the file if no host has applied this file yet, or if this host's last tick used a different file (a
-    deploy or a rollback). Without the second condition, hosts in the middle of a deploy would keep replacing each
-    other's file. A host that has never ticked before, such as a container with a new name, cannot tell whether its file
-    is newer. It applies its file once no tick has used the file in force for a while (``silence_after``). An
-    interrupted sync is completed by the host that began it or by a host with the same file. If the sync began longer
-    ago than ``silence_after`` allows, any host may apply its own file.
+    deploy or a rollback). It does not apply the file merely because another file is in force, because then hosts in the
+    middle of a deploy would keep replacing each other's file. A host that has never ticked before, such as a container
+    with a new name, does not know whether its file is newer. It applies its file if no tick has used the file in force
+    for a while (``silence_after``). An interrupted sync is completed by the host that began it or by a host with the
+    same file. If the sync began longer ago than ``silence_after`` allows, any host may apply its own file.
     """
     mark = fingerprint(settings)
     if not seen.fingerprint_known or seen.last_fingerprint not in (None, mark):

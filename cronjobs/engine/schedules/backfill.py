@@ -1,4 +1,4 @@
-"""Runs that a person asks for: trigger runs a schedule now, and backfill runs a range of its past."""
+"""Run a schedule because a person asks for it: ``trigger`` runs it now, and ``backfill`` runs a range of its past."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from cronjobs.engine.store.ticks import record
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration_text
 
-MOST: Final = 10_000  # occurrences in one backfill
-# The meta of a job that does not wait for other jobs of its schedule. The claim reads it.
+# One backfill can have at most this many occurrences.
+MOST: Final = 10_000
+# A job with this meta does not wait for other jobs of its schedule. The claim reads the meta.
 FORCED: Final = {"cronjobs.overlap": "allow"}
 
 
@@ -75,7 +76,7 @@ def trigger(connection: Connection, name: str, *, force: bool, actor: str, host:
 
     The job's ``scheduled_for`` is now. Raises ScheduleBusy if ``overlap`` forbids the job, unless *force*.
     """
-    # A tick may be settling the schedule now. Its jobs become visible only when it commits.
+    # Wait for a tick that is settling the schedule now, because its new jobs become visible only when it commits.
     store.wait_for_schedule(connection, name)
     schedule = schedule_from_definition(name, find(connection, name).definition)
     unfinished = unfinished_jobs(connection, name, runnable_types(connection))
@@ -104,12 +105,12 @@ def _job(
 class Filling:
     """The plan of a backfill.
 
-    ``run`` are the occurrences to run, oldest first. ``done`` counts the occurrences that need no run, because they
-    ran, or another run stood for them.
+    ``run`` are the occurrences to run, oldest first. ``done`` is the number of occurrences that need no run, because
+    they have run or another run stood for them.
 
-    ``gone`` are ledger rows that lose occurrences to the backfill, and ``left`` are new rows for the occurrences that
-    remain in these rows. ``was`` maps an occurrence in ``run`` to the row that covered it, if there was one. If
-    ``settled_until`` is set, the range was cut at that instant, and ticks will run the later occurrences.
+    ``gone`` are the ledger rows from which the backfill takes occurrences. ``left`` are new rows for the other
+    occurrences of these rows. ``was`` has, for each occurrence in ``run``, the row that covered it, if there was one.
+    If ``settled_until`` is set, the range was cut at that instant, and ticks will run the later occurrences.
     """
 
     run: tuple[datetime, ...]
@@ -121,16 +122,17 @@ class Filling:
 
     @property
     def not_in_force(self) -> int:
-        """How many of the occurrences to run have no row: no definition was in force when they were due."""
+        """How many of the occurrences to run have no row, because no definition was in force when they were due."""
         return len(self.run) - len(self.was)
 
 
 def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
     """Decide which occurrences from *first* to *last* still have to run. *ledger* has the rows of that range.
 
-    Enqueued occurrences ran, and another run stood for coalesced ones. All others still have to run: those that were
-    missed or skipped, and those without a row, which are older than the schedule. Raises UsageError if there are too
-    many occurrences, or if a row cannot be split because it belongs to a definition with different times.
+    Occurrences that were enqueued have run, and another run stood for those that were coalesced. All others still have
+    to run. These are the missed and the skipped occurrences, and those without a row, which are older than the
+    schedule. Raises UsageError if there are too many occurrences, or if a row cannot be split because it belongs to a
+    definition with different times.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = count_between(when, first - MICROSECOND, last)
@@ -177,7 +179,7 @@ def backfill(
     host: str,
     dry_run: bool,
 ) -> Filling:
-    """Run those occurrences of a range that have not run. The ledger records them, too, so none runs twice.
+    """Run those occurrences of a range that have not run. Record them in the ledger, so that none runs twice.
 
     The jobs are due now, oldest first. They run one at a time unless the schedule allows overlap. The range is cut at
     the watermark. Raises UsageError if the range begins after the watermark, or before *retention*, because the ledger

@@ -1,4 +1,4 @@
-"""Compares a file's schedules and queue caps with those in force, and plans the changes. Pure."""
+"""Compare a file's schedules and queue caps with those in force, and plan the changes. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SyncPlan:
     add: tuple[str, ...] = ()
     change: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
-    rename: tuple[tuple[str, str], ...] = ()  # from, to
+    rename: tuple[tuple[str, str], ...] = ()  # pairs of old name and new name
     refused: str | None = None
     retimed: frozenset[str] = field(default_factory=frozenset)
     cap: tuple[Cap, ...] = ()
@@ -51,8 +51,9 @@ class SyncPlan:
 def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[str, Cap]) -> SyncPlan:
     """Compare a file's definitions with those in force, and its caps with *caps*. A broken entry changes nothing.
 
-    Retiring more than half of the active schedules is refused if that means at least three. So is a file with no
-    schedules at all. Otherwise a file that was truncated, or mounted empty, would silently stop every schedule.
+    The plan is refused if it would retire more than half of the active schedules, and at least three. A file without
+    any schedules is refused, too. Otherwise a file that was truncated, or mounted empty, would silently stop every
+    schedule.
     """
     wanted = settings.schedules
     known = {schedule.name: schedule for schedule in stored}
@@ -72,7 +73,8 @@ def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[
             add.append(name)
         elif there.definition != written:
             change.append(name)
-            before = there.definition if isinstance(there.definition, dict) else {}  # not a dict: it is unreadable
+            # A definition that is not a dict is unreadable.
+            before = there.definition if isinstance(there.definition, dict) else {}
             if any(before.get(key) != written.get(key) for key in TIMING):
                 retimed.add(name)
     remove = tuple(name for name in active if name not in wanted and name not in settings.disabled_schedules)

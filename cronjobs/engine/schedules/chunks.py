@@ -1,4 +1,4 @@
-"""Writes many rows in few transactions: how many rows go into one, and how to find a row that the database refuses."""
+"""Write many rows in few transactions, and find a row that the database refuses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrou
 
 T = TypeVar("T")
 
-CHUNK: Final = 500  # at most this many schedules in one transaction
-CHUNK_JOBS: Final = 2_000  # at most this many jobs created in one transaction, unless one schedule alone creates more
-CHUNK_BYTES: Final = 8_000_000  # at most this many bytes in their payloads, with the same exception
-LOCKS_IN_A_ROW: Final = 2  # after this many lock errors for single schedules, assume that the whole table is locked
-PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)  # between tries while an enqueuer has locked a capped queue
+CHUNK: Final = 500  # One transaction settles at most this many schedules.
+# One transaction creates at most this many jobs, unless a single schedule creates more.
+CHUNK_JOBS: Final = 2_000
+# The payloads of these jobs have at most this many bytes, unless a single schedule has more.
+CHUNK_BYTES: Final = 8_000_000
+# After this many lock errors for single schedules, we assume that the whole table is locked.
+LOCKS_IN_A_ROW: Final = 2
+# The pauses between tries while an enqueuer has locked a capped queue.
+PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)
 
 
 def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
@@ -36,8 +40,8 @@ class ChunkWriter:
     """Writes one chunk after another. A chunk that fails is retried in parts, down to the row that causes the error.
 
     For a row whose values the database refuses, ``refused`` is called with the row and the reason. The last transient
-    error is kept in ``trouble`` until the end, so that the other rows are still written. A caller that plans
-    again and repeats writes only the rows that failed, because the others are no longer in its plan.
+    error is kept in ``trouble`` until the end, so that the other rows are still written. If the caller then plans again
+    and repeats the write, only the rows that failed are written, because the others are no longer in the plan.
     """
 
     def __init__(self, *, is_sqlite: bool) -> None:
@@ -58,7 +62,7 @@ class ChunkWriter:
                 for part in _parts(chunk, error):
                     self.write(part, write, refused)
             elif isinstance(error, BadValue):
-                # Leave out the row's values: they may be secret, and they differ each time.
+                # Leave out the row's values, because they may be secret, and because they differ each time.
                 refused(chunk[0], str(error).partition(" DETAIL:")[0])
             else:
                 self.trouble = error
@@ -73,7 +77,7 @@ def _parts(chunk: Sequence[T], error: DatabaseError) -> list[Sequence[T]]:
     """Return the parts in which to retry a failed chunk. Halves find one bad row among many in a few tries.
 
     After a lock error, the first row and the last row are retried alone, before the rest. Each try waits for the lock
-    timeout, and if the whole table is locked, the other parts would fail too.
+    timeout, and if these two rows are locked, the whole table probably is, so the other parts would fail, too.
     """
     half = len(chunk) // 2
     if isinstance(error, DatabaseBusy) and len(chunk) > 3:

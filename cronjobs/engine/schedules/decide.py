@@ -1,4 +1,4 @@
-"""Decides what happens to one schedule's due occurrences. Takes facts and returns the rows to write. Pure."""
+"""Decide what happens to one schedule's due occurrences: from facts, compute the rows to write. Pure."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ CRON_RAN: Final = 'cron still ran this line: "cronjobs crontab swap" had not tak
 
 @dataclass(frozen=True)
 class Due:
-    """A schedule's plan, made outside any transaction from the schedule's row. The plan's parts are oldest first.
+    """A schedule's plan, which was made outside any transaction from the schedule's row. Its parts are oldest first.
 
     ``to_emit`` are events to emit. If ``unreadable``, nothing can be planned, so nothing is written. If ``ahead``, the
-    watermark is in the future, so occurrences that the ledger has for the future are wrong. ``pieces`` is what will
-    still be owed under earlier definitions. ``held`` are occurrences that were held back by a pause that is now over.
-    All planned occurrences are later than ``since``.
+    watermark is in the future, so the ledger's occurrences in the future are wrong. ``pieces`` are the occurrences of
+    earlier definitions that will still have to be settled. ``held`` are occurrences that a pause held back which is now
+    over. All planned occurrences are later than ``since``.
     """
 
     stored: StoredSchedule
@@ -50,7 +50,8 @@ class Due:
     to_emit: tuple[events.Event, ...] = ()
     unreadable: bool = False
     ahead: bool = False
-    pieces: tuple[Piece, ...] | None = None  # if None, what is owed does not change
+    # None means that the stored pieces do not change.
+    pieces: tuple[Piece, ...] | None = None
     held: tuple[HeldOccurrences, ...] = ()
 
 
@@ -58,12 +59,13 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False, al
     """Plan a schedule's occurrences up to *now*. Return None if there is nothing to write.
 
     If *leaving*, the schedule's definition is about to end. Occurrences that a pause holds back then become a piece,
-    which is settled when the pause ends. *also* are pauses that the database does not have.
+    which is settled after the pause. *also* are pauses to consider that are not in the database.
     """
     if stored.seen_until - now > FUTURE_WATERMARK:
         return _ahead(stored, now)
     if stored.seen_until > now and not stored.owed:
-        return None  # a clock was set back a little; nothing is due until the clock reaches the watermark
+        # A clock was set back a little. Nothing is due until the clock reaches the watermark again.
+        return None
     unread = None
     try:
         owed = owed_by(stored)
@@ -72,7 +74,8 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False, al
     plan = settle(owed, [*pauses_of(stored), *also], now, leaving=leaving)
     if plan is None:
         return None
-    # A newer version or a person wrote an unreadable definition. Keep it, so that nothing is lost once it can be read.
+    # If a definition is unreadable, a newer version or a person wrote it. Keep it, so that nothing is lost once it can
+    # be read.
     faults = [*plan.faults, *([unread] if unread else [])]
     broken = [
         events.schedule_broken(stored.name, f"the schedule's stored definition cannot be read: {fault}")
@@ -92,9 +95,10 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False, al
 
 
 def plan_taking_over(stored: StoredSchedule, now: datetime) -> Due | None:
-    """Plan a schedule that begins at *now*, because cron ran its crontab line until then: skip what was due before.
+    """Plan a schedule that begins at *now*.
 
-    What earlier definitions owe stays owed.
+    Skip occurrences from before, because cron itself ran the crontab line until now. The pieces of earlier definitions
+    stay as they are.
     """
     cron_ran = Pause(stored.seen_until, None, skip=True, said=CRON_RAN)
     return plan_for(stored, now, leaving=True, also=[cron_ran])
@@ -114,7 +118,9 @@ def _ahead(stored: StoredSchedule, now: datetime) -> Due:
 
 @dataclass(frozen=True)
 class ScheduleState:
-    """What the database knows about a schedule: its ledger rows above the watermark, and its unfinished (busy) jobs."""
+    """The facts in the database about a schedule: its ledger rows above the watermark, and its unfinished (busy)
+    jobs.
+    """
 
     ledger: Sequence[LedgerRow] = ()
     busy: Sequence[Busy] = ()
@@ -134,7 +140,7 @@ def to_run(part: Part, known: ScheduleState) -> list[datetime]:
 
 
 def wants_room(due: Due, known: ScheduleState) -> set[str]:
-    """Return the queues that get jobs if they have room."""
+    """Return the queues for which jobs would be created if they have room."""
     return {
         part.schedule.queue
         for part in due.parts
@@ -144,7 +150,7 @@ def wants_room(due: Due, known: ScheduleState) -> set[str]:
 
 @dataclass(frozen=True)
 class _Put:
-    """The decision about one occurrence. ``made`` is the index of its new job, or None if no job is made."""
+    """The decision about one occurrence. ``made`` is the index of its new job, or None if it gets no job."""
 
     placed: OccurrenceDecision
     made: int | None
@@ -176,7 +182,7 @@ def decide_all(
 ) -> list[tuple[Due, Settled]]:
     """Decide about all of *mine*.
 
-    Each schedule's jobs leave less room in the queues for the next. *known* is by schedule id.
+    The jobs of each schedule leave less room in the queues for the next schedule. *known* is by schedule id.
     """
     waiting = dict(waiting)
     settled = []
@@ -191,7 +197,7 @@ def decide_all(
 def _outcomes(
     part: Part, puts: Mapping[datetime, _Put], ledger: Sequence[LedgerRow]
 ) -> Iterator[tuple[str, Range, str | None, _Put]]:
-    """Yield the outcome of each span of *part*, with the reason and the decision that the outcome comes from."""
+    """Yield the outcome of each span of *part*, with the reason, and the decision from which the outcome follows."""
     nothing = _Put(OccurrenceDecision("missed"), None)
     if part.skipped:
         yield "skipped", part.skipped, part.why, nothing
@@ -237,8 +243,8 @@ def _crowded_out(cap: Cap) -> OccurrenceDecision:
 def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:
     """Return the parts of *span* that no row of *ledger* (which is sorted) covers.
 
-    The ledger has rows above the watermark only if the watermark was set back, by a clock, a restored table or a
-    person. Occurrences that the ledger already has are neither run nor recorded again.
+    The ledger has rows above the watermark only if a clock, a restored table or a person has set the watermark back.
+    Occurrences that the ledger already has are neither run nor recorded again.
     """
     if not any(row.first_for <= span.last and row.last_for >= span.first for row in ledger):
         return [span]

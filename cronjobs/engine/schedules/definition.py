@@ -1,4 +1,4 @@
-"""Converts schedules to JSON and back, so that sync can store and compare them. Also computes a file's fingerprint."""
+"""Convert schedules to JSON and back, so that sync can store and compare them. Also compute a file's fingerprint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PLAIN: Final = (
 def definition(schedule: ScheduleSettings) -> dict[str, Any]:
     """Return everything about *schedule* except its name, as JSON. Equal schedules give equal JSON.
 
-    Unset values are left out. So a key that a later version adds does not change definitions that do not use it.
+    Unset values are left out. So if a later version adds a key, definitions that do not use the key stay the same.
     """
     plain = {name: getattr(schedule, name) for name in _PLAIN}
     spans = {f"{name}_s": _seconds(getattr(schedule, name)) for name in _SPANS}
@@ -61,7 +61,7 @@ def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
 
 
 def fingerprint(settings: Settings) -> str:
-    """Return 16 hex digits that change whenever sync would apply different definitions, caps or disabled names."""
+    """Return 16 hex digits. They differ whenever sync would apply different definitions, caps or disabled names."""
     applied: dict[str, Any] = {
         "schedules": {name: definition(schedule) for name, schedule in settings.schedules.items()},
         "disabled": sorted(settings.disabled_schedules),
@@ -78,7 +78,9 @@ def canonical(value: Any) -> str:
 
 
 def _seconds(span: timedelta | None) -> int | float | None:
-    """Return whole seconds as an int, so that the JSON does not depend on how the span was computed."""
+    """Return a span in seconds, as an int if possible, so that the JSON does not depend on how the span was
+    computed.
+    """
     if span is None:
         return None
     return int(span.total_seconds()) if not span.microseconds else span.total_seconds()

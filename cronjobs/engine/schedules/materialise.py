@@ -1,7 +1,7 @@
-"""Settles due occurrences: turns what is due after each schedule's watermark into ledger rows and jobs.
+"""Settle due occurrences: turn everything that is due after each schedule's watermark into ledger rows and jobs.
 
 Pure functions decide about each schedule separately. The results for many schedules are written in one short
-transaction with a few statements. So a slow connection to the database costs time per chunk, not per schedule.
+transaction with a few statements. So a slow connection to the database delays each chunk, not each schedule.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cronjobs.engine.store.sql import database_now
 
 @dataclass
 class Materialised:
-    """The result of one call. ``counts`` counts occurrences by outcome.
+    """The result of one call. ``counts`` has the number of occurrences by outcome.
 
     ``busy`` are schedules that another transaction was settling. If ``left``, time ran out while occurrences were still
     due.
@@ -56,21 +56,22 @@ def materialise(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Materialised:
-    """Settle all due occurrences, those that have been due longest first, with many schedules in each transaction.
+    """Settle all due occurrences, with many schedules in each transaction. Those that have been due longest come first.
 
     One transaction writes a schedule's ledger rows, jobs and new watermark. Schedules in *but* are left alone, because
     their entry in the file is broken. When *go_on* returns False, the rest is left to the next call. If the database
-    refuses one schedule, an event reports that, and the others are still settled. Overlap counts jobs of the types that
-    a tick knew during the last *within*. *before_writing* is called first in each transaction, and returns the id of
-    the tick that settles. *put_aside* is used before a pause that skips is changed. It is the name of the paused
-    schedule, or "" if everything is paused. The occurrences that the pause has skipped so far are then recorded, and
-    those that another pause holds back become a piece.
+    refuses one schedule, an event reports that, and the others are still settled. For ``overlap``, only jobs of types
+    count that a tick has known during the last *within*. *before_writing* is called first in each transaction, and
+    returns the id of the tick that settles. *put_aside* is used just before somebody changes a pause that skips. It is
+    the name of the paused schedule, or "" if everything is paused. Then the occurrences that the pause has skipped so
+    far are recorded, and those that another pause holds back become a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
     done = settling.done
     for _ in range(2):
         _look(settling, but, put_aside)
-        if not settling.set_right:  # else a watermark was in the future: look again for what is really due
+        # If a watermark was in the future, it has been corrected. Look again for what is really due.
+        if not settling.set_right:
             break
     settling.settle_held()
     if done.left:
@@ -88,9 +89,9 @@ def take_over(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Let the schedules *names* begin now: skip what was due before, because cron ran it.
+    """Let the schedules *names* begin now. Skip what was due before, because cron itself ran it.
 
-    Return False if other sessions held some of them, or if time ran out. The call is safe to repeat.
+    Return False if other sessions have locked some of them, or if time ran out. The call is safe to repeat.
     """
     for _ in range(3):
         settling = Settling(database, emit, before_writing, go_on, REMEMBERED)
@@ -143,7 +144,7 @@ def weight(due: Due) -> tuple[int, int]:
 class Settling:
     """Writes one chunk after another.
 
-    ``held`` lists plans whose rows another session had locked, each with its *now*.
+    ``held`` lists plans whose rows another session has locked, each with the *now* for which it was made.
     """
 
     database: Database
@@ -178,7 +179,7 @@ class Settling:
         self.emit(events.schedule_broken(due.stored.name, f"the database refuses its job: {why}"))
 
     def settle_held(self) -> None:
-        """Retry the schedules that another session had locked, usually for a moment.
+        """Retry the schedules that another session has locked. Such a lock usually lasts only for a moment.
 
         If a lock lasts longer, the schedule is left to the next tick.
         """
@@ -210,14 +211,15 @@ class SettledChunk:
     """The rows and events of a chunk that was written. A ledger row comes with its schedule's name.
 
     ``busy`` are schedules that another tick has settled since they were read. ``held`` are plans whose schedule or
-    queue another session has locked, usually for a moment. Neither are written.
+    queue another session has locked, usually only for a moment. None of these were written.
     """
 
     rows: tuple[tuple[str, LedgerRow], ...]
     busy: tuple[str, ...]
     held: tuple[Due, ...]
     to_emit: tuple[events.Event, ...] = ()
-    set_right: bool = False  # watermarks in the future were corrected, so look again for what is due
+    # True if watermarks in the future were corrected, so that the caller must look again for what is due.
+    set_right: bool = False
 
 
 def write(
@@ -232,7 +234,7 @@ def write(
 
     This takes no more statements than settling one schedule.
     """
-    # The plan was computed outside this transaction. Comparing ``settled`` makes it safe to write the plan here.
+    # The plan was computed outside this transaction. It is safe to write it if ``settled`` has not changed since.
     locked = store.lock_rows(connection, [due.stored.id for due in chunk])
     mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.settled]
     busy = tuple(
@@ -246,7 +248,7 @@ def write(
     queues = set().union(*wanted.values())
     with locked_room(connection, queues) if queues else nullcontext(Room({}, {})) as room:
         if room.held and (free := queues.difference(room.held)):
-            # The lock is all or nothing, so try again without the queues that are locked.
+            # This locks all the queues or none, so try again without those that another session has locked.
             with locked_room(connection, free) as rest:
                 room = Room(rest.caps, rest.waiting, (*room.held, *rest.held))
         held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
@@ -294,7 +296,7 @@ def _write(
 def _note_dropped(
     connection: Connection, mine: Sequence[Due], rows: Sequence[tuple[str, LedgerRow]], now: datetime
 ) -> None:
-    """Record the occurrences that ``catch_up: all`` drops. They will never run, and a person must see this."""
+    """Record the occurrences that ``catch_up: all`` drops, because they will never run, and a person must see this."""
     reasons = {part.why_dropped for due in mine for part in due.parts if part.dropped}
     found: dict[str, dict[str, object]] = {}
     for name, row in rows if reasons else ():

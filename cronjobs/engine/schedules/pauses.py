@@ -1,4 +1,4 @@
-"""Converts database rows to the pauses and schedule states of ``planning``, and finds what pauses hold back now."""
+"""Convert database rows to the pauses and schedule states of ``planning``, and find what pauses hold back now."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cronjobs.engine.store.sql import database_now
 
 
 def pauses_of(stored: StoredSchedule) -> list[Pause]:
-    """Return all pauses that apply or applied to a schedule."""
+    """Return all pauses that apply to a schedule, including past ones."""
     return [Pause(row.paused_at, row.until, bool(row.skip), row.said) for row in stored.pauses]
 
 
 def owed_by(stored: StoredSchedule) -> Owed:
-    """Return what a schedule owes. Raises ValueError if its pieces cannot be read."""
+    """Return the state of a schedule. Raises ValueError if its pieces cannot be read."""
     # A definition of JSON null is unreadable. It does not mean that the schedule is retired.
     definition = None if stored.status != "active" else {} if stored.definition is None else stored.definition
     return Owed(stored.name, definition, stored.seen_until, pieces_from(stored.owed))

@@ -1,9 +1,10 @@
-"""Plans the occurrences that a schedule owes, from its watermark, its pauses and its older definitions. Pure.
+"""Plan the occurrences that a schedule still has to settle ("owes"). Pure.
 
-A pause postpones. While it is in force, its schedules are not settled. When it ends, ``catch_up`` decides once about
-the whole span, as after an outage. If a definition ends during the pause, because the schedule is removed or its times
-change, it leaves a ``Piece``: the span that is still owed. A pause with ``skip`` does not postpone: an occurrence that
-becomes due while the pause is in force is only recorded as skipped.
+The plan follows from the schedule's watermark, its pauses and its older definitions. A pause postpones. While it is in
+force, its schedules are not settled. When it ends, ``catch_up`` decides once about the whole span, as after an outage.
+A definition may end during the pause, because the schedule is removed or its times change. Then it leaves a ``Piece``,
+which is the span that still has to be settled. A pause with ``skip`` does not postpone. If an occurrence becomes due
+while such a pause is in force, it is only recorded as skipped.
 """
 
 from __future__ import annotations
@@ -19,21 +20,24 @@ from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, Range, dropped_rea
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.errors import CronjobsError
 
-if TYPE_CHECKING:  # imported when it is used, because an idle tick does not need it
+# Functions import this when they need it, because an idle tick does not need it.
+if TYPE_CHECKING:
     from cronjobs.engine.crontime.timing import Timing
 
-TIMING: Final = ("cron", "every_s", "timezone")  # editing these keys changes when a schedule is due
+# If one of these keys is edited, the schedule is due at other times.
+TIMING: Final = ("cron", "every_s", "timezone")
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause of one schedule or of everything, in force or over. It covers [``since``, ``until``)."""
+    """A present or past pause of one schedule or of everything. It covers [``since``, ``until``)."""
 
     since: datetime
-    until: datetime | None  # if None, the pause lasts until someone resumes
+    # None means that the pause lasts until someone resumes.
+    until: datetime | None
     skip: bool
-    said: str  # "paused by ada: deploy"
+    said: str  # for example "paused by ada: deploy"
 
     def in_force(self, now: datetime) -> bool:
         return self.until is None or self.until > now
@@ -66,17 +70,18 @@ class Owed:
 
 @dataclass(frozen=True)
 class Part:
-    """Which occurrences of one span are ``missed``, are ``coalesced`` into ``into``, or will ``run``.
+    """The outcomes of one span: which occurrences are ``missed``, are ``coalesced`` into ``into``, or will ``run``.
 
-    Each occurrence in ``run`` (oldest first) becomes one job, if overlap allows it. ``skipped`` is never combined with
-    the others. ``dropped`` are occurrences that ``catch_up: all`` could not run because of its limit. They count as
-    missed too, and must be reported.
+    Each occurrence in ``run`` (oldest first) becomes one job, if overlap allows it. A part with ``skipped`` has no
+    other outcomes. ``dropped`` are occurrences that ``catch_up: all`` could not run because of its limit. They count as
+    missed, too, and must be reported.
     """
 
     schedule: ScheduleSettings
     missed: Range | None = None
     coalesced: Range | None = None
-    into: datetime | None = None  # the occurrence whose run stands for ``coalesced``, in this part or a later one
+    # The occurrence whose run stands for ``coalesced``. It is in this part or in a later one.
+    into: datetime | None = None
     run: tuple[datetime, ...] = ()
     skipped: Range | None = None
     why: str = ""  # why occurrences are missed or skipped
@@ -98,10 +103,10 @@ class HeldOccurrences:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to write: the ``parts`` (oldest first), and the schedule's new state.
+    """What to write: the ``parts`` (oldest first), and the new state of the schedule.
 
-    ``held`` are the occurrences that were held back by pauses that are now over, for the log. ``faults`` says why
-    definitions cannot be read. Occurrences under unreadable definitions stay owed.
+    ``held`` is for the log: the occurrences that pauses held back which are now over. ``faults`` says why definitions
+    cannot be read. Occurrences under unreadable definitions still have to be settled later.
     """
 
     parts: tuple[Part, ...]
@@ -116,7 +121,7 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
     """Decide about everything up to *now*. Return None if there is nothing to write.
 
     *pauses* are all pauses of the schedule and of everything, including past ones. If *leaving*, the definition is
-    about to end, so whatever a pause holds back becomes a piece.
+    about to end, so the occurrences that a pause holds back become a piece.
     """
     from cronjobs.engine.crontime.timing import next_after
 
@@ -129,7 +134,8 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
     spans = [] if current is None else _spans(current, owed.seen_until, now, pauses)
     skipped = [part for span in spans if (part := _skipped(span)) is not None]
     if in_force and not leaving and not any(span.skip for span in spans):
-        return None  # no job is made while a pause is in force, not even for an occurrence from before the pause
+        # While a pause is in force, no job is created, not even for an occurrence from before the pause.
+        return None
     due = [span for span in spans if span.skip is None]
     kept: list[Piece] = []
     held: list[HeldOccurrences] = []
@@ -167,7 +173,7 @@ def held_back(owed: Owed, pauses: Iterable[Pause], now: datetime) -> Range | Non
 
 
 def joined(ranges: Sequence[Range]) -> Range | None:
-    """Return one range from the first occurrence to the last, with the total count. There may be gaps in between."""
+    """Return one range from the first occurrence to the last, with the total count. It may contain gaps."""
     if not ranges:
         return None
     count = sum(each.count for each in ranges)
@@ -179,7 +185,7 @@ def joined(ranges: Sequence[Range]) -> Range | None:
 
 @dataclass(frozen=True)
 class TimedDefinition:
-    """A definition that could be read, with its schedule and its times."""
+    """A readable definition, with its schedule and its times."""
 
     definition: Mapping[str, Any]
     schedule: ScheduleSettings
@@ -194,7 +200,8 @@ class _Span:
     start: datetime
     end: datetime
     skip: Pause | None = None
-    was_held: bool = False  # the span is a piece, and only pauses leave pieces
+    # True if the span is a piece. Only pauses leave pieces.
+    was_held: bool = False
 
     @property
     def all(self) -> Range | None:
@@ -235,12 +242,12 @@ def _read(name: str, definition: Mapping[str, Any], faults: list[str]) -> TimedD
 
 
 def cut(pieces: Sequence[Piece], now: datetime) -> tuple[Piece, ...]:
-    """Return the pieces, cut off at *now*. A clock that was ahead may have made them too long."""
+    """Return the pieces, cut off at *now*, because a clock that was ahead may have made them too long."""
     return tuple(replace(piece, end=min(piece.end, now)) for piece in pieces if piece.start < now)
 
 
 def _old(owed: Owed, now: datetime, faults: list[str]) -> tuple[list[_Span], list[Piece]]:
-    """Return the pieces as spans, and the unreadable pieces. The latter are kept so that nothing is lost."""
+    """Return the pieces as spans, and separately the unreadable pieces, which are kept so that nothing is lost."""
     spans, unread = [], []
     for piece in cut(owed.pieces, now):
         timed = _read(owed.name, piece.definition, faults)
@@ -252,7 +259,7 @@ def _old(owed: Owed, now: datetime, faults: list[str]) -> tuple[list[_Span], lis
 
 
 def _spans(current: TimedDefinition, start: datetime, now: datetime, pauses: Sequence[Pause]) -> list[_Span]:
-    """Return (*start*, *now*], split wherever a pause that skips begins or ends."""
+    """Return the spans of (*start*, *now*]. A new span begins wherever a pause that skips begins or ends."""
     skips = [pause for pause in pauses if pause.skip and pause.since <= now]
     edges = {edge - MICROSECOND for pause in skips for edge in (pause.since, pause.until) if edge is not None}
     cuts = [start, *sorted(edge for edge in edges if start < edge < now), now]
@@ -294,9 +301,9 @@ def _caught_up(spans: Sequence[_Span], held: Sequence[HeldOccurrences], now: dat
     """Decide which occurrences of *spans* run. Return the outcomes, oldest first.
 
     An occurrence at most two minutes old is on time. Anything older than ``catch_up_within`` is missed. Of the rest,
-    ``latest`` runs the newest, which stands for the others. ``all`` runs the newest ``catch_up_limit``, oldest first.
-    ``none`` runs nothing. Spans whose definitions differ only in their times are decided together. Any other difference
-    starts a new decision.
+    ``latest`` runs the newest, which stands for the others. ``all`` runs the newest ones, as many as ``catch_up_limit``
+    says, oldest first. ``none`` runs nothing. Spans whose definitions differ only in their times are decided together.
+    If definitions differ in anything else, a new decision begins.
     """
     from cronjobs.engine.crontime.timing import newest_between
 
@@ -342,7 +349,7 @@ def _begin(part: Part) -> datetime:
 
 
 def pieces_from(stored: Any) -> tuple[Piece, ...]:
-    """Return the pieces that ``stored_pieces`` wrote as *stored*. Raises ValueError if *stored* cannot be read."""
+    """Return the pieces from *stored*, which ``stored_pieces`` wrote. Raises ValueError if *stored* cannot be read."""
     try:
         return tuple(
             Piece(dict(each["definition"]), _instant(each["from"]), _instant(each["to"])) for each in stored or ()

@@ -1,8 +1,8 @@
-"""Applies the file's schedules and queue caps to the database. Makes a plan as data, and applies it in chunks.
+"""Apply the file's schedules and queue caps to the database: make a plan, and apply it in chunks.
 
-A chunk is a number of schedules, written in one transaction. For each schedule, the same transaction settles what was
-due under the old definition and replaces that definition. So wherever a sync is interrupted, no occurrence is lost or
-run twice. The file counts as applied once the last chunk is committed. Until then, any host with this file continues
+A chunk is a number of schedules that one transaction writes. For each schedule, the same transaction settles what was
+due under the old definition and replaces that definition. So even if a sync is interrupted, no occurrence is lost or
+run twice. The file counts as applied when the last chunk is committed. Until then, any host with this file continues
 the sync.
 """
 
@@ -69,7 +69,7 @@ def sync(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Synced:
-    """Apply the file's schedules and caps. What was due under old definitions is settled first, by those definitions.
+    """Apply the file's schedules and caps. First settle what was due under the old definitions, by those definitions.
 
     When *go_on* returns False, the rest is left to the next sync of this file. So are rows that other sessions have
     locked.
@@ -78,8 +78,8 @@ def sync(
     first = SyncPlan()
     for pause in (*PAUSES_S, None):
         with database.read() as connection:
-            # This must be read first. If another host applies a file between these reads, its audit entry is then newer
-            # than ``last_sync``, so we notice it and plan again.
+            # Read this first. If another host applies a file between these reads, its audit entry is then newer than
+            # ``last_sync``, so we notice it and plan again.
             applying.last_sync = ticks.last_sync(connection)
             now = database_now(connection)
             stored = store.all_schedules(connection)
@@ -95,7 +95,8 @@ def sync(
                 return Synced(False, todo)
             first = todo
         elif todo.empty and begun is None and in_force == applying.mark:
-            return Synced(True, replace(first, refused=None))  # another tick has applied and logged the same file
+            # Another tick has applied and logged the same file.
+            return Synced(True, replace(first, refused=None))
         if applying.apply(todo, stored, now, removals=allow_removals) or applying.stopped:
             break
         if pause is None or not go_on() or applying.refused.issuperset(applying.left):
@@ -128,7 +129,8 @@ class Applying:
     def __post_init__(self) -> None:
         self.mark = fingerprint(self.settings)
         self.in_parts = ChunkWriter(is_sqlite=self.database.is_sqlite)
-        self.last_sync = 0  # the newest audit entry that we know; once we have begun, it is our own
+        # The newest audit entry about a sync that we know of. Once we have begun, it is our own.
+        self.last_sync = 0
         self.begun = False
         self.rounds = 0
         self.applied = self.stopped = False
@@ -179,7 +181,7 @@ class Applying:
                 begun = ticks.begin_sync(
                     connection, self.mark, actor=self.actor, host=self.host, at=self.now, removals=self.removals
                 )
-        # State in memory changes only after the commit.
+        # Change the state in memory only after the commit.
         if begun is not None:
             self.begun, self.last_sync = True, begun
         self.left, self.applied = dict.fromkeys(left), not left
@@ -194,10 +196,10 @@ class Applying:
                 self.emit(event)
 
     def _is_ours(self, connection: Connection) -> bool:
-        """Whether no other host has applied a file, or begun to, since this plan was made."""
+        """Return whether no other host has applied a file, or begun to apply one, since this plan was made."""
         if ticks.last_sync(connection) == self.last_sync:
             return True
-        # Another host acted first. If it applies the same file and we have not begun, plan again for what is left.
+        # Another host was first. If it applies the same file and we have not begun, we plan again for what is left.
         begun = ticks.unfinished_sync(connection)
         newest = begun.subject if begun is not None else ticks.file_in_force(connection)
         self.stopped = self.begun or newest != self.mark
@@ -217,7 +219,7 @@ class Applying:
         within = remembered(self.settings.run.every)
         written = write(connection, due, self.now, within, tick=tick) if due else SettledChunk((), (), ())
         waiting = {found.stored.id for found in written.held}
-        # A schedule whose watermark was in the future must be planned again too.
+        # A schedule whose watermark was in the future must be planned again, so its edit has to wait, too.
         waiting |= {found.stored.id for found in due if found.ahead or found.stored.name in written.busy}
         return [edit for edit in free if edit.was is None or edit.was.id not in waiting], written
 
@@ -256,7 +258,7 @@ def _edits(
     edits = []
     for name in dict.fromkeys((*was, *todo.add, *todo.change, *todo.remove)):
         row = rows.get(was.get(name, name))
-        # If a pause holds occurrences back, they become a piece when their definition ends. So no pause blocks a
+        # If a pause holds occurrences back, they become a piece when their definition ends. So a pause never blocks a
         # deploy.
         ends = name in todo.retimed or name in todo.remove
         due = None if row is None else plan_for(row, now, leaving=ends)
