@@ -600,8 +600,8 @@ MUTANTS = (
     Mutant(
         "bytes in SQLite read as text",
         "cronjobs/engine/database/connection.py",
-        "    connection.text_factory = decoded  #",
-        "    #",
+        "    connection.text_factory = decoded\n",
+        "    pass\n",
         ("tests/engine/database/test_encodings.py",),
     ),
     Mutant(
@@ -842,8 +842,8 @@ MUTANTS = (
     Mutant(
         "a copy that unlocks the original's lock",
         "cronjobs/engine/database/sqlite_turns.py",
-        "        if not self.is_copy:  #",
-        "        if True:  #",
+        "see flock(2).\n        if not self.is_copy:",
+        "see flock(2).\n        if True:",
         ("tests/engine/unit/database/test_write_turns.py",),
     ),
     Mutant(

@@ -1,1 +1,1 @@
-"""Opens connections, lets writers take turns, maps database errors to exceptions, and defines the tables."""
+"""Open connections, let writers take turns, map database errors to exceptions, and define the tables."""

@@ -1,4 +1,4 @@
-"""Turns database URLs, in all their forms, into an Address."""
+"""Parse database URLs, in all their forms, to an Address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cronjobs.errors import (
 
 @dataclass(frozen=True)
 class Address:
-    """A database URL with the driver that we use, and its schema kept separately. ``str()`` hides the password."""
+    """A database URL with our driver, and the schema, which is kept separately. ``str()`` hides the password."""
 
     url: URL
     schema: str | None = None
@@ -27,8 +27,8 @@ class Address:
         return self.url.get_backend_name() == "sqlite"
 
     def __str__(self) -> str:
-        # The query may contain a password too (libpq accepts ?password=…). The value of a misspelt option may be a
-        # secret, too.
+        # The query may also contain a password (libpq accepts ?password=…), and the value of a misspelt option may be a
+        # secret.
         hidden = {
             key: value if masking.is_public_option(key, str(value)) else masking.MASK
             for key, value in self.url.query.items()
@@ -44,7 +44,7 @@ class Address:
 
 _SEVERAL: Final = "several-hosts"
 
-# Parameters for other tools (Prisma, asyncpg) that libpq would refuse.
+# These parameters are for other tools (Prisma, asyncpg). libpq would refuse them.
 _NOT_LIBPQ: Final = (
     "schema",
     "pgbouncer",
@@ -64,7 +64,8 @@ def parse_url(text: str, schema: str | None = None) -> Address:
     *schema* overrides the URL's schema. Raises UsageError, whose message contains no password.
     """
     try:
-        text.encode()  # a path that is not UTF-8 has surrogates here, which a URL cannot contain
+        # A path that is not UTF-8 contains surrogates here, which a URL cannot contain. Then this raises.
+        text.encode()
         url = make_url(_hosts_apart(_escaped_userinfo(text)))
     except (ArgumentError, ValueError):
         raise UsageError(
@@ -73,7 +74,8 @@ def parse_url(text: str, schema: str | None = None) -> Address:
     match url.drivername.partition("+")[0]:
         case "postgres" | "postgresql":
             in_url = url.query.get("schema")
-            ssl = url.query.get("ssl")  # asyncpg's name for sslmode; the values are the same
+            # asyncpg calls sslmode "ssl". The values are the same.
+            ssl = url.query.get("ssl")
             url = url.set(drivername="postgresql+psycopg").difference_update_query([*_NOT_LIBPQ, "ssl"])
             if isinstance(ssl, str) and "sslmode" not in url.query:
                 url = url.update_query_dict({"sslmode": {"true": "require", "false": "disable"}.get(ssl.lower(), ssl)})
@@ -90,9 +92,9 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 
 
 def _escaped_userinfo(text: str) -> str:
-    """Escape each @ in a password, because people forget to.
+    """Escape each @ in a password, because people forget to do so.
 
-    Otherwise the part of the password after an @ would be read as the host.
+    Without this, the part of the password after an @ would be read as the host.
     """
     scheme, separator, rest = text.partition("://")
     end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))

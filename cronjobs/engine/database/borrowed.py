@@ -1,6 +1,6 @@
-"""Makes a full SQLAlchemy Connection from a driver's connection that belongs to someone else.
+"""Make a full SQLAlchemy Connection from a driver's connection that belongs to someone else.
 
-``user_connections`` does the same for enqueueing only, and is smaller and faster.
+For enqueueing, ``user_connections`` is enough, which is smaller and faster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KeptConnection:
     def rollback(self) -> None: ...
     def close(self) -> None: ...
     def create_function(self, *_: Any, **__: Any) -> None:
-        """Do nothing, to keep the owner's REGEXP function."""
+        """Do nothing, so that the owner's REGEXP function is kept."""
 
     def cursor(self, *_: Any, **__: Any) -> Any:
         cursor = self._plain.cursor()
@@ -33,16 +33,18 @@ class KeptConnection:
             from psycopg.types.datetime import TimestamptzLoader
             from psycopg.types.json import JsonbLoader, JsonLoader
 
-            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)  # Django's own loader depends on USE_TZ
-            cursor.adapters.register_loader("jsonb", JsonbLoader)  # Django's returns text
+            # What Django's own loader returns depends on USE_TZ.
+            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+            # Django's own loader returns text.
+            cursor.adapters.register_loader("jsonb", JsonbLoader)
             cursor.adapters.register_loader("json", JsonLoader)
         return cursor
 
 
 def by_sqlalchemy(raw: Any, what: str) -> Connection:
-    """Return an SQLAlchemy Connection that uses *raw*. *raw* must be open, and still belongs to its owner.
+    """Return an SQLAlchemy Connection that uses *raw*. *raw* must be open, and keeps its owner.
 
-    *what* is the caller's name, for error messages.
+    *what* is the name of the calling function, for error messages.
     """
     plain = plain_connection(raw)
     if plain is None:

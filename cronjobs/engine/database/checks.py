@@ -1,4 +1,4 @@
-"""Parts that several tables use in their CHECK constraints."""
+"""CHECK constraints, and parts of them, that several tables use."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from sqlalchemy import CheckConstraint
 from cronjobs.engine.database.column_types import SQLITE_FIRST_INSTANT, SQLITE_LAST_INSTANT
 
 # Ten bytes of jsonb can hold a number with 131,072 digits, or with 16,383 decimal places. Compression can pack a
-# thousand such bytes into one. The path is "strict", because lax mode would visit the items of an array twice. If a
-# number has n decimal places, and n is above 16, the quotient has n as well, and three times the quotient is 1 - 10^-n
-# (compare 0.33 * 3). A number closer to 0 than 1e-400 has more than 400 decimal places.
+# thousand such bytes into one. The path is "strict", because lax mode would visit the items of an array twice. The last
+# condition finds numbers with many decimal places. "@ - @ + 1" is 1 with as many decimal places (n) as the number. If n
+# is above 16, a third of it has n decimal places, too, and three times that third is 1 - 10^-n (compare 0.33 * 3). A
+# number closer to 0 than 1e-400 has more than 400 decimal places.
 ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)"
 
 
 def instants(*columns: str) -> list[CheckConstraint]:
-    """Return CHECKs that require instants to be microseconds, for SQLite.
+    """Return CHECKs for SQLite that require instants to be integers, within a range that only microseconds can have.
 
-    On PostgreSQL the column type ensures valid instants.
+    On PostgreSQL the column's type ensures that instants are valid.
     """
     return [
         CheckConstraint(

@@ -18,8 +18,8 @@ from cronjobs.engine.rules.payload import read_json
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
-# SQLite stores instants as whole microseconds. This range excludes common mistakes. Text, seconds and milliseconds are
-# below it (it starts in 1973), and nanoseconds are above it (it ends with the year 9999).
+# SQLite stores instants as whole microseconds. This range excludes common mistakes. It starts in 1973, and text,
+# seconds and milliseconds are below it. It ends with the year 9999, and nanoseconds are above it.
 SQLITE_FIRST_INSTANT: Final = 100_000_000_000_000
 SQLITE_LAST_INSTANT: Final = 253_402_300_799_999_999
 # "infinity", or a year that Python's datetime cannot hold, would crash every program that reads the row.
@@ -37,7 +37,7 @@ class Instant(TypeDecorator[datetime]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
-            # this imports all PostgreSQL dialects, which a tick on SQLite does not need
+            # Imported only here, because this imports all PostgreSQL dialects, which a tick on SQLite does not need.
             from sqlalchemy.dialects.postgresql import TIMESTAMP
 
             return dialect.type_descriptor(TIMESTAMP(timezone=True))
@@ -64,13 +64,14 @@ def to_microseconds(instant: datetime) -> int:
     return (instant - EPOCH) // MICROSECOND
 
 
-@lru_cache(maxsize=128)  # many rows of one claim have the same instants
+# The rows of one claim have many instants in common.
+@lru_cache(maxsize=128)
 def from_microseconds(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
 
 
 class Json(TypeDecorator[Any]):
-    """JSON: JSONB on PostgreSQL, text on SQLite.
+    """A JSON value: JSONB on PostgreSQL, text on SQLite.
 
     On SQLite, a column declared as JSON would have numeric affinity, and '"5"' would become 5.
     """
@@ -110,7 +111,8 @@ def _server_now_postgresql(element: server_now, compiler: SQLCompiler, **kw: Any
 
 @compiles(server_now, "sqlite")
 def _server_now_sqlite(element: server_now, compiler: SQLCompiler, **kw: Any) -> str:
-    # unixepoch('subsec') needs SQLite 3.42. julianday() returns a float, which can be off by milliseconds.
+    # This does not use unixepoch('subsec'), which needs SQLite 3.42, nor julianday(), whose float can be off by
+    # milliseconds.
     return (
         "(CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000)"
     )

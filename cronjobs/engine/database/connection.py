@@ -1,7 +1,8 @@
-"""Opens the engine, sets pragmas and timeouts, and lets writers take turns.
+"""Open the engine, set pragmas and timeouts, and let writers take turns.
 
-Both drivers run in autocommit mode. The ``begin`` event opens the transaction, so that one round trip carries BEGIN and
-the timeouts. The timeouts use ``SET LOCAL``: in PgBouncer's transaction mode, no setting may outlive the transaction.
+Both drivers run in autocommit mode. The ``begin`` event opens the transaction, so that BEGIN and the timeouts need only
+one round trip. The timeouts are set with ``SET LOCAL``, because in PgBouncer's transaction mode no setting may outlive
+the transaction.
 """
 
 from __future__ import annotations
@@ -49,29 +50,36 @@ from cronjobs.text import decoded
 T = TypeVar("T")
 
 OLDEST_SERVER: Final = 14
-OLDEST_SQLITE: Final = (3, 35)  # RETURNING
-BUSY_TIMEOUT_MS: Final = 20  # short, because our writers take turns instead, which is fairer than SQLite's own polling
-LEAST_PATIENCE_S: Final = 0.05  # a write waits at least this long for its turn, even when time is up
+OLDEST_SQLITE: Final = (3, 35)  # the first version with RETURNING
+# This is short because our writers take turns instead, which is fairer than SQLite's own polling.
+BUSY_TIMEOUT_MS: Final = 20
+# A write waits at least this long for its turn, even if the time for the command is up.
+LEAST_PATIENCE_S: Final = 0.05
 READ_PATIENCE_S: Final = 5.0
-SETTLE_S: Final = 8.0  # how long a restarting server may take until we can ask it whether a COMMIT succeeded
+# We wait this long for a server that restarts, to ask it whether a COMMIT succeeded.
+SETTLE_S: Final = 8.0
 SETTLE_PAUSE_S: Final = 0.1
-HANDLER_LIMIT_S: Final = 2.0  # how long ctx.transaction() may hold SQLite's only write lock
-LONGEST_WAIT_S: Final = 86_400.0  # PostgreSQL's timeouts are milliseconds in 32 bits
-HANDLER_PATIENCE_S: Final = 30.0  # how long ctx.transaction() waits for other writers
+# ctx.transaction() may hold SQLite's only write lock for this long.
+HANDLER_LIMIT_S: Final = 2.0
+# Longer timeouts are cut to this, because PostgreSQL stores timeouts as milliseconds in 32 bits.
+LONGEST_WAIT_S: Final = 86_400.0
+# ctx.transaction() waits this long for other writers.
+HANDLER_PATIENCE_S: Final = 30.0
 
 
 class Database(OutOfReach):
     """The jobs database. ``read()`` and ``write()`` yield a connection inside a transaction.
 
-    ``clock`` is used on SQLite, where the host's clock is the database's clock, and in tests. Errors of the server or
-    the file are raised as DatabaseError, with a one-line message that contains no password.
+    ``clock`` is used in tests, and on SQLite, where the host's clock is the database's clock. Errors of the server or
+    the file are raised as DatabaseError, with a message of one line that contains no password.
     """
 
     def __init__(self, address: Address, *, clock: Clock = SYSTEM, connections: int = 8) -> None:
         super().__init__()
         self.address = address
         self.clock = clock
-        self.give_up_at = math.inf  # on the monotonic clock; no write waits for its turn beyond this
+        # No write waits for its turn beyond this instant of the monotonic clock.
+        self.give_up_at = math.inf
         self._turns = Turns(str(address), str(address.url.database), clock)  # used on SQLite only
         self.engine = _engine(address, clock, connections)
         self._sessions: WeakSet[Any] = WeakSet()  # connections to a PostgreSQL server
@@ -79,12 +87,13 @@ class Database(OutOfReach):
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
 
     def forked(self) -> None:
-        """Close the sockets in a forked copy.
+        """Close the sockets of this process, which is a forked copy.
 
-        The server then notices when the original process exits, and gets no data from the copy.
+        So the server gets no data from the copy, and notices when the original process exits.
         """
         for session in list(self._sessions):
-            with suppress(Exception):  # the session is already broken
+            # This fails if the session is already broken.
+            with suppress(Exception):
                 replace_by_nothing(session.fileno())
 
     @property
@@ -100,7 +109,7 @@ class Database(OutOfReach):
             yield connection
 
     def _take_snapshot(self, connection: Connection) -> None:
-        """Start reading. A reader waits only while another process opens or closes the file.
+        """Begin to read. A reader has to wait only while another process opens or closes the file.
 
         The first process to open the file recovers the log that a killed process left. The last process to close it
         removes the log. Each of them needs the file to itself for that moment.
@@ -119,10 +128,10 @@ class Database(OutOfReach):
         with a condition variable, and processes with flock on files beside the database. Raises DatabaseBusy after
         *patience* seconds without a turn.
 
-        On PostgreSQL, the reply to COMMIT can get lost. Then the server is asked whether the transaction was committed.
-        So an error means that nothing was written, and the block may be repeated. If the server cannot be asked,
-        CommitUnknown is raised. *next_in_line* is for the loop: it goes before other threads, and the server is not
-        asked, because the loop's own rows show whether its COMMIT succeeded.
+        On PostgreSQL, the reply to COMMIT can get lost. Then we ask the server whether the transaction was committed.
+        So an error means that nothing was written, and that the block may be repeated. If we cannot ask the server,
+        CommitUnknown is raised. *next_in_line* is for the loop, which goes before other threads. For the loop we do not
+        ask the server, because the loop's own rows show whether its COMMIT succeeded.
         """
         with self._translating_errors():
             if not self.is_sqlite:
@@ -138,17 +147,17 @@ class Database(OutOfReach):
 
     @contextmanager
     def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
-        """Yield a connection with a write transaction, and a check, for user code that has *remaining_s* left.
+        """Yield a connection with a write transaction, and a check function, for user code that has *remaining_s* left.
 
-        Call the check before our own last statements in the transaction.
+        Call the check function before our own last statements in the transaction.
 
-        The connection is like the user's own: table names do not get our schema (``with_tables`` adds it), and the
+        The connection behaves like the user's own. Table names do not get our schema (``with_tables`` adds it), and the
         session keeps its time zone. On SQLite the transaction is rolled back after 2 s, with TransactionTooLong.
         """
         with self._translating_errors():
             if not self.is_sqlite:
-                # The user's statements may take as long as the job has left. After that, the server cancels them,
-                # because a frozen runner cannot.
+                # The user's statements may take as much time as the job has left. After that, the server cancels them,
+                # because a runner that is frozen could not.
                 limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
                 opening = begin(TIMEOUTS | limits_ms, MARK)
                 engine = self.engine.execution_options(cronjobs_begin=opening, schema_translate_map={})
@@ -196,9 +205,10 @@ class Database(OutOfReach):
             if session.pop(_UNCONFIRMED, False):
                 raise CommitUnconfirmed(str(self.address))
         except DBAPIError as error:
-            # Without a transaction number, nothing was written, or COMMIT was never sent.
+            # If there is no transaction number, nothing was written, or COMMIT was never sent.
             if isinstance(error.orig, sqlite3.Error):
-                raise  # an error of the SQLite database that is being copied
+                # This is an error of the SQLite database that is being copied.
+                raise
             if number is None or not isinstance(as_database_error(self.address, error), DatabaseUnreachable):
                 raise
             reason = _reason(self.address, error)
@@ -209,10 +219,10 @@ class Database(OutOfReach):
                     raise DatabaseUnreachable(str(self.address), f"{reason}: nothing was written") from error
 
     def _was_committed(self, number: str, life: str | None) -> bool | None:
-        """Whether the server committed transaction *number*, which began in that *life* of the server.
+        """Return whether the server committed transaction *number*.
 
-        Returns None if there was no answer in time, or if the server has crashed since, so that its answer cannot be
-        trusted.
+        *life* identifies the time between two crashes of the server. Returns None if there was no answer in time, or if
+        the server has crashed since that *life*, so that its answer cannot be trusted.
         """
         give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
         while True:
@@ -221,12 +231,13 @@ class Database(OutOfReach):
                     status, now = connection.exec_driver_sql(_WHAT_BECAME, (number,)).one()
             except DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) == _IN_THE_FUTURE:
-                    return False  # the server crashed and has forgotten this transaction
+                    # The server has crashed and has forgotten this transaction.
+                    return False
             else:
                 if status == "aborted":
                     return False
                 if status == "committed":
-                    # After a crash, the server reuses the numbers of transactions that were never committed.
+                    # After a crash, the server uses the numbers of transactions again that were never committed.
                     return True if now == life else None
             if self.clock.monotonic() >= give_up_at:
                 return None
@@ -254,7 +265,8 @@ class Database(OutOfReach):
             yield
         except DBAPIError as error:
             if isinstance(error.orig, sqlite3.Error) is not self.is_sqlite:
-                raise  # an error of another database, whose block encloses this block or is inside it
+                # This is an error of another database, whose block is around this block or inside it.
+                raise
             raise as_database_error(self.address, error) from error
 
     def close(self) -> None:
@@ -282,8 +294,8 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     if address.is_sqlite:
         require_sqlite(str(address))
         _create_private(Path(str(address.url.database)), address)
-        # isolation_level: we send BEGIN ourselves (_open_sqlite). check_same_thread: the pool lets only one thread at a
-        # time use a connection.
+        # ``isolation_level`` is None because we send BEGIN ourselves (_open_sqlite). ``check_same_thread`` is not
+        # needed, because the pool lets only one thread at a time use a connection.
         options["connect_args"] = {"isolation_level": None, "check_same_thread": False, "factory": StayingConnection}
         engine = create_engine(address.url, **options)
         event.listen(engine, "connect", _prepare_sqlite)
@@ -291,14 +303,16 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         return engine
     defaults = {"connect_timeout": CONNECT_TIMEOUT_S} | KEEPALIVES
     options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
-    # prepare_threshold: prepared statements belong to a session, which PgBouncer shares among its clients.
+    # ``prepare_threshold`` is None because prepared statements belong to a session, and PgBouncer shares sessions among
+    # its clients.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
-    # Otherwise SQLAlchemy would look up hstore in each process, in a transaction of its own, before the first
-    # statement.
+    # Without this, SQLAlchemy would look up hstore in each process before the first statement, in a separate
+    # transaction.
     options["use_native_hstore"] = False
     try:
         engine = create_engine(address.url, **options)
-    except (ImportError, NoSuchModuleError):  # psycopg or its libpq is missing
+    # psycopg, or its libpq, is missing.
+    except (ImportError, NoSuchModuleError):
         raise DriverMissing(str(address)) from None
     event.listen(engine, "do_connect", partial(_connect_postgresql, address))
     event.listen(engine, "begin", _open_postgresql)
@@ -308,7 +322,8 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
 def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
     """Connect to a server. Refuse a server that is too old, or a database that has no encoding."""
     connection = dialect.connect(*arguments, **options)
-    # client_connection_check_interval is new in 14. Without it, a dead runner's SQL keeps running, and may even commit.
+    # Version 14 introduced client_connection_check_interval. Without it, the SQL of a dead runner would keep running,
+    # and might even commit.
     if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
         connection.close()
         raise ServerTooOld(str(address), version)
@@ -329,7 +344,7 @@ def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
 
 
 def _create_private(file: Path, address: Address) -> None:
-    """Create the file with mode 0600. If SQLite created the file, cron's umask would decide its mode.
+    """Create the file with mode 0600. If SQLite created it, cron's umask would decide about its mode.
 
     SQLite gives its -wal and -shm files the same mode as the database file.
     """
@@ -346,16 +361,18 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     try:
         _set_pragmas(connection)
     except sqlite3.Error:
-        connection.close()  # the pool does not know the connection yet, and would not close it
+        # The pool does not know this connection yet, so it would not close it.
+        connection.close()
         raise
 
 
 def _set_pragmas(connection: sqlite3.Connection) -> None:
-    connection.text_factory = decoded  # another program may have written bytes that are not UTF-8
+    # Another program may have written bytes that are not UTF-8.
+    connection.text_factory = decoded
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    # With WAL, readers and the one writer do not block each other. With FULL, a committed job survives a power failure.
-    # Switching to WAL needs an exclusive lock, for which SQLite does not call its busy handler.
+    # With WAL, readers and the one writer do not block each other. With synchronous = FULL, a committed job survives a
+    # power failure. Switching to WAL needs an exclusive lock. SQLite does not wait for that lock, so we retry.
     patiently(
         partial(_turn_wal_on, cursor),
         errors=sqlite3.OperationalError,
@@ -364,8 +381,8 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
     )
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
-    # A claim's payloads are in memory anyway. Temporary files would not do: a full /var/tmp must not stop jobs while
-    # the database's disk has room.
+    # Keep temporary data in memory, where a claim's payloads are anyway. With temporary files, a full /var/tmp would
+    # stop jobs even if the database's disk has room.
     cursor.execute("PRAGMA temp_store = MEMORY")
     cursor.close()
 
@@ -376,19 +393,19 @@ def _turn_wal_on(cursor: sqlite3.Cursor) -> None:
 
 
 def _open_sqlite(connection: Connection) -> None:
-    # Use IMMEDIATE, because a deferred transaction that reads first can no longer write if another writer came in
-    # between.
+    # Use IMMEDIATE for writes, because a deferred transaction that reads first can no longer write if another writer
+    # has written since.
     write = connection.get_execution_options().get("cronjobs_write")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
 _UNCONFIRMED: Final = "cronjobs_unconfirmed"  # a key in a connection's ``info``
 
-# This overrides any setting of the server, the database, the role or the URL. The server converts texts to and from its
+# This overrides any setting of the server, the database, the role or the URL. The server converts texts from and to its
 # own encoding.
 _IN_UTF8: Final = "SET LOCAL client_encoding = 'UTF8'"
-# Without this, a crash of the server could undo what we have already reported: a claim, an outcome, an effect. Any
-# setting other than "off" is kept.
+# Without this, a crash of the server could undo a claim, an outcome or an effect that we have already reported. Any
+# setting other than "off" stays.
 _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
@@ -396,7 +413,8 @@ _POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SET_SETTINGS)
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
-# A crash resets the statistics, even if only one backend was killed and the server restarted by itself.
+# This value changes when the server starts, and when a crash resets the statistics. That happens even if only one
+# backend was killed and the server restarted by itself.
 _LIFE: Final = "concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
 _NUMBER: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_LIFE}"
 _WHAT_BECAME: Final = f"SELECT pg_xact_status(%s::xid8), {_LIFE}"

@@ -1,4 +1,7 @@
-"""Which characters a database's encoding can store: all of Unicode (UTF8), or only some (such as LATIN1)."""
+"""Find out which characters a database can store.
+
+Its encoding has all of Unicode (UTF8), or only a part (such as LATIN1).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ def server_encoding(connection: Connection) -> str:
     if connection.dialect.name != "postgresql":
         return UTF8
     raw = getattr(getattr(connection, "connection", None), "driver_connection", None)
-    status = getattr(getattr(raw, "info", None), "parameter_status", None)  # psycopg and psycopg2 have this
+    # psycopg and psycopg2 have this attribute.
+    status = getattr(getattr(raw, "info", None), "parameter_status", None)
     found = status("server_encoding") if status is not None else None
     return str(found) if found else _asked(connection)
 
@@ -30,7 +34,7 @@ def server_encoding(connection: Connection) -> str:
 def _asked(connection: Connection) -> str:
     """Ask the server for the database's encoding.
 
-    This is needed if the driver does not pass on the encoding that the server reported.
+    This is for drivers that do not tell their caller the encoding that the server has reported.
     """
     remembered: dict[Any, Any] = getattr(connection, "info", {})
     if "server_encoding" not in remembered:
@@ -66,7 +70,7 @@ def unfit_character(encoding: str, text: str) -> str | None:
 
 
 def fitted(connection: Connection, text: str) -> str:
-    """Return *text* with escapes for characters that the database cannot store. A handler's output is worth keeping."""
+    """Return *text* with escapes for characters that the database cannot store, so that output is not lost."""
     if text.isascii():
         return text
     codec = _codec(server_encoding(connection))
@@ -74,7 +78,7 @@ def fitted(connection: Connection, text: str) -> str:
 
 
 def in_ascii(column: str) -> str:
-    """Return SQL for a text *column* in a form that any client encoding can carry. ``from_ascii`` decodes it."""
+    """Return SQL for a text *column* in a form that works with any client encoding. ``from_ascii`` decodes it."""
     return either(postgresql=f"encode(convert_to({column}, getdatabaseencoding()), 'hex')", sqlite=column)
 
 

@@ -1,4 +1,4 @@
-"""Maps database errors to exception classes. Each class stands for one way to react."""
+"""Map database errors to exception classes. Each class stands for one way to react."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from cronjobs.errors import (
     TransientTrouble,
 )
 
-ROOM: Final = 1 << 16  # bytes; with less free space, SQLite's "I/O error" means that the disk is full
+# If the disk has fewer free bytes than this, SQLite's "I/O error" means that the disk is full.
+ROOM: Final = 1 << 16
 
 _FILE_REMEDY: Final = "let this user write to the file and its folder, and check how the disk is mounted"
 _SERVER_REMEDY: Final = "check whether the server is a standby, and whether default_transaction_read_only is set"
@@ -53,20 +54,21 @@ _PASSING: Final = {
     "40003",  # statement_completion_unknown
     "40P01",  # deadlock_detected
     "53200",  # out_of_memory
-    "57014",  # query_canceled: statement_timeout, or by an operator
+    "57014",  # query_canceled: by statement_timeout or an operator
 }
-# If the server refuses a connection, libpq passes on the server's message without an error code.
+# If the server refuses a connection, libpq gives us the server's message, but no error code.
 _NOT_READY_WORDS: Final = (
-    "the database system is ",  # starting up, shutting down, in recovery mode, not yet accepting connections
+    # The message goes on with: starting up, shutting down, in recovery mode, not yet accepting connections.
+    "the database system is ",
     "too many clients",
     "too many connections",
     "connection slots are reserved",
-    "no more connections allowed",  # PgBouncer
+    "no more connections allowed",  # a message of PgBouncer
 )
 
 
 def is_locked(error: DBAPIError) -> bool:
-    """Whether another process holds SQLite's lock, or is recovering the file's log."""
+    """Return whether another process holds SQLite's lock, or is recovering the file's log."""
     return _sqlite_code(error.orig) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
@@ -78,7 +80,8 @@ def _sqlite_code(error: BaseException | None) -> int:
 def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, waited_s: float) -> DatabaseError:
     """Return the exception for an error of the SQLite *file*.
 
-    *waited_s* is how long we waited for the file's lock. The message gives this time if the lock is the problem.
+    *waited_s* is how long we have waited for the file's lock. If the lock is the problem, the message contains this
+    time.
     """
     if is_locked(error):
         return DatabaseBusy(url, waited_s)
@@ -101,7 +104,10 @@ def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, wait
 
 
 def _full(url: str, reason: str, folder: Path) -> DatabaseFull:
-    """Return the exception for a full disk. SQLite does not say which disk: the database's, or the temporary files'."""
+    """Return the exception for a full disk.
+
+    SQLite does not say if it is the database's disk or that of the temporary files.
+    """
     temporary = sqlite_temporary_folder()
     if ROOM <= _room(folder) > _room(temporary) and folder.stat().st_dev != temporary.stat().st_dev:
         return TemporaryFolderFull(url, reason, str(temporary))
@@ -134,10 +140,10 @@ def file_refusal(url: str, what: str, error: OSError) -> DatabaseError:
 
 
 def postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout_s: float) -> DatabaseError:
-    """Return the exception for an error of the server, or of the driver if no server answered.
+    """Return the exception for an error of the server or, if no server answered, of the driver.
 
-    The server's messages may differ within one outage (a file name, a PID, the statement). So they are never used as
-    the error's kind.
+    During one outage the server's messages may differ, because they contain a file name, a PID or the statement. So
+    they are never used as the error's kind.
     """
     refusal = _postgresql_refusal(url, error, reason, lock_timeout_s=lock_timeout_s)
     sqlstate = getattr(error.orig, "sqlstate", None)
@@ -152,7 +158,7 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
         return DatabaseNotReady(url, reason)
     # An error without an SQLSTATE means that no server answered, or that the driver refused our statement.
     unanswered = isinstance(error, OperationalError | InterfaceError) and not sqlstate
-    if error.connection_invalidated or unanswered or sqlstate.startswith("08"):  # connection exception
+    if error.connection_invalidated or unanswered or sqlstate.startswith("08"):  # class 08: connection exception
         return DatabaseUnreachable(url, reason)
     if sqlstate == _LOCK_NOT_AVAILABLE:
         return DatabaseBusy(url, lock_timeout_s)
@@ -161,17 +167,19 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
     if sqlstate == _DISK_FULL:
         return DatabaseFull(url, reason)
     if sqlstate == _READ_ONLY:
-        # Leave out the server's message. It contains the statement, so one cause would be reported once per statement.
+        # Leave out the server's message, because it contains the statement. One cause would be reported once for each
+        # statement.
         return DatabaseReadOnly(url, "the server accepts no writes", _SERVER_REMEDY)
     if sqlstate in _DAMAGED:
         return DatabaseDamaged(url, reason)
-    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:  # else it is about one of the user's own tables
+    # Without this name in the message, the error is about one of the user's own tables.
+    if sqlstate == _NO_RIGHT and "cronjobs_" in reason:
         return DatabaseError(f"database {url}: {reason}: {_RIGHTS_REMEDY}")
     if sqlstate == _NO_TABLE and "cronjobs_" in reason:
-        # Leave out the statement at the end. Otherwise one cause would be reported once per statement.
+        # Leave out the statement at the end. Otherwise one cause would be reported once for each statement.
         return DatabaseError(f"database {url}: {reason.partition(' LINE ')[0]}: {_TABLE_REMEDY}")
     if sqlstate == _IO_ERROR:
         return DatabaseError(f"database {url}: {reason}: {_DISK_REMEDY}")
-    if sqlstate.startswith(("22", "23")):  # data exception, constraint
+    if sqlstate.startswith(("22", "23")):  # classes 22 and 23: a bad value, a violated constraint
         return BadValue(f"database {url}: {reason}")
     return DatabaseError(f"database {url}: {reason}")

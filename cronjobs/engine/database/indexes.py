@@ -1,8 +1,8 @@
 """The indexes of the tables, for code that creates or compares tables.
 
-Index conditions and table options for one database make SQLAlchemy import both dialects. So the indexes have a module
-of their own, which ticks do not import. A tick on SQLite must not import PostgreSQL's dialect, which takes as long as
-starting Python, and a tick on PostgreSQL need not import SQLite's.
+If an index or a table has options for one database, SQLAlchemy imports the dialects of both. So the indexes are in a
+separate module, which ticks do not import. A tick on SQLite must not import PostgreSQL's dialect, because that takes as
+long as starting Python. A tick on PostgreSQL does not need SQLite's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from cronjobs.engine.probe.idle_conditions import MISFITS_SQL, WAITING
 for _table in (audit, findings, jobs, schedules, ticks):
     _table.dialect_kwargs["sqlite_autoincrement"] = True
 
-# Due jobs. The claim has one limited branch per (queue, priority), so it reads no other priorities and no future jobs.
+# For due jobs. The claim has one limited branch per (queue, priority), so it reads neither other priorities nor future
+# jobs.
 Index(
     "cronjobs_jobs_waiting_idx",
     jobs.c.queue,
@@ -39,11 +40,12 @@ Index(
     postgresql_where=text(WAITING),
     sqlite_where=text(WAITING),
 )
-# Jobs whose last claim ended before the row was read. There are hardly ever any.
+# For jobs whose last runner died before it had read their row. There are hardly ever any.
 UNREAD_SQL: Final = f"error_type = 'NotRead' AND {WAITING}"
 Index("cronjobs_jobs_unread_idx", jobs.c.id, postgresql_where=text(UNREAD_SQL), sqlite_where=text(UNREAD_SQL))
-# Due jobs by job type, for claims. However many jobs there are whose type a tick cannot run, they slow nothing down.
-# Jobs with a timeout of their own are kept separate, because their type does not show whether they fit into the tick.
+# For claims, which look for due jobs by job type. So jobs of types that a tick cannot run do not slow it down, however
+# many there are. Jobs with a timeout of their own have a separate index, because their type does not show whether they
+# fit into the tick.
 WAITING_PLAIN_SQL: Final = f"{WAITING} AND timeout_s IS NULL"
 WAITING_TIMED_SQL: Final = f"{WAITING} AND timeout_s IS NOT NULL"
 for _name, _where in (("type", WAITING_PLAIN_SQL), ("type_timed", WAITING_TIMED_SQL)):
@@ -64,7 +66,7 @@ Index(
     postgresql_where=text(WAITING_TIMED_SQL),
     sqlite_where=text(WAITING_TIMED_SQL),
 )
-# Jobs that are waiting because the current code does not accept their payload.
+# For jobs that are waiting because the current code does not accept their payload.
 Index(
     "cronjobs_jobs_misfit_idx",
     jobs.c.job_type,
@@ -73,15 +75,15 @@ Index(
     postgresql_where=text(MISFITS_SQL),
     sqlite_where=text(MISFITS_SQL),
 )
-# Expired leases. The condition is not "status = 'running'": the finish statement has that one, too, and would use this
-# index instead of the primary key.
+# For expired leases. The condition is not "status = 'running'", because the finish statement has the same condition. It
+# would use this index instead of the primary key.
 Index(
     "cronjobs_jobs_leased_idx",
     jobs.c.locked_until,
     postgresql_where=text("locked_until IS NOT NULL"),
     sqlite_where=text("locked_until IS NOT NULL"),
 )
-# Whether a schedule has an unfinished job (for overlap).
+# For overlap: whether a schedule has an unfinished job.
 Index(
     "cronjobs_jobs_schedule_idx",
     jobs.c.schedule,
@@ -94,7 +96,7 @@ Index(
     postgresql_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
     sqlite_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
 )
-# Recent deaths, and jobs that may be pruned.
+# For recent deaths, and for jobs that may be pruned.
 Index(
     "cronjobs_jobs_finished_idx",
     jobs.c.status,
@@ -102,15 +104,15 @@ Index(
     postgresql_where=text("finished_at IS NOT NULL"),
     sqlite_where=text("finished_at IS NOT NULL"),
 )
-# Deaths that nobody has dealt with.
+# For dead jobs with which nobody has dealt yet.
 Index(
     "cronjobs_jobs_dead_idx",
     jobs.c.finished_at,
     postgresql_where=text(UNSETTLED_DEAD_SQL),
     sqlite_where=text(UNSETTLED_DEAD_SQL),
 )
-# Runs of exec, by name and start. Ordering by id would be wrong: some runs are delivered late, and readers want the
-# most recently started run first.
+# For runs of exec, by name and start. Ordering by id would be wrong, because some runs are recorded late, and readers
+# want the most recently started run first.
 Index(
     "cronjobs_jobs_exec_idx",
     jobs.c.job_type,
@@ -119,7 +121,7 @@ Index(
     postgresql_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
     sqlite_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
 )
-# Which job had a key before the job was cancelled.
+# For the question which job had a key before that job was cancelled.
 Index(
     "cronjobs_jobs_released_key_idx",
     jobs.c.released_key,
@@ -136,7 +138,7 @@ Index(
 Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
 Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
-# Which job types the ticks knew recently, and on which host. Idle ticks, the great majority, are left out.
+# For the job types that the ticks of each host knew recently. Idle ticks, which are most ticks, are left out.
 for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_started", (ticks.c.started_at,))):
     Index(
         f"cronjobs_ticks_{_name}_idx",
@@ -147,7 +149,7 @@ for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_star
 Index("cronjobs_effects_job_idx", effects.c.job_id)
 Index("cronjobs_effects_begun_idx", effects.c.begun_at)
 Index("cronjobs_audit_subject_idx", audit.c.action, audit.c.subject, audit.c.at)
-# At most one open episode per finding, whichever process finds it first.
+# At most one row per finding can be open, whichever process finds it first.
 Index(
     "cronjobs_findings_open_idx",
     findings.c.finding,

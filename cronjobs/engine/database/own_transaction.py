@@ -1,9 +1,9 @@
-"""Makes sure that a handler's transaction ends only with our COMMIT, together with the job's success.
+"""Make sure that a handler's transaction ends only with our COMMIT, together with the job's success.
 
-A COMMIT that we can intercept is refused, and changes nothing: SQLAlchemy's ``commit()``, the statement in any
-spelling, and on SQLite anything passed to the driver. Two kinds of COMMIT cannot be intercepted: psycopg's own
-``commit()``, and "…; COMMIT" in one string. They are detected at the end of the transaction. Part of the work may then
-be committed without the job's success, so the job must not be retried automatically.
+If we can intercept a COMMIT, we refuse it, and it changes nothing. These are SQLAlchemy's ``commit()``, the statement
+in any spelling, and on SQLite anything that is passed to the driver. We cannot intercept psycopg's own ``commit()``,
+nor "…; COMMIT" in one string. These are detected at the end of the transaction. By then, part of the work may have been
+committed without the job's success, so the job must not be retried automatically.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from cronjobs.engine.database.sqlite_time_limit import KEEPER
 from cronjobs.errors import TransactionBroken, UsageError
 from cronjobs.text import one_line
 
-MARK: Final = "SET LOCAL cronjobs.handler = 'on'"  # the setting ends with the transaction
+MARK: Final = "SET LOCAL cronjobs.handler = 'on'"  # this setting ends with the transaction
 _IS_MARKED: Final = "SELECT current_setting('cronjobs.handler', true)"
 _IDLE, _IN_TRANSACTION = 0, 2  # libpq's PQTRANS_IDLE and PQTRANS_INTRANS
 _ENDS: Final = re.compile(
-    r"(?>\s|--[^\n]*\n|/\*.*?\*/|;)*+"  # atomic, so that two comments are never read as one
+    # The group is atomic, so that two comments are never read as one.
+    r"(?>\s|--[^\n]*\n|/\*.*?\*/|;)*+"
     r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b",
     re.IGNORECASE | re.DOTALL,
 )
@@ -40,7 +41,7 @@ REFUSED: Final = (
 class GuardedBlock:
     """A block on *connection*, whose transaction has begun.
 
-    It detects whether the transaction is ended inside the block.
+    It detects if code inside the block ends the transaction.
 
     Call ``check`` before our last statements. If the transaction was ended, both ``check`` and leaving the block raise
     TransactionBroken.
@@ -50,7 +51,8 @@ class GuardedBlock:
         self._connection = connection
         self._raw: Any = connection.connection.dbapi_connection
         self._is_sqlite = connection.dialect.name == "sqlite"
-        self._turned_away = False  # a call to SQLAlchemy's commit() or rollback() was refused
+        # True if a call to SQLAlchemy's commit() or rollback() was refused.
+        self._turned_away = False
         self._refusals: Final = (
             ("commit", partial(self._refuse_call, "commit()")),
             ("rollback", partial(self._refuse_call, "rollback()")),
@@ -72,8 +74,8 @@ class GuardedBlock:
         if self._is_sqlite:
             self._raw.refuse = None
         if self._turned_away:
-            # SQLAlchemy thinks that its transaction has ended. So it would return the connection to the pool with the
-            # transaction still open.
+            # SQLAlchemy believes that its transaction has ended. So it would return the connection to the pool while
+            # the transaction is still open.
             self._connection.invalidate()
         if error is None or isinstance(error, TransactionBroken):
             return
@@ -86,15 +88,17 @@ class GuardedBlock:
 
     def _was_ended(self, error: BaseException | None) -> bool:
         if self._is_sqlite:
-            # On a full disk, SQLite itself rolls back, and the block has already raised the error about the disk.
+            # If the disk is full, SQLite itself rolls back, and the block has already raised the error about the disk.
             with suppress(sqlite3.Error):
                 return not self._raw.in_transaction and not _is_the_databases(error)
             return False
-        with suppress(Exception):  # a broken connection has committed nothing
+        # If the connection is broken, nothing was committed.
+        with suppress(Exception):
             match int(self._raw.info.transaction_status):
                 case status if status == _IDLE:
                     return True
-                case status if status == _IN_TRANSACTION:  # perhaps a new one, begun by the handler after its COMMIT
+                # The open transaction may be a new one, which the handler began after its COMMIT.
+                case status if status == _IN_TRANSACTION:
                     with self._raw.cursor() as cursor:
                         return bool(cursor.execute(_IS_MARKED).fetchone()[0] != "on")
         return False

@@ -1,4 +1,4 @@
-"""Decides how often and for how long an operation is retried after a database error."""
+"""Decide how often and for how long an operation is retried after a database error."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ T = TypeVar("T")
 TRIES: Final = 12
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
-FIRST_LOOK_S: Final = 3.0  # how long a command that has done nothing yet waits for a server that is not ready
+# A command that has done nothing yet waits this long for a server that is not ready.
+FIRST_LOOK_S: Final = 3.0
 
 
 def growing_pauses(tries: int | None = None) -> Iterator[float]:
     """Yield the pauses between *tries* tries, in seconds. If *tries* is None, there is no limit."""
     pause = FIRST_PAUSE_S
     for _ in count() if tries is None else range(tries - 1):
-        # Jitter, so that two deadlocked transactions do not retry together.
+        # The pauses have jitter, so that two deadlocked transactions do not retry at the same time.
         yield pause * (1 + 0.25 * random.uniform(-1, 1))
         pause = min(pause * 2, LONGEST_PAUSE_S)
 
 
 def passes(error: DatabaseError) -> bool:
-    """Whether the same statement may succeed if it is retried soon."""
+    """Return whether the same statement may succeed if it is retried soon."""
     return isinstance(error, TransientTrouble)
 
 
 def fails_every_statement(error: DatabaseError, *, is_sqlite: bool) -> bool:
-    """Whether all other statements would fail too. A lock on PostgreSQL affects only one table or row."""
+    """Return whether all other statements would fail, too. On PostgreSQL, a lock affects only one table or row."""
     return isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and is_sqlite)
 
 

@@ -1,7 +1,7 @@
-"""A connection to a SQLite file. A forked copy of the process cannot use the connection, and statements can be refused.
+"""A connection to a SQLite file that a forked copy of the process cannot use, and that can refuse statements.
 
-The forked copy believes that it holds locks that only the original process holds, see fcntl(2). The copy also shares
-the memory of the write-ahead log with the original. So a COMMIT in the copy, or a ROLLBACK at the end of a block, would
+In a forked copy, SQLite would assume locks that only the original process holds, see fcntl(2). The copy also shares the
+memory of the write-ahead log with the original. So a COMMIT in the copy, or a ROLLBACK at the end of a block, would
 damage the file.
 """
 
@@ -19,9 +19,9 @@ class StayingConnection(sqlite3.Connection):
     """Raises sqlite3.ProgrammingError in a forked copy. The copy does not close its objects either (``host.forks``).
 
     ``refuse`` is called with each statement, and raises if the statement may not run now. If ``refuse`` is None, all
-    statements may run. SQLite's authorizer cannot be used for this: it is called while SQLite holds the database's
-    mutex, and then needs the GIL. While another thread uses the connection (``sqlite_time_limit``), a thread with the
-    GIL can be waiting for that mutex: a deadlock.
+    statements may run. SQLite's authorizer cannot be used for this, because it could cause a deadlock: SQLite calls it
+    while it holds the database's mutex, and then it needs the GIL. If another thread uses the same connection
+    (``sqlite_time_limit``), that thread may hold the GIL and wait for the mutex.
     """
 
     refuse: Callable[[str], None] | None = None

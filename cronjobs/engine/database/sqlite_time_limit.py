@@ -1,7 +1,7 @@
-"""Limits the time of user code's write transactions on SQLite, because each holds the only write lock.
+"""Limit the time of write transactions of user code on SQLite, because each of them holds the only write lock.
 
-A separate thread enforces the limit, because user code may sleep or wait for a socket while all others wait for the
-lock. At the limit the thread rolls the transaction back, and the next writer can proceed.
+A separate thread enforces the limit, because user code may sleep or wait for a socket while all other writers wait for
+the lock. When the limit is reached, this thread rolls the transaction back, and the next writer can continue.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WriteTimeLimit:
         return self
 
     def end(self) -> None:
-        """Call this before the transaction's last statements. They take milliseconds and are not interrupted.
+        """Call this before the transaction's last statements, which take milliseconds and are not interrupted.
 
         Raises TransactionTooLong if the limit has already been reached.
         """
@@ -65,7 +65,8 @@ class WriteTimeLimit:
         self._thread.join()
         event.remove(self._connection, "before_cursor_execute", self._refuse_late)
         if self._expired:
-            self._connection.invalidate()  # the connection accepts no more writes
+            # The connection accepts no more writes.
+            self._connection.invalidate()
             if not isinstance(error, TransactionTooLong):
                 raise TransactionTooLong(self._limit_s) from error
 
@@ -75,7 +76,8 @@ class WriteTimeLimit:
                 self._has_turn.set()
                 if not self._over.wait(self._limit_s):
                     self._expire()
-        except BaseException as error:  # the turn to write did not come in time
+        # The turn to write did not come in time.
+        except BaseException as error:
             self._error = error
         finally:
             self._has_turn.set()
@@ -88,7 +90,8 @@ class WriteTimeLimit:
             return
         with suppress(sqlite3.Error):
             self._raw.interrupt()
-            # Set this before ROLLBACK. Otherwise a statement right after the ROLLBACK would be committed on its own.
+            # Do this before the ROLLBACK. Otherwise a statement of the user code right after it would be committed by
+            # itself.
             self._raw.execute("PRAGMA query_only = ON")
             self._raw.execute("ROLLBACK")
 

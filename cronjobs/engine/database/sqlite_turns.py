@@ -1,8 +1,8 @@
-"""Lets the writers of a SQLite file take turns, among a process's threads and among processes.
+"""Let the writers of a SQLite file take turns: the threads of a process, and different processes.
 
 SQLite's own busy handler is not fair: a loop once waited 26 s behind transactions of 2 s each, and one process once
-took all the work. So writers take turns by flock on files beside the database. The kernel releases the locks of a
-process that dies.
+took all the work. So writers take turns by locking files beside the database with flock. The kernel releases the locks
+of a process that dies.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from cronjobs.engine.host.forks import OutOfReach, replace_by_nothing, undisturb
 from cronjobs.errors import DatabaseBusy
 
 POLL_S: Final = 0.002
-GO_PAST_S: Final = 3.0  # longer than a handler may hold the turn, shorter than a write's patience
+# This is longer than a handler may hold the turn, and shorter than a write waits.
+GO_PAST_S: Final = 3.0
 
 
 class Turns:
     """Turns to write to one database file. The loop goes before all other waiting threads of its process.
 
-    The turn belongs to the process, and whichever thread is waiting fetches it. The loop may use the turn before that
-    thread does, and once more afterwards. So a loop waits for at most one writer of each other process, not for its own
-    workers.
+    The turn belongs to a process, and any thread that is waiting can fetch it. The loop may use the turn before that
+    thread, and once more after it. So a loop waits for at most one writer of each other process, and does not wait for
+    its own workers.
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
         self._database, self._clock = database, clock
         self._files = _Files(database, file, clock)
         self._changed = threading.Condition()
-        self._is_ours = False  # this process holds the turn
-        self._in_use = False  # one of its threads is using the turn
-        self._spent = False  # a thread other than the loop has used the turn
+        self._is_ours = False  # True if this process holds the turn
+        self._in_use = False  # True if a thread of this process is using the turn
+        self._spent = False  # True if a thread other than the loop has used the turn
         self._fetching = False
-        self._loops = 0  # loops that are waiting
-        self._others = 0  # other threads that are waiting
+        self._loops = 0  # the number of loops that are waiting
+        self._others = 0  # the number of other threads that are waiting
 
     @contextmanager
     def turn(self, patience: float, *, next_in_line: bool = False) -> Iterator[None]:
@@ -90,7 +91,7 @@ class Turns:
             self._others += by
 
     def _fetch(self, give_up_at: float) -> None:
-        """Get the turn for the process. The other waiting threads wait for this thread to get it."""
+        """Get the turn for the process. Meanwhile the other threads wait for this thread."""
         self._fetching = True
         self._changed.release()
         got = False
@@ -102,7 +103,7 @@ class Turns:
             self._changed.notify_all()
 
     def _let_go(self, *, over: bool = False) -> None:
-        """Let other processes take the turn, unless it is in use or a waiting thread may still use it."""
+        """Let other processes take the turn if no thread is using it and no waiting thread may still use it."""
         if self._is_ours and not self._in_use:
             if over or not (self._loops or (self._others and not self._spent)):
                 self._files.give_back()
@@ -113,8 +114,8 @@ class Turns:
 class _Files(OutOfReach):
     """Two empty files beside the database. Only the process that has locked ``-next`` may try to lock ``-turn``.
 
-    With a single lock, a process that kept writing always got the lock back before the waiting process polled again,
-    throughout a 5 s test.
+    With a single lock, a process that wrote all the time always got the lock back before the waiting process polled
+    again. That went on for the 5 s of a test.
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
@@ -123,24 +124,28 @@ class _Files(OutOfReach):
         self._open: tuple[int, int] | None = None
 
     def forked(self) -> None:
-        """Close the files in a forked copy. Otherwise the copy would keep the turn for as long as it lives."""
+        """Close the files of this process, which is a forked copy.
+
+        Otherwise the copy would keep the turn as long as it lives.
+        """
         for file in self._open or ():
             replace_by_nothing(file)
 
     def take(self, give_up_at: float) -> bool:
         turn, following = self._opened()
-        # A program that is suspended while it is next must not block all others. After GO_PAST_S, the other programs go
-        # past it.
+        # If the program that is next is suspended, it must not block all others. So after GO_PAST_S, the others no
+        # longer wait for it.
         is_next = self._lock(following, min(give_up_at, self._clock.monotonic() + GO_PAST_S), POLL_S)
         try:
-            # Polling this often is cheap: only one process does so, and it waits for milliseconds.
+            # Polling this often is cheap, because only one process does so, and only for milliseconds.
             return self._lock(turn, give_up_at, POLL_S / 10 if is_next else POLL_S)
         finally:
             if is_next:
                 fcntl.flock(following, fcntl.LOCK_UN)
 
     def give_back(self) -> None:
-        if not self.is_copy:  # an unlock in the copy would release the original's lock, see flock(2)
+        # An unlock in a forked copy would release the lock of the original process, see flock(2).
+        if not self.is_copy:
             fcntl.flock(self._opened()[0], fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -160,7 +165,8 @@ class _Files(OutOfReach):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise file_refusal(self._database, path, error) from None
-        with suppress(OSError):  # another user created the file, and only that user may change its mode
+        # If another user created the file, only that user may change its mode.
+        with suppress(OSError):
             self._share(descriptor)
         return descriptor
 

@@ -33,16 +33,17 @@ from cronjobs.engine.database.column_types import (
     server_now,
 )
 
-# A death that nobody has dealt with. If a dismissed job is retried and dies again, that is a new death.
+# True for a dead job with which nobody has dealt. If a dismissed job is retried and dies again, that is a new death.
 UNSETTLED_DEAD_SQL: Final = (
     "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
 )
 
-# In bytes. More than about 2,700 bytes do not fit into a PostgreSQL index. Without a limit, the INSERT of a row that is
-# not in the partial index yet would succeed, and then every claim would fail.
+# In bytes. More than about 2,700 bytes do not fit into a PostgreSQL index. Without a limit, a row that no partial index
+# contains yet could be inserted. Later, each claim of the row would fail.
 LONGEST_NAME: Final = 1000
 LONGEST_KEY: Final = 2000
-LENGTHS: Final = {  # limits for an unfinished job's texts, in bytes
+# The limits for the texts of an unfinished job, in bytes.
+LENGTHS: Final = {
     "job_type": LONGEST_NAME,
     "queue": LONGEST_NAME,
     "schedule": LONGEST_NAME,
@@ -97,11 +98,13 @@ jobs = Table(
     Column("created_at", Instant, nullable=False, server_default=server_now()),
     Column("started_at", Instant),
     Column("finished_at", Instant),
-    Column("policy", Json),  # how recovery judges the running attempt; written by each claim
+    # What recovery does if the running attempt is lost. Each claim writes this.
+    Column("policy", Json),
     Column("dismissed_at", Instant),  # when a person dismissed this dead job
-    Column("progress", Json),  # what the running attempt has reported; written by renewals
+    # What the running attempt has reported. Renewals of the lease write this.
+    Column("progress", Json),
     Column("live_output", Text),  # the end of the running attempt's output
-    # the idempotency_key of a job that was cancelled before it started; other jobs may now use the key
+    # The idempotency_key of a job that was cancelled before it started. Another job may use the key now.
     Column("released_key", Text),
     Column("misfit_since", Instant),  # when an attempt first found that the payload does not fit the handler
     PrimaryKeyConstraint("id"),
@@ -115,8 +118,9 @@ jobs = Table(
         "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
     ),
     CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
-    # exec rows report what cron ran under a name. Only exec writes them, and it inserts them as running. There are no
-    # spaces in the arguments, because Django's inspectdb takes ", 1" in SQLite's CREATE TABLE for a column, and fails.
+    # A row whose type begins with "exec:" reports a run of "cronjobs exec". Only exec writes such rows, and it inserts
+    # them as running. Write no spaces between the arguments of substr(): in SQLite's CREATE TABLE, Django's inspectdb
+    # would take ", 1" for a column, and fail.
     CheckConstraint(
         "substr(job_type,1,5) <> 'exec:' OR started_at IS NOT NULL OR finished_at IS NOT NULL", name="exec_began"
     ),
@@ -135,7 +139,8 @@ jobs = Table(
         "dismissed_at",
         "misfit_since",
     ),
-    # Final rows are exempt, so that a row that is too long does not make every UPDATE of a batch fail.
+    # Finished jobs are exempt, so that one row with a text that is too long does not make the UPDATE of a whole batch
+    # fail.
     *lengths(
         "lengths",
         "finished_at IS NOT NULL OR (...)",
@@ -191,12 +196,14 @@ schedules = Table(
     Column("id", RowId, Identity(), nullable=False),
     Column("name", Text, nullable=False),
     Column("definition", Json, nullable=False),
-    Column("fingerprint", Text, nullable=False),  # of the file that contains the definition
+    Column("fingerprint", Text, nullable=False),  # fingerprint of the file that contains the definition
     Column("status", Text, nullable=False, server_default=text("'active'")),
-    # watermark: everything up to here is settled, except what ``owed`` covers
+    # The watermark: everything up to this instant is settled, except the pieces in ``owed``.
     Column("seen_until", Instant, nullable=False),
-    Column("next_at", Instant),  # a hint, so that an idle tick need not parse cron; NULL: never due again
-    Column("owed", Json),  # pieces that are still owed under earlier definitions, oldest first
+    # A hint, so that an idle tick need not parse the cron expression. NULL means that the schedule is never due again.
+    Column("next_at", Instant),
+    # The pieces of earlier definitions that still have to be settled, oldest first.
+    Column("owed", Json),
     PrimaryKeyConstraint("id"),
     UniqueConstraint("name"),
     CheckConstraint("status IN ('active', 'retired')", name="status"),
@@ -213,11 +220,13 @@ occurrences = Table(
     Column("count", Integer, nullable=False, server_default=text("1")),
     Column("outcome", Text, nullable=False),
     Column("reason", Text),
-    # the job made for it, the job it gave way to, or the job it was coalesced into; no FK, since these rows outlive
-    # jobs
+    # The job that the occurrence created, that it gave way to, or into which it was coalesced. This is not a foreign
+    # key, because these rows outlive jobs.
     Column("job_id", BigInteger),
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
-    Column("tick", BigInteger),  # the tick that settled it, or NULL if a person did; ticks are pruned, so no FK
+    # The tick that settled the occurrence, or NULL if a person did. This is not a foreign key, because ticks are
+    # pruned.
+    Column("tick", BigInteger),
     PrimaryKeyConstraint("schedule_id", "last_for"),
     CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
     CheckConstraint("count >= 1 AND first_for <= last_for", name="range"),
@@ -235,11 +244,12 @@ ticks = Table(
     Column("version", Text, nullable=False),
     Column("fingerprint", Text),
     Column("started_at", Instant, nullable=False),
-    Column("finished_at", Instant),  # NULL: the tick is still working, or was killed
+    Column("finished_at", Instant),  # NULL if the tick is still working, or was killed
     Column("did", Json, nullable=False, server_default=text("'{}'")),
     Column("ended", Text),  # why the tick ended
-    Column("job_types", Text),  # the hash of the job types that it loaded; NULL: it loaded no handlers
-    Column("schedules_on", SmallInteger),  # 1, or 0 for CRONJOBS_SCHEDULES=off
+    # The hash of the job types that the tick loaded, or NULL if it loaded no handlers.
+    Column("job_types", Text),
+    Column("schedules_on", SmallInteger),  # 0 with CRONJOBS_SCHEDULES=off, otherwise 1
     Column("not_started", Json),  # due jobs that the tick did not start, and why
     PrimaryKeyConstraint("id"),
     UniqueConstraint("tick"),
@@ -280,8 +290,8 @@ effects = Table(
     Column("result", Json),
     Column("repeats", Integer, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("key"),
-    # A "skipped" or "stopped" effect was begun and its result is unknown, so on_unknown decided what to do; see
-    # engine/store/effects.py.
+    # If an effect is "skipped" or "stopped", it was begun, its result is unknown, and on_unknown has decided what to
+    # do. See engine/store/effects.py.
     CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
     CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
     *instants("begun_at", "recorded_at"),
@@ -304,12 +314,13 @@ pauses = Table(
     "cronjobs_pauses",
     metadata,
     Column("scope", Text, nullable=False),
-    Column("name", Text, nullable=False, server_default=text("''")),  # '' for the scope all
-    Column("until", Instant),  # NULL: until someone resumes
+    Column("name", Text, nullable=False, server_default=text("''")),  # '' for the scope "all"
+    Column("until", Instant),  # NULL means: until someone resumes
     Column("by", Text),
     Column("why", Text),
     Column("paused_at", Instant, nullable=False, server_default=server_now()),
-    Column("skip", SmallInteger, nullable=False, server_default=text("0")),  # 1: occurrences are skipped, not held back
+    # 1 means that the pause skips occurrences and does not hold them back.
+    Column("skip", SmallInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("scope", "name"),
     CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
     *lengths("name_length", "...", name=LONGEST_NAME),
@@ -335,7 +346,7 @@ audit = Table(
 def _counted() -> list[Column[Any]]:
     """Return the columns of both tables of counts. See ``engine/store/counts.py``."""
     return [
-        Column("at_hour", BigInteger, nullable=False),  # hours since 1970; 0: the sum of all hours
+        Column("at_hour", BigInteger, nullable=False),  # in hours since 1970; 0 means the sum of all hours
         Column("kind", Text, nullable=False),
         Column("name", Text, nullable=False),
         Column("outcome", Text, nullable=False),
@@ -343,7 +354,7 @@ def _counted() -> list[Column[Any]]:
         Column("count", BigInteger, nullable=False, server_default=text("0")),
         Column("micros", Float, nullable=False, server_default=text("0")),
         Column("longest", BigInteger),  # microseconds
-        Column("newest", BigInteger),  # microseconds since 1970, on both databases
+        Column("newest", BigInteger),  # in microseconds since 1970, on both databases
     ]
 
 
@@ -383,14 +394,15 @@ findings = Table(
     Column("id", RowId, Identity(), nullable=False),
     Column("finding", Text, nullable=False),  # the finding's key, as in acks
     Column("kind", Text, nullable=False),
-    Column("severity", Text, nullable=False),  # the worst so far
+    Column("severity", Text, nullable=False),  # the worst severity so far
     Column("text", Text, nullable=False),
     Column("command", Text),
     Column("rows", Json, nullable=False),
-    Column("host", Text, nullable=False, server_default=text("''")),  # the only host that can see it; '': all can
+    # The only host that can see the finding, or '' if all hosts can.
+    Column("host", Text, nullable=False, server_default=text("''")),
     Column("began_at", Instant, nullable=False),
     Column("found_at", Instant, nullable=False, server_default=server_now()),
-    Column("ended_at", Instant),  # NULL: the finding is open
+    Column("ended_at", Instant),  # NULL if the finding is open
     PrimaryKeyConstraint("id"),
     CheckConstraint("severity IN ('critical', 'warning', 'notice')", name="severity"),
     *instants("began_at", "found_at", "ended_at"),
@@ -401,15 +413,15 @@ alerts = Table(
     metadata,
     Column("finding_id", BigInteger, nullable=False),
     Column("channel", Text, nullable=False),
-    Column("due_at", Instant),  # when the next message is due; NULL: there is no next message
-    # 1: the next message says that the finding is over
+    Column("due_at", Instant),  # when the next message is due, or NULL if there is none
+    # 1 means that the next message will say that the finding has ended.
     Column("over", SmallInteger, nullable=False, server_default=text("0")),
     Column("severity", Text),  # as in the last message
     Column("rows", Json),  # as in the last message
     Column("first_at", Instant),  # when the first message was sent
     Column("sent_at", Instant),  # when the last message was sent
     Column("sent", Integer, nullable=False, server_default=text("0")),
-    Column("failed_at", Instant),  # since when delivery has been failing
+    Column("failed_at", Instant),  # since when the delivery has been failing
     Column("failures", Integer, nullable=False, server_default=text("0")),
     Column("error", Text),
     Column("locked_by", Text),  # the tick that is sending the message
@@ -419,14 +431,15 @@ alerts = Table(
 )
 
 tokens = Table(
-    "cronjobs_tokens",  # for attempts that are waiting or running on a cluster; see engine/store/tokens.py
+    # For attempts that are waiting or running on a cluster. See engine/store/tokens.py.
+    "cronjobs_tokens",
     metadata,
     Column("job_id", BigInteger, nullable=False, autoincrement=False),
     Column("attempt", Integer, nullable=False),
     Column("token", Text, nullable=False),
-    Column("holder", Text),  # the worker that took the token; NULL: none has
+    Column("holder", Text),  # the worker that took the token, or NULL
     Column("taken_at", Instant),
-    Column("permitted_until", Instant),  # the handler may run until then
+    Column("permitted_until", Instant),  # the handler may run until this instant
     Column("ended", Text),  # how the attempt ended, as JSON written by the worker
     PrimaryKeyConstraint("job_id"),
     CheckConstraint(
@@ -436,9 +449,10 @@ tokens = Table(
 )
 
 quarters = Table(
-    "cronjobs_quarters",  # what happened to the occurrences of closed hours; see engine/store/quarters.py
+    # The outcomes of the occurrences of closed hours. See engine/store/quarters.py.
+    "cronjobs_quarters",
     metadata,
-    # 0: this row is the lock, and all hours up to its ``hour`` are closed
+    # 0 is no schedule. One row with 0 is the lock, and in another one ``hour`` says until when all hours are closed.
     Column("schedule_id", BigInteger, nullable=False),
     Column("hour", Instant, nullable=False),
     Column("quarters", Text, nullable=False),  # one letter per quarter; see engine/rules/quarters.py
@@ -455,13 +469,16 @@ meta = Table(
     Column("schema_revision", Text, nullable=False),
     Column("oldest_code", Text, nullable=False),
     Column("pruned_at", Instant),
-    Column("prune_from", Json),  # by status, the instant before which only stripped jobs are left
-    Column("look_at", Instant),  # the earliest time a finding may begin, end or be repeated; NULL: now
+    Column("prune_from", Json),  # for each status, the instant before which only stripped jobs are left
+    # The earliest time at which a finding may begin, end or be repeated. NULL means now.
+    Column("look_at", Instant),
     PrimaryKeyConstraint("id"),
     CheckConstraint("id = 1", name="one_row"),
     *instants("pruned_at", "look_at"),
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"
-FIRST_REVISION: Final = "0012"  # versions before 0.2.0 used 0001 to 0011; tables with these are refused
-SCHEMA_REVISION: Final = "0012"  # the newest revision that this code knows; a test compares it with alembic's head
+# Versions before 0.2.0 used the revisions 0001 to 0011. We refuse tables with these.
+FIRST_REVISION: Final = "0012"
+# The newest revision that this code knows. A test compares it with alembic's head.
+SCHEMA_REVISION: Final = "0012"

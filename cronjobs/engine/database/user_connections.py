@@ -1,4 +1,4 @@
-"""Wraps the user's own connection so that it has the part of SQLAlchemy's interface that ``run`` needs.
+"""Wrap the user's own connection, so that it has the part of SQLAlchemy's interface that ``run`` needs.
 
 Statements written for SQLAlchemy connections then work with every driver.
 """
@@ -20,8 +20,8 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from cronjobs.errors import UsageError
 from cronjobs.text import decoded
 
-# Positional parameters as each driver spells them. Django takes %s for every database, even SQLite, and converts it to
-# the driver's spelling.
+# Each driver has its own notation for positional parameters. Django takes %s for every database, even SQLite, and
+# converts it to the driver's notation.
 _PSYCOPG: Final[Dialect] = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
 _SQLITE3: Final = SQLiteDialect_pysqlite(paramstyle="qmark")
 _DJANGO: Final[Mapping[str, Dialect]] = {"postgresql": _PSYCOPG, "sqlite": SQLiteDialect_pysqlite(paramstyle="format")}
@@ -29,7 +29,7 @@ _IDLE, _UNKNOWN = 0, 4  # libpq's PQTRANS_IDLE and PQTRANS_UNKNOWN
 
 
 class Answer:
-    """The rows of one statement, already fetched. An open cursor would hold SQLite's lock."""
+    """The rows of one statement. They are already fetched, because an open cursor would hold SQLite's lock."""
 
     def __init__(self, rows: list[Any]) -> None:
         self._rows = rows
@@ -59,7 +59,7 @@ class PlainConnection(ABC):
 
     @abstractmethod
     def cursor(self) -> Any:
-        """Return a cursor that returns plain rows, whatever the owner has configured."""
+        """Return a cursor whose rows are plain tuples, whatever the owner has configured."""
 
     @abstractmethod
     def where(self) -> str:
@@ -67,11 +67,12 @@ class PlainConnection(ABC):
 
     @abstractmethod
     def commits_by_itself(self) -> bool:
-        """Whether each statement would now be its own transaction."""
+        """Return whether each statement would now be its own transaction."""
 
     @property
     def connection(self) -> PlainConnection:
-        return self  # as with SQLAlchemy: connection.connection.driver_connection
+        # Return itself, so that ``connection.connection.driver_connection`` works as with SQLAlchemy.
+        return self
 
     @property
     def driver_connection(self) -> Any:
@@ -157,7 +158,7 @@ class _Django(PlainConnection):
 def plain_connection(target: Any, schema: str | None = None) -> PlainConnection | None:
     """Return *target* (psycopg 3, sqlite3 or Django) wrapped for ``run``. Return None for anything else.
 
-    No driver is imported to find out, because a caller that has a connection has already imported its driver.
+    This imports no driver, because a caller that has a connection has already imported its driver.
     """
     if isinstance(target, sqlite3.Connection):
         return _Sqlite3(target, _SQLITE3, None)
@@ -170,15 +171,16 @@ def plain_connection(target: Any, schema: str | None = None) -> PlainConnection 
 
 
 def has_open_transaction(raw: Any) -> bool | None:
-    """Whether a transaction is open on a driver's connection.
+    """Return whether a transaction is open on a driver's connection.
 
-    None if the driver does not say, or if the connection is broken.
+    Return None if the driver does not say, or if the connection is broken.
     """
     try:
         if (found := getattr(raw, "in_transaction", None)) is not None:  # sqlite3
             return bool(found)
         status = int(raw.info.transaction_status)  # psycopg
-    except Exception:  # the connection is closed, or belongs to another driver
+    # The connection is closed, or belongs to another driver.
+    except Exception:
         return None
     return None if status == _UNKNOWN else status != _IDLE
 
@@ -194,7 +196,10 @@ def is_django(target: Any) -> bool:
 
 @contextmanager
 def texts_decoded(raw: Any) -> Iterator[None]:
-    """In the block, let *raw* read texts that are not UTF-8, if *raw* is sqlite3's. Otherwise sqlite3 would raise."""
+    """If *raw* is sqlite3's, let it read texts that are not UTF-8 inside the block.
+
+    Otherwise sqlite3 would raise an error.
+    """
     if not isinstance(raw, sqlite3.Connection):
         yield
         return
@@ -214,7 +219,7 @@ def no_connection(what: str, sqlalchemys: str, target: Any) -> TypeError:
 
 @lru_cache(maxsize=64)
 def _row_of(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
-    """Return a function that makes rows with values by column name, like SQLAlchemy's rows."""
+    """Return a function that makes rows whose values can be read by column name, like SQLAlchemy's rows."""
     kind: Any = namedtuple("Row", columns, rename=True)  # type: ignore[misc]
     make: Callable[[Sequence[Any]], Any] = kind._make
     return make
@@ -228,12 +233,13 @@ def _text(row: Sequence[Any]) -> Sequence[Any]:
 @lru_cache(maxsize=64)
 def _rendered(statement: Executable, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
     compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
-    # Python's sqlite3 looks at the first word to decide whether to open a transaction, and does not skip leading
-    # blanks.
+    # Remove leading blanks, because Python's sqlite3 does not skip them. It looks at the first word to decide whether
+    # to open a transaction.
     return str(compiled).strip(), tuple(compiled.positiontup or ())
 
 
-@lru_cache(maxsize=64)  # every enqueue needs the URL
+# This is cached, because every enqueue needs the URL.
+@lru_cache(maxsize=64)
 def _url(user: Any, host: Any, port: Any, name: Any) -> str:
     host = str(host or "")
     by_socket = host.startswith("/")
@@ -276,17 +282,20 @@ def in_schema(connection: Connection, schema: str | None) -> Connection:
 
 
 def commits_by_itself(connection: Any) -> bool:
-    """Whether each statement on *connection*, a user's connection wrapped for ``run``, would be its own transaction."""
+    """Return whether each statement on *connection*, a user's connection wrapped for ``run``, is its own
+    transaction.
+    """
     if isinstance(connection, PlainConnection):
         return connection.commits_by_itself()
     # Do not use get_isolation_level(): in autocommit mode it returns the level of the single-statement transactions.
     driver, raw = connection.connection.driver_connection, connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
         return _sqlite_commits_by_itself(driver)
-    begun = getattr(getattr(driver, "info", None), "transaction_status", 0)  # psycopg: the caller may have sent BEGIN
+    # With psycopg, the caller may have sent BEGIN.
+    begun = getattr(getattr(driver, "info", None), "transaction_status", 0)
     return bool(getattr(raw, "autocommit", False)) and not begun
 
 
 def savepoint(connection: Connection) -> AbstractContextManager[Any]:
-    """Open a savepoint on a user's connection, or nothing where each statement is its own transaction."""
+    """Open a savepoint on a user's connection. Do nothing if each statement is its own transaction."""
     return nullcontext() if commits_by_itself(connection) else connection.begin_nested()

@@ -1,1 +1,1 @@
-"""Creates and checks the tables, and prints the rights that roles need. No other package uses alembic."""
+"""Create and check the tables, and print the rights that roles need. No other package uses alembic."""

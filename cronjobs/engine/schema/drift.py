@@ -1,4 +1,4 @@
-"""Finds how the database differs from ``tables.py``, by comparing its definitions with those of freshly made tables.
+"""Find out how the database differs from ``tables.py``, by comparing its definitions with those of fresh tables.
 
 alembic's own comparison ignores CHECKs and the conditions of partial indexes. So both sets of definitions are read as
 the database writes them. On PostgreSQL, the fresh tables are temporary and are rolled back. On SQLite, they are in an
@@ -24,16 +24,18 @@ _READABLE: Final = "jobs job_runs schedules occurrences ticks job_type_lists cra
 SQLITE_VIEWS: Final = tuple(f"cronjobs_{name}_readable" for name in _READABLE.split())
 APP_FUNCTIONS: Final = (
     *("cronjobs_enqueue", "cronjobs_cancel", "cronjobs_reschedule"),
-    *("cronjobs_lock_queues", "cronjobs_count_full"),  # called when a job is enqueued into a capped queue
+    # An enqueue into a capped queue calls these.
+    *("cronjobs_lock_queues", "cronjobs_count_full"),
 )
-WORKER_FUNCTIONS: Final = ("cronjobs_take_token", "cronjobs_confirm_permit")  # for the workers of a cluster
+# The workers of a cluster call these.
+WORKER_FUNCTIONS: Final = ("cronjobs_take_token", "cronjobs_confirm_permit")
 FUNCTIONS: Final = (*APP_FUNCTIONS, *WORKER_FUNCTIONS)
 
 
 def find(connection: Connection) -> list[str]:
     """Return what is missing or changed, as one sentence per finding.
 
-    Everything that is created for the comparison is rolled back with the transaction.
+    The comparison creates tables, which are rolled back with the transaction.
     """
     if connection.dialect.name == "sqlite":
         there, wanted = _sqlite_facts(connection), _sqlite_wanted()
@@ -61,8 +63,8 @@ def find(connection: Connection) -> list[str]:
 def _read_again(connection: Connection, table: str, definition: str) -> str:
     """Return a constraint's *definition* as the server writes it after parsing its own output.
 
-    A restored dump has constraints in this form, because pg_dump writes what the server wrote. The form omits the
-    parentheses of a nested AND (measured on PostgreSQL 18).
+    A restored dump has constraints in this form, because pg_dump writes what the server wrote. For example, the form
+    has no parentheses around a nested AND (measured on PostgreSQL 18).
     """
     if not definition.startswith("CHECK "):
         return definition
@@ -76,7 +78,8 @@ def _read_again(connection: Connection, table: str, definition: str) -> str:
 
 
 def _percent(sql: str) -> str:
-    return sql.replace("%", "%%")  # % is special to the driver
+    # The driver gives % a special meaning.
+    return sql.replace("%", "%%")
 
 
 def _create_temporary_tables(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Drops our tables, views and functions, and nothing else. Refuses while they are in use."""
+"""Drop our tables, views and functions, and nothing else. Refuse to do so while they are in use."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class TablesInUse(CronjobsError):
 
 @dataclass(frozen=True)
 class Content:
-    """What would be dropped: the ``relations``, and the number of jobs, by status, that someone may still need.
+    """What would be dropped: the ``relations``, and the jobs (their number by status) that someone may still need.
 
-    ``hosts`` are the hosts that have ticked, as far back as rows are kept. If ``is_shared_file``, another program has
+    ``hosts`` are all hosts of whose ticks the database still has rows. If ``is_shared_file``, another program has
     tables in the same SQLite file. If ``in_django``, Django's migration table lists our migrations.
     """
 
@@ -72,13 +72,15 @@ def drop(
     not know them all.
     """
     before(look(database, settings, force=force, quiet=quiet))
-    made = _made(database)  # this takes a while, so do it before anyone has to wait for our locks
+    # This takes a while, so do it before anyone has to wait for our locks.
+    made = _made(database)
 
     def dropped() -> Content:
         with migrations.transaction(database) as connection:
-            read_meta(connection)  # raises if someone else has dropped the tables meanwhile
+            # This raises an error if someone else has dropped the tables meanwhile.
+            read_meta(connection)
             store.keep_out(connection)
-            # look again, now that nobody can start anything
+            # Look again, now that nobody can start anything any more.
             found = _look(connection, made, settings, force=force, quiet=quiet)
             store.drop(connection, found.relations)
             return found

@@ -1,4 +1,4 @@
-"""Makes sure that a database has our tables.
+"""Make sure that a database has our tables.
 
 The tables of a SQLite file are created on first use. On PostgreSQL, "cronjobs db upgrade" creates the tables.
 """
@@ -14,7 +14,7 @@ from cronjobs.errors import SchemaMissing, SchemaTooOld
 def require_tables(database: Database, *, migrates: bool = True) -> None:
     """Raise an error unless this code can run on the tables. The tables of a SQLite file are created or migrated.
 
-    Code in an app passes *migrates* as False. Tables of an older revision are then not migrated: SchemaTooOld is
+    Code in an app passes *migrates* as False. Then tables of an older revision are not migrated, but SchemaTooOld is
     raised.
     """
 
@@ -27,6 +27,7 @@ def require_tables(database: Database, *, migrates: bool = True) -> None:
     except (SchemaMissing, SchemaTooOld) as error:
         if not database.is_sqlite or (isinstance(error, SchemaTooOld) and not migrates):
             raise
-        from cronjobs.engine.schema import migrations  # imports alembic, which an idle tick does not need
+        # Imported only here, because this imports alembic, which an idle tick does not need.
+        from cronjobs.engine.schema import migrations
 
         migrations.upgrade(database)

@@ -1,4 +1,4 @@
-"""The minimum rights on PostgreSQL that each role needs to migrate, run, enqueue or read.
+"""Print the minimum rights on PostgreSQL that each role needs to migrate, run, enqueue or read.
 
 ``statements`` returns SQL that the database's owner runs. It opens no connection.
 """
@@ -30,7 +30,8 @@ DEFAULT_NAMES: Final[Mapping[Role, str]] = {role: f"cronjobs_{role}" for role in
 
 RELATIONS: Final = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
 
-HELD: Final = "cronjobs_queues_held"  # a sequence, which belongs to the owner of its table
+# This is a sequence, which belongs to the owner of its table.
+HELD: Final = "cronjobs_queues_held"
 
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 
@@ -38,7 +39,8 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_jobs": _EVERYTHING,
     "cronjobs_job_runs": _EVERYTHING,
     "cronjobs_schedules": "SELECT, INSERT, UPDATE",
-    "cronjobs_occurrences": "SELECT, INSERT, UPDATE (reason), DELETE",  # locking a row needs the UPDATE right
+    # The UPDATE right on one column is enough to lock a row.
+    "cronjobs_occurrences": "SELECT, INSERT, UPDATE (reason), DELETE",
     "cronjobs_ticks": _EVERYTHING,
     "cronjobs_job_type_lists": _EVERYTHING,
     "cronjobs_crashing_types": _EVERYTHING,
@@ -46,7 +48,8 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_queues": _EVERYTHING,
     HELD: "SELECT",
     "cronjobs_pauses": _EVERYTHING,
-    "cronjobs_audit": "SELECT, INSERT",  # no UPDATE or DELETE, so a role cannot change the audit trail
+    # Without UPDATE and DELETE, a role cannot change the audit trail.
+    "cronjobs_audit": "SELECT, INSERT",
     "cronjobs_counts": _EVERYTHING,
     "cronjobs_new_counts": _EVERYTHING,
     "cronjobs_acks": _EVERYTHING,
@@ -58,8 +61,8 @@ RUN: Final[Mapping[str, str]] = {
     VERSION_TABLE: "SELECT",
 }
 
-# The columns of a job that an enqueuer may set. A job's status, tries and lease belong to the runners. Setting
-# ``schedule`` could do harm: an unfinished row with a schedule makes the schedule's next occurrences give way
+# The columns of a job that an enqueuer may set. Only runners may set a job's status, tries and lease. An enqueuer must
+# not set ``schedule``, because an unfinished row with a schedule makes the next occurrences of that schedule give way
 # (overlap).
 _GIVEN: Final = (
     "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, idempotency_key, concurrency_key, "
@@ -72,7 +75,8 @@ _REPLACED: Final = (
 ENQUEUE: Final[Mapping[str, str]] = {
     # The columns needed to look up a key, to return a job's status, and to count a full queue.
     "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
-    # No UPDATE, because that right would also allow locking the rows. Functions lock and count instead.
+    # The UPDATE right is missing, because it would also allow an enqueuer to lock the rows. Functions lock and count
+    # instead.
     "cronjobs_queues": "SELECT",
     # "cronjobs enqueue" needs this to report that a job will have to wait.
     "cronjobs_pauses": "SELECT (scope, name, until)",
@@ -92,9 +96,9 @@ READ: Final[Mapping[str, str]] = dict.fromkeys((*RELATIONS, HELD), "SELECT")
 def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
     """Return the SQL, as one transaction.
 
-    Running the SQL again is safe. It revokes each role's rights on our tables that the role does not need. *names*
-    gives each role that is to be granted its name in the database. With *replace*, enqueuers may also replace a job
-    that has not started. With *find*, they may also read jobs, including payloads and results.
+    Running the SQL again is safe. It revokes each role's rights on our tables that the role does not need. *names* has
+    the roles that get rights, each with its name in the database. With *replace*, enqueuers may also replace a job that
+    has not started. With *find*, they may also read jobs, including payloads and results.
     """
     schema = quoted(schema)
     lines = [
@@ -146,7 +150,8 @@ def _own(schema: str, name: str) -> Iterator[str]:
     yield f"CREATE SCHEMA IF NOT EXISTS {schema};"
     yield f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {quoted(name)};"
     for relation in RELATIONS:
-        yield f"ALTER TABLE IF EXISTS {schema}.{relation} OWNER TO {quoted(name)};"  # works for views too
+        # This works for views, too.
+        yield f"ALTER TABLE IF EXISTS {schema}.{relation} OWNER TO {quoted(name)};"
     for function in FUNCTIONS:
         literal = "'" + f"{schema}.{function}".replace("'", "''") + "'"
         yield (

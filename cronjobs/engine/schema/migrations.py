@@ -1,7 +1,7 @@
-"""Upgrades the tables to this version's revision, and reports what is wrong with them. Uses alembic.
+"""Upgrade the tables to this version's revision, and report what is wrong with them. Uses alembic.
 
-Our tables are in the user's database, beside the user's own tables. Our tables are in one schema and have a version
-table of their own. Nothing whose name does not begin with ``cronjobs_`` is touched.
+Our tables are in the user's database, beside the user's own tables. They are all in one schema, and they have their own
+version table. We touch only things whose names begin with ``cronjobs_``.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from cronjobs.engine.schema.grants import quoted
 from cronjobs.engine.store.meta import has_table, qualified, read_meta, refuse_unsupported, require_revision
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaNotUpgraded
 
-CONNECTION: Final = "cronjobs_connection"  # attributes of alembic's configuration, read by env.py
+# The attributes of alembic's configuration that env.py reads.
+CONNECTION: Final = "cronjobs_connection"
 ADDRESS: Final = "cronjobs_address"
 
 PREFIX: Final = "cronjobs_"
 
-# READ COMMITTED, so that a migration that waited for the lock sees what the migration before it did. A short
-# lock_timeout is set once this lock is held.
+# The level is READ COMMITTED, so that a migration that has waited for the lock sees the changes of the migration before
+# it. Once we hold this lock, we set a short lock_timeout.
 _BEGIN_DDL: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
     "SET LOCAL statement_timeout = '15min'; SET LOCAL lock_timeout = 0; "
     "SET LOCAL idle_in_transaction_session_timeout = '15min'; SET LOCAL client_connection_check_interval = 2000"
 )
-# While DDL waits for a lock on a table, all of the app's queries on that table wait behind it. So give up soon, and
-# retry.
+# While a DDL statement waits for the lock on a table, all of the app's queries on that table wait behind it. So give up
+# soon, and retry.
 _SHORT_LOCKS: Final = "SET LOCAL lock_timeout = '1s'"
 _LOCK_TRIES: Final = 60
 _PAUSE_S: Final = 0.5
@@ -54,11 +55,10 @@ _NO_RIGHT: Final = "42501"  # insufficient_privilege
 
 _SQLITE_PATIENCE_S: Final = 60.0
 
-# Statements for a migration that has its own transaction. These statements must not be run in someone else's
-# transaction.
+# A migration in its own transaction uses these statements. They must not run in someone else's transaction.
 _OF_AN_OWN_TRANSACTION: Final = ("BEGIN", "COMMIT", "SET LOCAL", "SELECT pg_advisory_xact_lock")
 
-# alembic's context and op are module globals, so only one thread at a time can use them.
+# alembic's ``context`` and ``op`` are global, so only one thread at a time can use them.
 _one_at_a_time = threading.Lock()
 
 
@@ -112,7 +112,10 @@ def home(database: Database) -> str:
 
 
 def check(database: Database) -> list[str]:
-    """Return what is wrong with the version and the tables, one sentence each. Additions are not reported."""
+    """Return what is wrong with the version and the tables, one sentence each.
+
+    Additional columns and tables are ignored.
+    """
     newest = head()
     with database.read() as connection:
         try:
@@ -131,12 +134,13 @@ def check(database: Database) -> list[str]:
         except DatabaseError as error:
             findings.append(str(error))
         if found.schema_revision < newest:
-            return findings  # an upgrade will add what is missing
+            # An upgrade will add what is missing.
+            return findings
         return findings + drift.find(connection)
 
 
 def sql(address: Address, revisions: str = "head") -> str:
-    """Return all migrations as SQL in one transaction, for someone else to apply. No connection is needed.
+    """Return all migrations as SQL in one transaction, for someone else to run. This needs no connection.
 
     *revisions* is the last revision ("0013"), or a range ("0012:0013").
     """
@@ -252,12 +256,12 @@ def _options() -> dict[str, Any]:
 
 
 def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Whether a name is ours. This keeps autogenerate away from the tables of the user's app."""
+    """Return whether a name is ours, so that autogenerate ignores the tables of the user's app."""
     return kind != "table" or (name is not None and name.startswith(PREFIX) and name != VERSION_TABLE)
 
 
 def _is_compared(thing: Any, name: str | None, kind: str, _reflected: bool, other: Any) -> bool:
-    # SQLite has no identity columns, and alembic 1.16 reports the missing identity as a change.
+    # SQLite has no identity columns, but alembic 1.16 reports the missing identity as a change. Ignore that.
     lost_identity = kind == "column" and other is not None and thing.identity is not None and other.identity is None
     return _is_ours(name, kind, {}) and not lost_identity
 
@@ -284,7 +288,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def upgrade_lock(schema: str | None) -> str:
-    """Return SQL that lets only one migration at a time proceed. The migrations that waited then find nothing to do.
+    """Return SQL that lets only one migration run at a time. Those that have waited then find nothing to do.
 
     The lock also works in PgBouncer's transaction mode. Each schema has its own lock, so two projects in one database
     do not wait for each other.
@@ -295,8 +299,8 @@ def upgrade_lock(schema: str | None) -> str:
 def _pin(schema: str | None) -> str:
     """Return SQL that makes unqualified names refer to one schema until the end of the transaction.
 
-    The path names pg_temp last. If it did not name pg_temp, that schema would be searched first, and a temporary table
-    could hide one of ours.
+    The path names pg_temp last. Without pg_temp in the path, PostgreSQL would search that schema first, and a temporary
+    table could hide one of ours.
     """
     return f"SELECT set_config('search_path', quote_ident({_home(schema)}) || ', pg_temp', true)"
 
@@ -323,7 +327,7 @@ def _nowhere(address: Address) -> DatabaseError:
 
 
 def _schema_exists(connection: Connection, schema: str) -> bool:
-    # CREATE SCHEMA IF NOT EXISTS would need the right to create schemas even if this one exists.
+    # Check first, because CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if this one exists.
     found = text("SELECT 1 FROM pg_namespace WHERE nspname = :schema")
     return connection.execute(found, {"schema": schema}).scalar() is not None
 
