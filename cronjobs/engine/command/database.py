@@ -1,4 +1,4 @@
-"""Opens a project's jobs database."""
+"""Open a project's jobs database."""
 
 from __future__ import annotations
 

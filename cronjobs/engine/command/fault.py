@@ -1,7 +1,7 @@
-"""How an error ends a command. For an unexpected error, one line is printed and the exit code is 70.
+"""End a command after an error. After an unexpected error, it prints one line and exits with 70.
 
-The line contains the version and says where the traceback is. The traceback is written to the configured log. It is
-printed to stderr if no log is known, and with -v.
+The line contains the version, and says where the traceback is. The traceback is written to the configured log. If no
+log is known, or with -v, it is printed to stderr.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 VERBOSE: Final = ("-v", "--verbose")
 LONGEST: Final = 1000
-TRACEBACK_LINES: Final = 200  # how many first and last lines to keep of a longer traceback (endless recursion)
+# If a traceback is longer (after endless recursion), keep only this many lines at its beginning and at its end.
+TRACEBACK_LINES: Final = 200
 
 
 @dataclass
@@ -84,7 +85,7 @@ def _odd_value() -> DatabaseError | None:
 
 
 def end(error: Exception) -> NoReturn:
-    """Report *error* and exit with 70. Under cron, the same error is reported only as often as ``Alarm`` allows."""
+    """Report *error*, and exit with 70. Under cron, the same error is reported only as often as ``Alarm`` allows."""
     event = events.fault_of_ours(error, place(error))
     log = Log(circumstances.log)
     log.write(event, text_of(error))

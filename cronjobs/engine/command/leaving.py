@@ -1,4 +1,4 @@
-"""Ends a command's process: flushes output and runs exit callbacks, but not for long.
+"""End a command's process: flush output and run exit callbacks, but only for a short time.
 
 It uses ``os._exit``, because the interpreter's normal exit waits for threads and processes that a handler left behind.
 Under load, that wait took longer than the time that a finished tick had left. The timer then killed the tick (142),
@@ -24,15 +24,17 @@ from cronjobs.engine.tick import deadline
 if TYPE_CHECKING:
     import subprocess
 
-LEAVING_S: Final = 5.0  # the time for exit callbacks, unless a tick must end sooner
-BEFORE_TIMER_S: Final = 0.3  # exit this long before the timer would kill the process, so that the exit code is right
+# Exit callbacks have this much time, or less if a tick must end sooner.
+LEAVING_S: Final = 5.0
+# Exit this long before the timer would kill the process, so that the exit code is right.
+BEFORE_TIMER_S: Final = 0.3
 _NAME: Final = "cronjobs-leaving"
 
 
 def leave(code: int, *, stuck: bool) -> NoReturn:
     """Exit with *code*, whatever threads and processes are still running, and even if stdout is broken.
 
-    *stuck* means that a handler is still running, so there is no time for exit callbacks.
+    If *stuck*, a handler is still running, so there is no time for exit callbacks.
     """
     end_anyway(code)
     flush()
@@ -51,19 +53,20 @@ def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: i
 
     flush()
     deadline.arm().watchdog.dismiss()
-    with suppress(OSError):  # then the long jobs keep running on their own
+    # If this fails, the long jobs continue without us.
+    with suppress(OSError):
         wait_for_long_jobs.stay_for(processes, config, code, count_dead=count_dead)
 
 
 def flush() -> None:
-    """Flush what was printed. Ignores a stream that can no longer be written to."""
+    """Flush what was printed. If a stream can no longer be written to, ignore that."""
     for number, stream in ((1, sys.__stdout__), (2, sys.__stderr__)):
         try:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            # The reader has gone, or the disk is full. The results are already recorded, so the interpreter must not
-            # fail because of this.
+            # Nobody reads the output any more, or the disk is full. The results are already recorded, so the
+            # interpreter must not fail because of this.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
@@ -78,7 +81,8 @@ def end_anyway(code: int) -> None:
         sleep(left_s)
         os._exit(code)
 
-    with suppress(RuntimeError):  # no thread can be started; then the timer ends the process
+    # If no thread can be started, the timer ends the process.
+    with suppress(RuntimeError):
         threading.Thread(target=end, name=_NAME, daemon=True).start()
 
 
@@ -95,7 +99,8 @@ def forget_children() -> None:
 
 def _flush_files() -> None:
     """Flush files that user code left open, as the interpreter would on exit."""
-    if not deadline.user_code_ran():  # finding the files takes a few milliseconds
+    # Skip this if no user code ran, because finding the files takes a few milliseconds.
+    if not deadline.user_code_ran():
         return
     for each in gc.get_objects():
         if type(each) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):

@@ -1,7 +1,7 @@
-"""Prints lines to stdout and stderr, and JSON. Uses colours only on a terminal.
+"""Print lines to stdout and stderr, and JSON. Use colours only on a terminal.
 
-Texts in the database may have been written by anyone. So secrets are masked, nothing on stderr can control a terminal,
-and JSON is ASCII.
+Anyone may have written the texts in the database. So secrets are masked, nothing on stderr can control a terminal, and
+JSON is ASCII.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 from cronjobs import masking
 from cronjobs.text import visible
 
-SGR: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}  # ECMA-48
+SGR: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}  # see ECMA-48
 
 
 def echo(text: str) -> None:
@@ -25,9 +25,10 @@ def echo(text: str) -> None:
 
 
 def complain(text: str, *, is_safe: bool = False) -> None:
-    """Print to stderr. The text may be mailed, so escape whatever could control its reader's terminal.
+    """Print to stderr.
 
-    *is_safe* is for lines of ``table``: its cells are already safe, and may have colours.
+    The text may be mailed, so escape everything that could control a reader's terminal. *is_safe* is for lines of
+    ``table``, whose cells are already safe and may have colours.
     """
     _print(sys.stderr, text if is_safe else visible(text))
 
@@ -39,7 +40,8 @@ def _print(stream: TextIO | None, text: str) -> None:
     with suppress(OSError):
         try:
             stream.write(text + "\n")
-        except UnicodeEncodeError:  # cron's locale is C, so escape characters that ASCII cannot represent
+        # cron's locale is C, so escape characters that are not ASCII.
+        except UnicodeEncodeError:
             stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
         except ValueError:  # the stream is closed
             return
@@ -61,7 +63,8 @@ def json_text(value: Any) -> str:
 def _encode(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
-    reason = getattr(value, "reason", None)  # a payload.BadJson: plain SQL wrote JSON that cannot be read
+    # The value is a payload.BadJson: plain SQL wrote JSON that cannot be read.
+    reason = getattr(value, "reason", None)
     return {"unreadable": reason} if reason is not None else str(value)
 
 

@@ -1,6 +1,6 @@
-"""Reads the settings from the command line and the environment.
+"""Read the settings from the command line and the environment.
 
-Does not open the database, which many callers do not need.
+This does not open the database, which many callers do not need.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cronjobs.engine.config.settings import Settings
 def read_settings(
     config: Path | None, url: str | None, need_database: bool = True, *, only_database: bool = False
 ) -> Settings:
-    """Read the configuration. From now on, its secrets are masked in everything that is printed."""
+    """Read the configuration. From then on, its secrets are masked in everything that is printed."""
     masking.remember(masking.named_secrets({**os.environ, "": url or ""}))
     settings = load(
         config, environ=os.environ, database_url=url, need_database=need_database, only_database=only_database

@@ -1,1 +1,1 @@
-"""Reads cronjobs.yaml and the environment into frozen Settings. Mistakes are reported as file:line:column."""
+"""Read cronjobs.yaml and the environment into frozen Settings. Mistakes are reported as file:line:column."""

@@ -1,4 +1,4 @@
-"""Configuration from a Django project: ``database: django`` in the file, and ``CRONJOBS`` in Django's settings.
+"""Read configuration from a Django project: ``database: django`` in the file, and ``CRONJOBS`` in Django's settings.
 
 Django is imported only if the file asks for it. If Django is already set up in this process, it is used as it is.
 """
@@ -27,7 +27,8 @@ APP: Final = "cronjobs.contrib.django"
 MODULE: Final = "DJANGO_SETTINGS_MODULE"
 SETUP: Final = "django.setup"
 EXTRA: Final = "cronjobs.contrib.django"
-CLEAN: Final = f"{EXTRA}.clean:CleanConnections"  # a string, because importing the class requires Django
+# This is a string, because importing the class requires Django.
+CLEAN: Final = f"{EXTRA}.clean:CleanConnections"
 ALIAS: Final = "default"
 
 # The OPTIONS in DATABASES that Django's backend handles itself. All others are passed to libpq.
@@ -43,7 +44,7 @@ def settings_of_django() -> Any:
 
 
 def is_host() -> bool:
-    """Whether this process belongs to a Django project with our app installed, such as manage.py or the web server."""
+    """Return whether this process (manage.py, a web server) belongs to a Django project with our app installed."""
     if settings_of_django() is None:
         return False
     apps = sys.modules.get("django.apps")
@@ -51,7 +52,7 @@ def is_host() -> bool:
 
 
 def cronjobs_settings(settings: Any) -> Mapping[str, Any]:
-    """Return ``CRONJOBS`` from Django's *settings*. Errors in it are reported by ``manage.py check``."""
+    """Return ``CRONJOBS`` from Django's *settings*. ``manage.py check`` reports errors in it."""
     found = getattr(settings, "CRONJOBS", None)
     return found if isinstance(found, Mapping) else {}
 
@@ -90,14 +91,17 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
         if not need:
             return replace(settings, database="", database_unset=str(error))
         line, column = settings.positions.get("database", (0, 0))
-        # If the file is not YAML, its env: is unknown, too: what is wrong with the file comes first.
+        # If the file is not valid YAML, its env: is unknown, too. So report the problems of the file first.
         problem = Problem(file, line, column, "database" if line else "", str(error))
         raise ConfigError([*settings.problems, problem]) from None
     return replace(settings, database=url, by_django=True, secrets=settings.secrets | named_secrets({"": url}))
 
 
 def database_url() -> str:
-    """Import Django's settings and return the jobs database's URL. Raises FieldError, whose message quotes no value."""
+    """Import Django's settings, and return the URL of the jobs database.
+
+    Raises FieldError, whose message quotes no value.
+    """
     try:
         conf = importlib.import_module("django.conf")
     except ImportError:
@@ -127,7 +131,8 @@ def database_url() -> str:
 
 
 def _of_postgresql(settings: Mapping[str, Any]) -> str:
-    from sqlalchemy import URL  # commands without a database do not need SQLAlchemy
+    # Imported only here, because commands without a database do not need SQLAlchemy.
+    from sqlalchemy import URL
 
     options = {
         name: str(value)

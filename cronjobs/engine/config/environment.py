@@ -17,7 +17,7 @@ READ: Final = {
         "Users (deploy,ci) whose files, including cronjobs.yaml, root's tick may run. 1 means all users."
     ),
     "XDG_STATE_HOME": "Parent of the state folder. Default: ~/.local/state.",
-    "NO_COLOR": "Any value but the empty one: no colours on a terminal.",
+    "NO_COLOR": "Any non-empty value turns off colours on a terminal.",
     "COLUMNS": "Width of tables when stdout is not a terminal. Default: unlimited.",
 }
 GIVEN: Final = {
@@ -32,7 +32,7 @@ GIVEN: Final = {
     "CRONJOBS_IDEMPOTENCY_KEY": "The job's idempotency key, the same in every attempt.",
     "CRONJOBS_DEADLINE": "The attempt's deadline, ISO 8601 in UTC.",
 }
-# Passed between our own processes.
+# Our own processes pass these to each other.
 INTERNAL: Final = frozenset(
     {"CRONJOBS_UNTIL", "CRONJOBS_PROGRESS_EVERY_S", "CRONJOBS_TAKES_OVER"}
     | {"CRONJOBS_DRILL", "CRONJOBS_PROCESS", "_CRONJOBS_COMPLETE"}

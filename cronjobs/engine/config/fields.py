@@ -1,8 +1,8 @@
 """Readers for single values. A reader turns a node of the YAML tree into a checked value, or raises a FieldError.
 
 A reader is called with the Reading, a node and its dotted path. The error's message says what to write instead. Every
-field knows which type it expects, so no word is guessed to be a number or a boolean. Only payload values have no
-expected type. A payload value that YAML versions read differently is refused.
+field expects a certain type, so we never guess whether a word is a number or a boolean. Only payload values have no
+expected type. If two YAML versions read a payload value differently, it is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cronjobs.text import one_line
 
 
 def later(reading: Reading, node: Node, path: str) -> Node:
-    """Return *node* unread. It is read once the sections that it depends on are known."""
+    """Return *node* unread. It is read later, when the sections on which it depends are known."""
     return node
 
 
@@ -72,7 +72,7 @@ def number(low: float, high: float) -> Reader:
 
 
 def span(low: str, high: str, *, whole_seconds: bool = False) -> Reader:
-    """A duration with a unit. A bare "90" could mean minutes, and YAML 1.1 reads 1:30 as 90."""
+    """A duration with a unit. The unit is required, because "90" could mean minutes, and YAML 1.1 reads 1:30 as 90."""
     shortest, longest = duration(low), duration(high)
 
     @taken_as(f"duration, {low}–{high}", schema_parts.DURATION)
@@ -138,7 +138,7 @@ def choice(*words: str) -> Reader:
 def matching(pattern: str, rule: str, *, words: str, schema: schema_parts.Schema | None = None) -> Reader:
     """Text that matches *pattern* as a whole. *rule* describes in words what is expected.
 
-    *schema* is needed for a pattern that JSON Schema (JavaScript) reads differently from Python.
+    *schema* is needed if JSON Schema (JavaScript) would read the pattern differently from Python.
     """
     compiled = re.compile(pattern)
 
@@ -208,7 +208,7 @@ anything: Final = Reader(lambda reading, node, path: reading.text(node), "text",
 
 @taken_as("path", schema_parts.text(r"[^~].*"))
 def path_beside_file(reading: Reading, node: Node, path: str) -> Path:
-    """A path, resolved against the file's folder, because cron's working directory is not the user's."""
+    """A path. A relative path starts at the file's folder, because cron's working directory is not the user's."""
     text = reading.text(node)
     if text.startswith("~"):
         raise FieldError(f"{shown(node)} begins with ~, but HOME might not be set under cron: write the full path")
@@ -244,7 +244,7 @@ def zone(reading: Reading, node: Node, path: str) -> str:
         meant = zone_meant(text) if reading.may_guess and as_written(node, text) and not offset else None
         hint = f"did you mean {meant}?" if meant else "write UTC or Europe/Berlin"
         if offset:
-            # In the Etc/GMT names the sign is reversed: Etc/GMT-1 is one hour ahead of UTC.
+            # In the names Etc/GMT… the sign is reversed: Etc/GMT-1 is one hour ahead of UTC.
             fixed = f"Etc/GMT{'-' if offset[1] == '+' else '+'}{int(offset[2])}"
             always = f", or {fixed} for this offset all year" if zone_exists(fixed) and not offset[3] else ""
             hint = f"a fixed offset has no summer time: write a place, such as Europe/Berlin{always}"
@@ -272,7 +272,7 @@ def cron(reading: Reading, node: Node, path: str) -> str:
 def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
     """A list, returned as a tuple.
 
-    If an item is bad, so is the whole list. With *keep_good*, only the bad item is left out.
+    One bad item makes the whole list bad. With *keep_good*, only bad items are left out.
     """
     written = schema_parts.list_of(item.schema)
 
@@ -360,7 +360,7 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
 
 @taken_as("text", schema_parts.TEXT, secret=True)
 def secret(reading: Reading, node: Node, path: str) -> str:
-    """A secret. It is masked wherever text is shown, even if it is written in the file itself."""
+    """A secret. It is masked wherever text is shown, even if the file itself contains it."""
     text = reading.text(node, secret=True)
     reading.secrets |= long_enough([text])
     return text
@@ -375,5 +375,6 @@ def web_address(reading: Reading, node: Node, path: str) -> str:
     except ValueError:
         good = False
     if not good or not text.isascii() or any(character <= " " or character == "\x7f" for character in text):
-        raise FieldError("this is not a web address: write https://…")  # the value may be a secret, so it is not quoted
+        # The message does not quote the value, because it may be a secret.
+        raise FieldError("this is not a web address: write https://…")
     return text

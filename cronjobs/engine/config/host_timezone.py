@@ -18,7 +18,7 @@ def host_timezone(root: Path = Path("/"), environ: Mapping[str, str] = os.enviro
 
 
 def _from_tz(environ: Mapping[str, str]) -> str:
-    name = environ.get("TZ", "").removeprefix(":")  # tzset(3)
+    name = environ.get("TZ", "").removeprefix(":")  # see tzset(3)
     return _below_zoneinfo(name) if name.startswith("/") else name
 
 

@@ -1,4 +1,6 @@
-"""Prepares the import of the user's modules: their import path, their environment, and whether root may run them."""
+"""Prepare the import of the user's modules: set their import path and environment, and check whether root may run
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def prepare_imports(settings: Settings) -> None:
     if os.geteuid() == 0:
         _watched.by(settings, os.environ)
     for name, value in settings.env:
-        # the file's PATH overrides cron's; a variable from an env_file is here only if the environment lacks it
+        # The file's PATH overrides cron's. (A variable from an env_file is in ``settings.env`` only if the environment
+        # lacks it.)
         os.environ[name] = value
     for folder in (*reversed(settings.python_path), settings.folder):
         if str(folder) not in sys.path:
@@ -48,10 +51,10 @@ def enter_folder(settings: Settings) -> None:
 class _Watched:
     """An import hook that refuses a module if an untrusted user may have written it.
 
-    The hook asks the other finders for each module. Checking ``sys.modules`` after an import would be too late, because
-    the code has already run. Checking every file in the import folders beforehand would refuse uploads and caches that
-    nobody imports, and miss modules in other places. The hook sees every module that is really imported, even if a
-    handler imports it later.
+    For each module, the hook asks the other finders where it is. It would be too late to check ``sys.modules`` after an
+    import, because the code has run by then. Checking every file in the import folders beforehand would refuse uploads
+    and caches that nobody imports, and would miss modules in other places. The hook sees every module that is really
+    imported, even if a handler imports it later.
     """
 
     def __init__(self) -> None:
@@ -59,7 +62,7 @@ class _Watched:
         self.environ: Mapping[str, str] = {}
 
     def by(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        """Check all imports from now on. Trust the users that *settings* and *environ* name."""
+        """Check all imports from now on. Only the users that *settings* and *environ* name are trusted."""
         self.settings, self.environ = settings, dict(environ)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
@@ -86,8 +89,8 @@ def _files(spec: ModuleSpec) -> Iterator[Path]:
     for place in places:
         if place is None:
             continue
-        # Do not use resolve(): until we have checked a link, an untrusted user could point it into an installed
-        # package.
+        # Do not use resolve(), which follows links: an untrusted user could make a link, which we have not checked yet,
+        # point into an installed package.
         file = Path(os.path.abspath(place))  # noqa: PTH100
         if not any(file.is_relative_to(folder) for folder in _INSTALLED):
             yield file

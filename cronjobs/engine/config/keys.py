@@ -1,8 +1,9 @@
-"""All keys of cronjobs.yaml, in tables. Each key has a reader, an example and one sentence that describes it.
+"""All keys of cronjobs.yaml, in tables.
 
-Keys are defined only in these tables, in those of ``keys_of_jobs`` and in the ``keys`` modules of extras. The tables
-are used to read the file and to suggest the right key for an unknown one. The output of ``cronjobs schema`` and
-``cronjobs config show``, and docs/reference/configuration.md, are made from them.
+Each key has a reader, an example and one sentence that describes it. Keys are defined only in these tables, in those of
+``keys_of_jobs`` and in the ``keys`` modules of extras. We use the tables to read the file, and to suggest the right key
+for an unknown one. They are also the source of ``cronjobs schema``, of ``cronjobs config show`` and of
+docs/reference/configuration.md.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from cronjobs.engine.config.settings import (
 )
 from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
 
-AS_BELOW: Final = "as below"  # every key of the mapping has its own default
+# Such a mapping has no default of its own, because each of its keys has one.
+AS_BELOW: Final = "as below"
 
 # --- run --------------------------------------------------------------------------------------------------------------
 
@@ -229,7 +231,7 @@ def _timezone(reading: Reading, node: Node, path: str) -> str:
 
 
 def _named(words: str, each: Reader) -> Reader:
-    """Return the Reader of a section of named entries. The section is read after those that it depends on."""
+    """Return the Reader of a section of named entries. Such a section is read after those on which it depends."""
     return Reader(fields.later, words, {"propertyNames": {"pattern": f"^(?:{fields.NAME.pattern})$"}}, each=each)
 
 

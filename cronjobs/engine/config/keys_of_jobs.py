@@ -56,7 +56,8 @@ def retry(reading: Reading, node: Node, path: str) -> RetryChanges:
         raise FieldError(f"delays cannot be combined with {', '.join(clash)}: write one or the other")
     try:
         policy = RetryPolicy(**given)
-        if isinstance(policy, WrongPolicy):  # while a module is being imported, a wrong policy does not raise
+        # While a module is being imported, a wrong policy raises no error, but returns a WrongPolicy.
+        if isinstance(policy, WrongPolicy):
             raise ValueError(policy.fault)
     except ValueError as error:
         raise FieldError(f"{error}; the defaults are base 1m and cap 30m: write both") from None
@@ -173,7 +174,8 @@ JOB_TYPE: Final[Keys] = {
     ),
 }
 job_type: Final = Reader(fields.later, "mapping", {}, keys=JOB_TYPE)
-OF_ALL_COMMANDS: Final[Keys] = {  # what defaults.commands may contain
+# The keys that defaults.commands may contain.
+OF_ALL_COMMANDS: Final[Keys] = {
     name: JOB_TYPE[name]._replace(unset=JOB_TYPE[name].unset.removeprefix("from @job, else "))
     for name in (
         "timeout",
@@ -205,7 +207,8 @@ QUEUE: Final[Keys] = {
 }
 queue: Final = Reader(fields.later, "mapping", schema_parts.needs("max_waiting"), keys=QUEUE, defaults=Cap("", 1))
 
-UNREADABLE_LIMITS: Final = (Limit("", most=0),)  # no job with a concurrency_key starts
+# With this limit, no job that has a concurrency_key starts.
+UNREADABLE_LIMITS: Final = (Limit("", most=0),)
 _PREFIX: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
@@ -240,7 +243,7 @@ def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
 def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
     """Limits by concurrency_key prefix.
 
-    If a limit is bad, none of the jobs that fall under it start, because too many of them might run at once.
+    If a limit is bad, no job to which it applies starts, because otherwise too many might run at once.
     """
     if isinstance(node, Scalar) and node.is_null:
         return ()
@@ -356,7 +359,8 @@ schedule: Final = Reader(
     keys=SCHEDULE,
     defaults=ScheduleSettings("", ""),
 )
-OF_ALL_SCHEDULES: Final[Keys] = {  # what defaults.schedules may contain
+# The keys that defaults.schedules may contain.
+OF_ALL_SCHEDULES: Final[Keys] = {
     name: SCHEDULE[name]
     for name in (
         "queue",

@@ -1,9 +1,9 @@
-"""Reads cronjobs.yaml into frozen Settings. Reports all problems at once, each as file:line:column: path: message.
+"""Read cronjobs.yaml into frozen Settings. Report all problems at once, each as file:line:column: path: message.
 
-The tables of ``keys`` define what a file may contain. A bad entry is listed in ``Settings.problems`` and disables only
-itself. ConfigError is raised, and nothing runs, if the file cannot be parsed or names no database. It is also raised if
-continuing could do harm, because the database, the project, the environment, the schedules or the job types are not
-known.
+The tables of ``keys`` define what a file may contain. A bad entry is listed in ``Settings.problems``, and is the only
+thing that is disabled. If the file cannot be parsed, or names no database, ConfigError is raised, and nothing runs. The
+same happens if it could do harm to continue, because the database, the project, the environment, the schedules or the
+job types are not known.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def load(
     from the file's folder, wherever the URL comes from. If *need_database* is False, an unset ``${…}`` in the URL is
     accepted, and ``database`` is "".
 
-    *only_database* is for commands that only read the database. They continue despite mistakes that cannot lead to the
-    wrong database. The file need not even be readable if the URL comes from elsewhere, or from a line that can be read
-    on its own. Raises ConfigError.
+    *only_database* is for commands that only read the database. They continue after mistakes that cannot lead to the
+    wrong database. If the URL comes from elsewhere, or from a line that can be read by itself, the rest of the file may
+    even be unreadable. Raises ConfigError.
     """
     given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     folder = given.absolute().parent
@@ -135,9 +135,11 @@ def _secrets(
     These are all values from an env_file or a ``${…}``, and all values whose names suggest a secret.
     """
     found = reading.secrets | long_enough(env_file.values()) | named_secrets(variables)
-    public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}  # tables show these names
+    # Tables show these names, so they are not masked.
+    public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}
     if is_public_url(variables[""]):
-        public.add(variables[""])  # messages name the database; if its URL has a password, they leave the password out
+        # Messages name the database, so its URL is not masked. They leave out its password.
+        public.add(variables[""])
     return frozenset(found - public)
 
 
@@ -145,7 +147,7 @@ def _secrets(
 
 
 def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any]:
-    """Return the named entries as arguments for Settings. A section that is not a mapping is added to *bad*."""
+    """Return the named entries as arguments for Settings. If a section is not a mapping, it is added to *bad*."""
     defaults = values.get("defaults", Defaults(bad=frozenset(DEFAULTS) if "defaults" in bad else frozenset()))
     command = partial(_job_type, executors=values.get("executors", {}), defaults=defaults)
     job_types, bad_job_types = _entries(reading, values, bad, "job_types", command)
@@ -239,7 +241,7 @@ def _job_type(
 def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) -> dict[str, str]:
     """Return the keys that conflict with other keys of the entry.
 
-    Each value is a message that tells the user what to write instead.
+    Each value is a message that says what to write instead.
     """
     found: dict[str, str] = {}
     if entry.executor is not None and entry.command is not None:
@@ -288,14 +290,15 @@ def _schedule(
 
     Return it with the job type of its inline command, named after the schedule, or with None if it has no such command.
 
-    *timezone_of_file* is None if the file's time zone is bad; then a schedule needs a time zone of its own. *taken*
-    holds the names under job_types. *lingers* is True if ticks keep running for their minute. *read_command* reads an
-    entry of job_types.
+    *timezone_of_file* is None if the file's time zone is bad. Then the schedule needs its own time zone. *taken* holds
+    the names under job_types. *lingers* is True if ticks keep running until their budget is used. *read_command* reads
+    an entry of job_types.
     """
     node = with_defaults(node, defaults.schedules)
     values, bad = reading.fields(node, path, SCHEDULE)
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
-    good = not bad - {"ping"}  # a bad ping does not stop the job
+    # A bad ping does not disable the schedule.
+    good = not bad - {"ping"}
     good &= "schedules" not in defaults.bad
     good &= _one_of(
         reading,
@@ -326,7 +329,8 @@ def _schedule(
         )
         good = False
     timezone = values.pop("timezone", timezone_of_file)
-    if timezone is None and "cron" in written:  # the file's bad timezone has already been reported
+    # The bad time zone of the file has already been reported.
+    if timezone is None and "cron" in written:
         good = False
     if not good:
         raise ReportedError

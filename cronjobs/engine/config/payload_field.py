@@ -1,4 +1,4 @@
-"""Reads ``payload:`` of a schedule, a JSON object written in YAML."""
+"""Read ``payload:`` of a schedule, which is a JSON object written in YAML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ MAX_PAYLOAD_BYTES: Final = 256 * 1024
 
 @taken_as("mapping: the handler's keyword arguments, at most 256 KiB of JSON", schema_parts.or_null({"type": "object"}))
 def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
-    """A JSON object. Its values have no expected type, so a value that YAML 1.1 and 1.2 read differently is refused."""
+    """A JSON object.
+
+    Its values have no expected type, so a value is refused if YAML 1.1 and 1.2 read it differently.
+    """
     import json
 
     if isinstance(node, Scalar) and node.is_null:
@@ -33,7 +36,7 @@ def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
 
 
 def _json(reading: Reading, node: Node, path: str) -> Any:
-    """Return *node* as a JSON value. Recursion is safe, since the tree is at most 20 levels deep."""
+    """Return *node* as a JSON value. Recursion is safe, because the tree is at most 20 levels deep."""
     match node:
         case Scalar():
             return _json_scalar(reading, node)
@@ -56,7 +59,8 @@ _BOOLEANS_OF_YAML_1_1: Final = {
 }
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-# Octal (010, 0o10), binary, sexagesimal (1:30), thousands (1_000): numbers in one YAML version, text in the other.
+# Octal (010, 0o10), binary, sexagesimal (1:30), thousands (1_000): these are numbers in one YAML version and text in
+# the other.
 _DISPUTED: Final = re.compile(
     r"[-+]?(0[0-9_]+|0o[0-7]+|0b[01_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?)"
 )
@@ -64,7 +68,8 @@ _DISPUTED: Final = re.compile(
 
 def _json_scalar(reading: Reading, node: Scalar) -> Any:
     if not node.plain or "${" in node.text:
-        return reading.text(node, secret=True)  # always text, so that a variable's content cannot change the type
+        # The result is always text, so that the content of a variable cannot change the type.
+        return reading.text(node, secret=True)
     text = node.text
     if node.is_null:
         return None

@@ -1,4 +1,4 @@
-"""The state of reading one configuration file: its problems, the position of each value, and values from outside.
+"""The state while one configuration file is read: its problems, the position of each value, and values from outside.
 
 Messages quote the file as written, including ``${NAME}``. They never quote the value of a variable.
 """
@@ -20,7 +20,8 @@ from cronjobs.masking import long_enough, mask
 from cronjobs.text import nearest as nearest
 from cronjobs.text import one_line
 
-# after this many problems, nothing is suggested: suggestions take time to compute, and nobody reads that many
+# After this many problems, we suggest nothing any more, because suggestions take time to compute, and nobody reads that
+# many.
 _ENOUGH_PROBLEMS: Final = 50
 _MAX_PROBLEMS: Final = 200
 
@@ -55,14 +56,16 @@ class Fields(NamedTuple):
 class Reading:
     """Collects the problems, positions and outside values of the file being read."""
 
-    file: str  # as the user typed it
+    file: str  # as the user wrote it
     folder: Path
     variables: Variables
     problems: list[Problem] = field(default_factory=list)
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)
-    extras: bool = False  # the file names third-party extras, so a finding of an unknown kind may be valid
-    database_unset: str = ""  # why the database has no URL; reported only if the command needs one
+    # True if the file names third-party extras, so that an unknown kind of finding may be valid.
+    extras: bool = False
+    # Why the database has no URL. This is reported only if the command needs one.
+    database_unset: str = ""
     _came_in: set[str] = field(default_factory=set)
 
     def report(self, node: Node, path: str, message: str, column: int | None = None) -> None:
@@ -126,9 +129,9 @@ class Reading:
         return Fields(values, bad)
 
     def _unknown(self, key: Scalar, path: str, known: list[str]) -> list[str]:
-        """Report an unknown key.
+        """Report an unknown key, and return the keys that were probably meant.
 
-        Return the key that was probably meant. After many problems, do not guess: return every known key.
+        That is at most one key. After many problems we do not guess, but return every known key.
         """
         guessed = self.may_guess
         meant = nearest(key.text, known) if guessed else None
@@ -167,7 +170,7 @@ class Reading:
     def masked_problems(self) -> list[Problem]:
         """Return the problems in line order.
 
-        As a safeguard, values from outside are masked, although no message should quote one.
+        No message should quote a value from outside. As a safeguard, such values are masked here all the same.
         """
         hidden = self.secrets | long_enough(self._came_in)
         found = [replace(problem, message=mask(problem.message, hidden)) for problem in self.problems]
@@ -196,14 +199,14 @@ class Reader:
     keys: Keys = field(default_factory=dict)
     each: Reader | None = None
     defaults: object = None
-    secret: bool = False  # the values are never shown
+    secret: bool = False  # True if the values are never shown
 
     def __call__(self, reading: Reading, node: Node, path: str) -> Any:
         return self.read(reading, node, path)
 
 
 class ReaderOfExtra:
-    """Stands in for the Reader *name* in an extra's *module*. The module is imported when its section is read."""
+    """Stands for the Reader *name* in an extra's *module*, which is imported when its section is read."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
@@ -211,7 +214,8 @@ class ReaderOfExtra:
     def __call__(self, reading: Reading, node: Node, path: str) -> Any:
         return self._reader(reading, node, path)
 
-    def __getattr__(self, name: str) -> Any:  # words, schema, keys and the rest
+    # This returns the attributes of the real Reader: words, schema, keys and the rest.
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
     @cached_property
@@ -247,12 +251,12 @@ def taken_as(words: str, schema: Mapping[str, Any], **more: Any) -> Callable[[Re
 
 
 def is_unreadable(node: Node) -> bool:
-    """Whether the node's YAML could not be read. The problem has already been reported."""
+    """Return whether the node's YAML could not be read. If so, the problem has already been reported."""
     return isinstance(node, Scalar) and node.text.startswith(UNREADABLE)
 
 
 def as_written(node: Node, text: str) -> bool:
-    """Whether the file contains exactly *text* at *node*. Only then may a message quote the text."""
+    """Return whether the file contains exactly *text* at *node*. Only then may a message quote the text."""
     return isinstance(node, Scalar) and node.text == text
 
 

@@ -1,4 +1,4 @@
-"""The reference of all settings, made from the tables of ``keys``: rows for people, and JSON Schema for editors."""
+"""Make the reference of all settings from the tables of ``keys``: rows for people, and JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cronjobs.engine.config import keys
 from cronjobs.engine.config.reader import ConfigKey, Reader, ReaderOfExtra
 from cronjobs.model import duration_text
 
-NAME: Final = "NAME"  # a placeholder in paths for the name of an entry
+# In paths, this stands for the name of an entry.
+NAME: Final = "NAME"
 
 
 class Row(NamedTuple):
@@ -26,7 +27,7 @@ class Row(NamedTuple):
 class Section(NamedTuple):
     """The keys of a mapping, and its paths.
 
-    The path "" means the file itself, and "schedules.NAME" any entry of schedules.
+    The path "" is the file itself, and "schedules.NAME" is any entry of schedules.
     """
 
     paths: tuple[str, ...]
@@ -34,7 +35,7 @@ class Section(NamedTuple):
 
 
 def sections() -> list[Section]:
-    """Return every key once, in file order. A mapping that is used in several places has several paths."""
+    """Return every key once, in the order of the file. A mapping that occurs in several places has several paths."""
     paths: dict[int, list[str]] = {}
     readers: dict[int, Reader | ReaderOfExtra] = {}
     for path, reader in _mappings("", keys.file):
@@ -79,15 +80,16 @@ def as_written(value: Any) -> str:
 # --- JSON Schema ------------------------------------------------------------------------------------------------------
 
 
-SCHEMA_ID: Final = "https://json.schemastore.org/cronjobs.json"  # where SchemaStore would serve it
+# SchemaStore would serve the schema at this address.
+SCHEMA_ID: Final = "https://json.schemastore.org/cronjobs.json"
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of cronjobs.yaml: draft-07, as SchemaStore requires.
 
-    It accepts every file that has no problems. It refuses the mistakes that an editor can detect: unknown keys, words
-    that are not in a fixed list, durations without a unit, a schedule without a time. ``cronjobs check`` also checks
-    the ranges of durations, and everything that depends on the host (folders, time zones, modules).
+    The schema accepts every file that has no problems. It refuses the mistakes that an editor can detect: unknown keys,
+    words that are not in a fixed list, durations without a unit, a schedule without a time. ``cronjobs check`` also
+    checks the ranges of durations, and everything that depends on the host (folders, time zones, modules).
     """
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -119,7 +121,7 @@ def _property(reader: Reader | ReaderOfExtra, name: str, key: ConfigKey) -> dict
     }
     if not key.unset:
         found["default"] = yaml.safe_load(default)
-    # Editors show this message instead of the pattern or the JSON Schema keyword.
+    # Editors show this message. Without it, they would show the pattern or the keyword of JSON Schema.
     if ("pattern" in found or found.get("type") == "array") and not key.reader.keys:
         found["errorMessage"] = f"Expected: {words}; for example {key.example}"
     return found

@@ -1,8 +1,8 @@
 """The pieces of JSON Schema that the configuration's readers declare, so that editors can check a file as it is typed.
 
-The schemas accept everything that the readers accept, including ``${NAME}``. They refuse as much as patterns can. The
-readers treat every scalar as text. So wherever text is allowed, the schema also allows a value that looks like a
-number.
+The schemas accept everything that the readers accept, including ``${NAME}``. Other values they refuse as far as a
+pattern can express that. The readers treat every scalar as text. So wherever text is allowed, the schema also allows a
+value that looks like a number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Final
 
 Schema = Mapping[str, Any]
 
-_VARIABLE: Final = r"\$\{"  # an editor does not know the value of ${NAME} or ${file:…}
+# Allow ${NAME} and ${file:…} everywhere, because an editor does not know their values.
+_VARIABLE: Final = r"\$\{"
 _SCALAR: Final = ["string", "number", "boolean"]
 TEXT: Final[Schema] = {"type": _SCALAR}
 

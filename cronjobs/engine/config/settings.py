@@ -1,4 +1,7 @@
-"""The content of a configuration file, as frozen dataclasses. ``load`` fills them, and everything else reads them."""
+"""The content of a configuration file, as frozen dataclasses.
+
+``load`` creates them, and all other modules read them.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,14 @@ from cronjobs.text import one_line
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["skip", "wait", "allow"]
-START_UP: Final = timedelta(seconds=5)  # the part of a tick's budget for imports and for steps before the first job
+# This part of a tick's budget is for imports and for the steps before the first job.
+START_UP: Final = timedelta(seconds=5)
 
 RetryUntil = Literal["next_occurrence"]
 Tls = Literal["starttls", "tls", "none"]
 WebhookFormat = Literal["json", "slack", "teams"]
 Leftovers = Literal["end", "leave"]
-Trust = Literal[True] | tuple[str, ...]  # everybody, or these users
+Trust = Literal[True] | tuple[str, ...]  # True means everybody; otherwise these users
 
 
 @dataclass(frozen=True)
@@ -37,25 +41,27 @@ class RunSettings:
     every: timedelta = timedelta(minutes=1)
     long_jobs: int = 4
     max_losses: int = 10
-    # how often a lingering tick looks for work; None means that ticks do not linger
+    # The time after which a lingering tick looks for work again. None means that ticks do not linger.
     linger: timedelta | None = None
-    ping: str | None = None  # the URL of a dead man's switch that ticks ping, such as healthchecks.io
-    trust_files: Trust = ()  # the users whose files root runs, besides root's own
+    # The URL of a dead man's switch that ticks ping, such as healthchecks.io.
+    ping: str | None = None
+    # Root runs the files of these users, besides its own.
+    trust_files: Trust = ()
 
     @property
     def default_timeout(self) -> timedelta:
         """The timeout of a job type that declares none.
 
-        It is short enough for two such jobs in a row to fit in one tick.
+        It is so short that two such jobs in a row fit into one tick.
         """
         return min(timedelta(seconds=30), self.budget / 3)
 
     @property
     def longest_in_tick(self) -> timedelta:
-        """The longest timeout of a job that runs inside a tick. A longer declared timeout makes a long job.
+        """The longest timeout of a job that runs inside a tick.
 
-        It is less than the budget, because starting up takes part of a tick. If long jobs are off (``long_jobs: 0``),
-        it is the whole budget.
+        A job with a longer declared timeout is a long job. This is less than the budget, because starting up takes a
+        part of the tick. If there are no long jobs (``long_jobs: 0``), it is the whole budget.
         """
         return self.budget - min(START_UP, self.budget / 3) if self.long_jobs else self.budget
 
@@ -71,7 +77,7 @@ class Retention:
 
 @dataclass(frozen=True)
 class MetricsSettings:
-    textfile: Path | None = None  # the file that ticks write for node_exporter
+    textfile: Path | None = None  # ticks write this file for node_exporter
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class MailChannel:
 
 @dataclass(frozen=True)
 class WebhookChannel:
-    url: str = field(repr=False)  # it often contains a token
+    url: str = field(repr=False)  # hidden, because it often contains a token
     format: WebhookFormat = "json"
 
 
@@ -105,7 +111,7 @@ class AlertFilter:
     An entry of ``findings`` or ``ignore`` is a kind ("host") or a key ("host:web2").
     """
 
-    severity: str = "warning"  # the lowest severity that is sent
+    severity: str = "warning"  # findings of at least this severity are sent
     findings: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
 
@@ -168,7 +174,7 @@ def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> st
 class RetryChanges:
     """The fields that a ``retry:`` mapping sets.
 
-    All other fields keep the values of the policy that the changes are applied to.
+    All other fields keep the values of the policy to which the changes are applied.
     """
 
     changes: tuple[tuple[str, Any], ...] = ()
@@ -190,14 +196,20 @@ class JobTypeSettings(JobOptions):
     name: str
     command: tuple[str, ...] | None = None
     retry: RetryChanges = RetryChanges()
-    env: tuple[tuple[str, str], ...] = ()  # for commands, in addition to cron's variables and the file's env
-    inherit_env: tuple[str, ...] | None = None  # which of these variables a command inherits; None means all
+    # For commands, in addition to cron's variables and the file's env.
+    env: tuple[tuple[str, str], ...] = ()
+    # The variables of cron and of the file that a command inherits. None means all of them.
+    inherit_env: tuple[str, ...] | None = None
     success_exit_codes: tuple[int, ...] = ()  # for commands; () means only 0
-    retry_exit_codes: tuple[int, ...] = ()  # for commands: retry these, even 65 and 78, which are permanent otherwise
-    hide: tuple[str, ...] = ()  # payload keys whose values are never shown
-    stdin: str | None = None  # for commands; None means the payload as JSON, "" means no input (/dev/null)
-    run_in: Path | None = None  # a command's working directory; None means the file's folder
-    leftovers: Leftovers = "end"  # what happens to processes that a command leaves running
+    # For commands. These are retried, even 65 and 78, which are permanent otherwise.
+    retry_exit_codes: tuple[int, ...] = ()
+    hide: tuple[str, ...] = ()  # keys of the payload whose values are never shown
+    # For commands. None means the payload as JSON, and "" means no input (/dev/null).
+    stdin: str | None = None
+    # The working folder of a command. None means the file's folder.
+    run_in: Path | None = None
+    # What happens to processes that a command leaves running.
+    leftovers: Leftovers = "end"
 
 
 @dataclass(frozen=True)
@@ -218,14 +230,20 @@ class ScheduleSettings:
     catch_up_within: timedelta = timedelta(hours=24)
     catch_up_limit: int = 100
     overlap: Overlap = "skip"
-    spread: timedelta | None = None  # run_at is delayed by a fixed part of this time, computed from the schedule's name
-    # "next_occurrence": give up if the retry would come after the next occurrence
+    # Jobs are due later by a fixed part of this time, which depends on the schedule's name.
+    spread: timedelta | None = None
+    # With "next_occurrence", a job is given up if its retry would come after the next occurrence.
     retry_until: RetryUntil | None = None
-    grace: timedelta | None = None  # how late the last occurrence may be before its lateness is a finding
-    warn_after_failures: int | None = None  # failures in a row (each try counts) that become a finding; None means 3
-    ping: str | None = None  # the URL of a dead man's switch for the schedule's runs; not part of the stored definition
-    environments: tuple[str, ...] | None = None  # where the schedule runs; None means in every environment
-    renamed_from: str | None = None  # the old name, whose ledger and watermark the schedule keeps
+    # If the last occurrence is later than this, that is a finding.
+    grace: timedelta | None = None
+    # This many failures in a row become a finding. Each try counts. None means 3.
+    warn_after_failures: int | None = None
+    # The URL of a dead man's switch for the schedule's runs. It is not part of the stored definition.
+    ping: str | None = None
+    # The environments in which the schedule runs. None means all environments.
+    environments: tuple[str, ...] | None = None
+    # The old name of the schedule, which keeps the ledger and the watermark of that name.
+    renamed_from: str | None = None
     secret_keys: list[str] | None = None  # keys of the payload whose values came from ${…}
 
 
@@ -234,13 +252,14 @@ class Settings:
     """One configuration file. ``folder`` is the file's folder. It is on the import path, and commands run in it.
 
     ``database`` is the URL with its ${…} filled in, or "" if there is no usable URL and the command needs no database.
-    The ``disabled_…`` fields name bad entries. Disabled schedules are neither run nor retired.
+    The ``disabled_…`` fields name bad entries. Disabled schedules neither run nor are they retired.
     """
 
     file: Path
     folder: Path
     database: str = ""
-    database_unset: str = ""  # why ``database`` is "": an unset variable, or unusable Django settings
+    # Why ``database`` is "": a variable is not set, or Django's settings cannot be used.
+    database_unset: str = ""
     project: str = ""
     environment: str = ""
     schema: str | None = None
@@ -251,35 +270,47 @@ class Settings:
     setup: str | None = None  # a function ("django.setup") to call before the imports
     env: tuple[tuple[str, str], ...] = ()
     env_file: Path | None = None
-    # the contents, as read, of the file, its env_file and every ${file:…}
+    # The contents of the file, of its env_file and of every ${file:…}, as we read them.
     contents: dict[Path, bytes] = field(default_factory=dict, repr=False)
     variables: tuple[str, ...] = ()  # the names used in ${…}, whether set or not
     log: Path | None = None
-    around: tuple[str, ...] = ()  # "module:function": context managers around every attempt
+    # Context managers around every attempt, as "module:function".
+    around: tuple[str, ...] = ()
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertSettings | None = None  # None means that findings are neither stored nor sent
     run: RunSettings = RunSettings()
-    retry: RetryChanges = RetryChanges()  # defaults.retry
+    retry: RetryChanges = RetryChanges()  # from defaults.retry
     retention: Retention = Retention()
     limits: tuple[Limit, ...] = ()
     executors: dict[str, ExecutorSettings] = field(default_factory=dict)
-    queues: dict[str, Cap] | None = field(default_factory=dict)  # None if the section is bad; then stored caps are kept
+    # None if the section is bad. Then the stored caps are kept.
+    queues: dict[str, Cap] | None = field(default_factory=dict)
     job_types: dict[str, JobTypeSettings] = field(default_factory=dict)
     schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
-    elsewhere: frozenset[str] = frozenset()  # schedules for other environments, which are not in ``schedules``
+    # Schedules for other environments. They are not in ``schedules``.
+    elsewhere: frozenset[str] = frozenset()
     disabled_schedules: frozenset[str] = frozenset()
     disabled_job_types: frozenset[str] = frozenset()
-    disabled_queues: frozenset[str] = frozenset()  # the stored cap of such a queue, if there is one, is kept
-    by_django: bool = False  # the database comes from Django's settings
-    without_project: bool = False  # for exec's records in the state folder, which no tick reads
-    trusted: bool = False  # the caller vouches for the files, e.g. a test that has already run them
-    broken: bool = False  # ticks refuse this file; only commands that read the database continue
-    problems: tuple[Problem, ...] = ()  # what is wrong with the disabled entries; makes a tick exit with 3
-    positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # dotted path -> line, column
-    secrets: frozenset[str] = frozenset()  # values to mask wherever text is shown, such as those from ${…}
+    # If such a queue has a stored cap, it is kept.
+    disabled_queues: frozenset[str] = frozenset()
+    # True if the database comes from Django's settings.
+    by_django: bool = False
+    # True for exec without a project. It keeps its records in the state folder, where no tick reads them.
+    without_project: bool = False
+    # True if the caller trusts the files, for example a test that has already run them.
+    trusted: bool = False
+    # True if ticks refuse this file. Only commands that read the database continue.
+    broken: bool = False
+    # The problems of the disabled entries. With any problem, a tick exits with 3.
+    problems: tuple[Problem, ...] = ()
+    positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # line and column by dotted path
+    # Values to mask wherever text is shown, such as those from ${…}.
+    secrets: frozenset[str] = frozenset()
 
     def secrets_of(self, job: Job) -> frozenset[str]:
-        """Return what no message about *job* may contain: the file's secrets, and the secrets in the job's payload."""
+        """Return the values that no message about *job* may contain: the secrets in the file and in the job's
+        payload.
+        """
         declared = self.job_types.get(job.job_type)
         keys = masking.keys_of_meta(job.meta).union(declared.hide if declared else ())
         return self.secrets | masking.values_under(job.payload, keys) if keys else self.secrets
@@ -309,5 +340,5 @@ class Settings:
 
     @property
     def defines_something(self) -> bool:
-        """Whether a sync may have something to write: schedules, queue caps, or bad entries of either."""
+        """Whether a sync may have something to write: there are schedules, queue caps, or bad entries of either."""
         return bool(self.schedules or self.disabled_schedules or self.queues != {} or self.disabled_queues)

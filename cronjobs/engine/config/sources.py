@@ -1,4 +1,4 @@
-"""Reads the files that make up a configuration, and determines the database."""
+"""Read the files that make up a configuration, and find out which database it uses."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from cronjobs.engine.host.files import open_regular
 from cronjobs.errors import Problem
 from cronjobs.text import is_utf8
 
-DJANGOS: Final = "django"  # "database: django" means the database in Django's settings
+# "database: django" means the database in Django's settings.
+DJANGOS: Final = "django"
 KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environment", "timezone"})
 
 
 def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | None, list[Problem]]:
     """Return the tree of *file* and its problems.
 
-    If a file with problems can still be checked in part, both are returned.
-
-    Adds the content of the file to *contents*.
+    If a file has problems, but can still be checked in part, both are returned. Adds the content of the file to
+    *contents*.
     """
 
     def problem(message: str, line: int = 0, column: int = 0) -> Problem:
@@ -42,7 +42,8 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
     except FileNotFoundError:
         how = 'run "cronjobs init" to write one, or name yours with --config (config= in an app) or $CRONJOBS_CONFIG'
         return None, [problem(f"there is no such file: {how}")]
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+    # A ValueError means that the name contains a NUL.
+    except (OSError, ValueError) as error:
         return None, [problem(f"the file cannot be read: {getattr(error, 'strerror', None) or 'invalid file name'}")]
     if not isinstance(text, str):
         return None, [problem(text.message, text.line, text.column)]
@@ -58,13 +59,14 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
 
 
 def _content(file: Path) -> bytes:
-    """Return the content of a file or of a pipe with a writer, such as ``<(…)``."""
-    # Without O_NONBLOCK, opening a FIFO that has no writer would block for ever.
+    """Return the content of a file, or of a pipe that has a writer, such as ``<(…)``."""
+    # Without O_NONBLOCK, opening a FIFO that has no writer would block forever.
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as opened:
         first = b""
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            with suppress(BlockingIOError):  # there is a writer, but it has not written anything yet
+            # There is a writer, but it has not written anything yet.
+            with suppress(BlockingIOError):
                 first = os.read(descriptor, 1)
                 if not first:
                     raise OSError(errno.EINVAL, "this is a pipe that nobody writes to")
@@ -75,8 +77,8 @@ def _content(file: Path) -> bytes:
 def salvaged(content: bytes | None) -> YamlMapping:
     """Return the settings that identify the database, from a file that is not valid YAML.
 
-    Only lines that begin with a key in KEPT are read, and ``env:`` with the lines below it, which may name Django's
-    settings. If one of these keys is repeated, or if these lines are not valid YAML either, nothing is returned.
+    This reads only lines that begin with a key in KEPT, and ``env:`` with the lines below it, which may name Django's
+    settings. It returns nothing if one of these keys is repeated, or if these lines are not valid YAML either.
     """
     text = decode(content or b"")
     if isinstance(text, str):
@@ -88,7 +90,10 @@ def salvaged(content: bytes | None) -> YamlMapping:
 
 
 def _lines_of(keys: Collection[str], text: str) -> Iterator[str]:
-    """Yield the lines of *text* that begin with one of *keys*, and empty lines for the others, to keep line numbers."""
+    """Yield the lines of *text* that begin with one of *keys*.
+
+    Yield other lines as empty lines, to keep line numbers.
+    """
     key = ""
     for line in text.splitlines():
         is_below = line.startswith((" ", "\t"))
@@ -98,9 +103,10 @@ def _lines_of(keys: Collection[str], text: str) -> Iterator[str]:
 
 
 def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
-    """Return the variables of the file's ``env_file``. They are read before anything that may refer to them.
+    """Return the variables of the file's ``env_file``.
 
-    None means that the env_file is bad, and that the problem has been reported.
+    They are read first, because anything else may refer to them. None means that the env_file is bad, and that the
+    problem has been reported.
     """
     if "env_file" not in tree.entries:
         return {}
@@ -157,7 +163,7 @@ def database_of(reading: Reading, node: Node | None, override: tuple[str, str | 
     """Return the URL of the database. "" means that none is given and none is needed.
 
     None means that the database cannot be used, and that the problem has been reported. *override* is the source and
-    the URL of a database that takes precedence over the file's; the URL is None if there is no such database.
+    the URL of a database that takes precedence over the file's. Its URL is None if there is no such database.
     """
     origin, url = override
     try:

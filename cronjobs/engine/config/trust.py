@@ -1,12 +1,13 @@
-"""What root trusts: a process that runs as root must not run code that an untrusted user could have written.
+"""Decide what root trusts: a process that runs as root must not run code that an untrusted user could have written.
 
-cron and sshd have the same rule for their files. Whoever can write to a file counts: its owner, its group if the group
-may write, and everybody if everybody may write. The same holds for each folder and each link on the path to it. Root
-and the users named by ``run.trust_files`` are trusted. The configuration could name anybody, so for the configuration
-itself only $CRONJOBS_TRUST_FILES counts.
+cron and sshd have the same rule for their files. Everybody who can write to a file could have written it: its owner,
+its group if the group may write, and all users if all may write. The same holds for each folder and each link on the
+path to the file. Root and the users that ``run.trust_files`` names are trusted. For the configuration itself, only
+$CRONJOBS_TRUST_FILES counts, because a configuration that somebody else wrote could name anybody.
 
-``require`` checks the files that the configuration reads, names and starts. It runs before any user code, so it finds
-modules by name. ``import_path`` checks the modules that those modules import, once the import system has found them.
+``require`` checks the files that the configuration reads, names and starts. It runs before any user code, so it looks
+for modules by their names. ``import_path`` checks the modules that those modules import, when the import system has
+found them.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from cronjobs.engine.config.settings import CommandChannel, Settings, Trust
 from cronjobs.errors import CronjobsError
 from cronjobs.text import one_line
 
-# for the YAML file itself, because whoever can write to it could also set trust_files
+# The variable is for the YAML file itself, because anybody who can write to that file could also set trust_files.
 VARIABLE: Final = "CRONJOBS_TRUST_FILES"
-MOST_LINKS: Final = 40  # on one path; see path_resolution(7)
-NAMED: Final = 3  # how many paths a message lists; "and 4 more" stands for the rest
+MOST_LINKS: Final = 40  # the limit for one path, see path_resolution(7)
+# A message lists this many paths. "and 4 more" stands for the rest.
+NAMED: Final = 3
 PYCACHE: Final = "__pycache__"
 
-# A script run by one of these is part of the command's code, so it is checked like a program.
+# If a command runs a script with one of these, the script is part of the command's code, so it is checked like a
+# program.
 INTERPRETERS: Final = re.compile(r"(?:ba|da|k|z)?sh|python[0-9.]*|perl|ruby|node|php")
 
 
@@ -68,10 +71,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class TrustFinding:
-    """A path that ``users`` can write to. If ``users`` is empty, everybody can.
+    """A path to which ``users`` can write. If ``users`` is empty, everybody can.
 
     ``owner`` is the path's owner, or "" if the owner is trusted. If ``refused`` is True, ``require`` raises
-    UntrustedFiles. ``trusting`` says what to write if the access is intended.
+    UntrustedFiles. ``trusting`` says what the user must write if the access is intended.
     """
 
     path: Path
@@ -93,10 +96,10 @@ def judge(
     is_code: bool = True,
     is_added_to: bool = False,
 ) -> TrustFinding | None:
-    """Return who can write to *path* besides root, the user *me* and the *trusted*, or None if nobody can.
+    """Return who else can write to *path* besides root, the user *me* and the users *trusted*, or None if nobody can.
 
     In a sticky folder such as /tmp, only a file's owner can replace the file. *is_added_to* means that a new file in
-    the folder would be run too, so the sticky bit does not help. If *is_code* is False, *path* is data: root may use
+    the folder would be run, too, so the sticky bit does not help. If *is_code* is False, *path* is data. Root may use
     data files that others own, just as it runs jobs that others enqueue.
     """
     sticky = facts.is_folder and facts.mode & stat.S_ISVTX and not is_added_to
@@ -109,7 +112,7 @@ def judge(
     members = facts.members.difference(trusted) if written & stat.S_IWGRP else frozenset[str]()
     if owner:
         what.append(f"belongs to {owner}")
-        # Nobody can check the contents of a .pyc file. Once it is removed, root's Python writes a new one.
+        # Advise to remove a .pyc file, because nobody can check its contents. Root's Python will write a new one.
         cures.append("rm" if path.suffix == ".pyc" else "chown root" if me == 0 else "chown")
     if members:
         who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")
@@ -123,7 +126,7 @@ def judge(
 
 
 def refusals(findings: Iterable[TrustFinding]) -> list[str]:
-    """Return one message per kind of finding: which paths, who could make root run code, and what to do."""
+    """Return one message per kind of finding. It names the paths, says who could make root run code, and what to do."""
     kinds: dict[tuple[str, str], list[TrustFinding]] = {}
     findings = list(findings)
     for found in findings:
@@ -155,7 +158,7 @@ def _refusal(what: str, trusting: str, kind: list[TrustFinding]) -> str:
 def require(settings: Settings, environ: Mapping[str, str], me: int | None = None, *, programs: bool = False) -> None:
     """Raise UntrustedFiles if this process runs as root and other users may have written what it would run.
 
-    With *programs*, the programs of the file's commands are checked too.
+    With *programs*, the programs of the file's commands are checked, too.
     """
     user = os.geteuid() if me is None else me
     if user == 0:
@@ -173,7 +176,9 @@ def _refuse(findings: Iterable[TrustFinding]) -> None:
 
 
 def look(settings: Settings, environ: Mapping[str, str], me: int, *, programs: bool = True) -> list[TrustFinding]:
-    """Return each path that *settings* make us run and that users besides *me*, root and the trusted can write."""
+    """Return each path that *settings* make us run, and to which users other than *me*, root and the trusted can
+    write.
+    """
     files = [settings.file, *settings.contents, *_modules(settings)]
     if settings.env_file is not None:
         files.append(settings.env_file)
@@ -224,7 +229,7 @@ def _names(said: str) -> Trust:
 
 
 def _trusting(itself: bool, names: list[str]) -> str:
-    """Return what to write to trust users with these *names*, or everybody if there are none."""
+    """Return what the user must write to trust the users *names*, or everybody if there are none."""
     if itself:
         return f"set {VARIABLE}={','.join(names) or 1} in the crontab, or in your shell if you run the command by hand"
     return f"write run: {{trust_files: {'[' + ', '.join(names) + ']' if names else 'true'}}}"
@@ -241,7 +246,7 @@ def _modules(settings: Settings) -> Iterator[Path]:
 
 
 def _module_files(folder: Path, module: str) -> Iterator[Path]:
-    """Yield the files under *folder* that importing *module* would run. They are found by name; nothing is run."""
+    """Yield the files under *folder* that importing *module* would run. This finds them by name, and runs nothing."""
     for name in module.split("."):
         for source in (folder / f"{name}.py", folder / name / "__init__.py"):
             if source.exists():
@@ -263,7 +268,7 @@ def _programs(settings: Settings, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _program(arguments: tuple[str, ...], folder: Path, path: str) -> Iterator[Path]:
-    """Yield the paths where execvp(3) looks for the program, up to where it finds it, and the script passed to it."""
+    """Yield the paths where execvp(3) looks for the program until it finds it, and the script that is passed to it."""
     program = arguments[0]
     for place in [folder] if "/" in program else [folder / each for each in path.split(os.pathsep)]:
         file = place / program
@@ -278,7 +283,7 @@ def _program(arguments: tuple[str, ...], folder: Path, path: str) -> Iterator[Pa
 
 
 def _is_our_interpreters(file: Path) -> bool:
-    """Whether *file* is the interpreter that runs this process, or a file of its virtual environment."""
+    """Return whether *file* is the interpreter that runs this process, or a file of its virtual environment."""
     venv = sys.prefix != sys.base_prefix and file.is_relative_to(sys.prefix)
     return venv or os.path.realpath(file) == os.path.realpath(sys.executable)
 
@@ -294,7 +299,8 @@ def way_to(path: Path) -> Iterator[Path]:
         yield here
         try:
             target = here.readlink()
-        except (OSError, ValueError):  # not a link, or nothing there; ValueError: the path contains a NUL
+        # This is no link, or nothing is there. A ValueError means that the path contains a NUL.
+        except (OSError, ValueError):
             continue
         links += 1
         if links > MOST_LINKS:

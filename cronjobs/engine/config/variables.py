@@ -1,4 +1,4 @@
-"""Fills in ``${NAME}``, ``${NAME:-default}`` and ``${file:/path}`` in values, and reads env files."""
+"""Fill in ``${NAME}``, ``${NAME:-default}`` and ``${file:/path}`` in values, and read env files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Variables:
             self.names.add(reference["name"])
             value = self.environ.get(reference["name"])
         if not value and reference["default"] is not None:
-            return reference["default"]  # as in the shell, the default also replaces an empty value
+            # As in the shell, the default also replaces an empty value.
+            return reference["default"]
         if value is None:
             raise UnsetVariableError(
                 f"${{{reference['name']}}} is not set: cron does not read your shell's variables; "

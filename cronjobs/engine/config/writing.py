@@ -1,4 +1,4 @@
-"""Writes text as a YAML value for cronjobs.yaml."""
+"""Write text as a YAML value for cronjobs.yaml."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Final
 
 from cronjobs.engine.config.yaml_nodes import UNREADABLE
 
-# Some unquoted words are a boolean or null in one of the two YAML versions.
+# Quote these words, because without quotes they are a boolean or null in one of the two YAML versions.
 _PLAIN: Final = re.compile(r"(?!(?:null|none|true|false|yes|no|on|off|y|n)$)[A-Za-z/][A-Za-z0-9_./+-]*", re.IGNORECASE)
 
 
 def can_hold(text: str) -> bool:
-    """Whether the file can contain *text*. It must not contain a NUL, a lone surrogate or the reader's own mark."""
+    """Return whether the file can contain *text*.
+
+    It cannot contain a NUL, a lone surrogate or our reader's own mark.
+    """
     return not any(character in ("\0", UNREADABLE) or "\ud800" <= character <= "\udfff" for character in text)
 
 

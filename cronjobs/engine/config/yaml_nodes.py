@@ -1,7 +1,7 @@
-"""Parses YAML text into a tree of values with their lines and columns. YAML's ambiguous features are refused.
+"""Parse YAML text to a tree of values with their lines and columns. Refuse YAML's ambiguous features.
 
-Only the structure is decided here. Every scalar stays text. The reader of its field then converts it to the expected
-type. So ``on:``, ``010``, ``1:30`` and ``yes`` never silently turn into something else.
+This module reads only the structure. Every scalar stays text. The reader of its field converts it to the expected type
+later. So ``on:``, ``010``, ``1:30`` and ``yes`` never silently turn into something else.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from cronjobs.engine.crontime.grammar import NAMES
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 20
-# The text of a scalar that could not be read; its flaw has been reported. The mark is one character and replaces one
-# character, so columns stay correct.
+# This mark is the text of a scalar that could not be read, and whose flaw has been reported. It is one character and
+# replaces one character, so columns stay correct.
 UNREADABLE: Final = "\ue000"
 _MAX_REPAIRS: Final = 50
-_MAX_READ_AGAIN: Final = 5_000_000  # characters, for all repairs of one file together
+# In characters, for all repairs of one file together.
+_MAX_READ_AGAIN: Final = 5_000_000
 
 # Use libyaml if PyYAML was built with it, because libyaml is ten times as fast, and a tick reads its file every minute.
 _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -29,7 +30,7 @@ _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Why a text cannot be parsed. ``line`` and ``column`` count from 1; 0 means the whole text."""
+    """The reason why a text cannot be parsed. ``line`` and ``column`` count from 1. 0 means the whole text."""
 
     line: int
     column: int
@@ -100,11 +101,11 @@ def decode(data: bytes) -> str | Flaw:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # The decoder's offsets do not count the byte order mark, so it is removed here too.
+        # The decoder's offsets do not count the byte order mark, so remove it here, too.
         before = data.removeprefix(b"\xef\xbb\xbf")[: error.start].decode("utf-8", errors="replace")
         return Flaw(*_place(before), "this is not UTF-8: save the file as UTF-8")
-    # Most files contain only characters that Python calls printable, so they skip the regular expression, which takes 5
-    # ms to compile.
+    # Most files contain only characters that Python calls printable. For these we skip the regular expression, which
+    # takes 5 ms to compile.
     in_one_line = text.replace("\n", "").replace("\t", "").replace("\r", "")
     if not in_one_line.isprintable() and (odd := _CONTROL.search(text)):
         return Flaw(*_place(text[: odd.start()]), f"the character U+{ord(odd[0]):04X} is not allowed: delete it")
@@ -114,15 +115,14 @@ def decode(data: bytes) -> str | Flaw:
 def parse(text: str) -> tuple[Node | None, list[Flaw]]:
     """Return the tree of *text* and all flaws.
 
-    If there are flaws, the tree is only good for finding more problems to report. The tree is None if none could be
-    built.
+    If there are flaws, use the tree only to find more problems to report. The tree is None if none could be built.
 
-    A YAML parser cannot read past an unquoted cron expression. So each such expression is marked as unreadable and the
-    text is parsed again. So a user who forgot ten pairs of quotes sees all ten mistakes at once.
+    A YAML parser cannot continue after an unquoted cron expression. So we mark each such expression as unreadable, and
+    parse the text again. In this way, a user who forgot ten pairs of quotes sees all ten mistakes at once.
     """
     repairs: list[Flaw] = []
     while True:
-        # Use events instead of yaml.compose(), which recurses in C: 200 kB of "[" would crash the process.
+        # Use events and not yaml.compose(), which recurses in C, so that 200 kB of "[" would crash the process.
         tree = _Tree(yaml.parse(text, Loader=_Loader))
         try:
             return tree.read(), repairs + tree.flaws
@@ -138,9 +138,9 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
         text = text[:start] + UNREADABLE + text[start + 1 :]
 
 
-# Everything that YAML 1.2 does not call printable. It is refused before parsing.
+# All characters that YAML 1.2 does not call printable. We refuse them before parsing.
 _CONTROL: Final = yaml.reader.Reader.NON_PRINTABLE
-# an escape can produce a character that the text itself must not contain
+# An escape can produce a character that the text itself must not contain.
 _NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
@@ -227,8 +227,8 @@ def _place(before: str) -> tuple[int, int]:
     return len(lines), len(lines[-1]) + 1
 
 
-# After "key: " or "- ": five fields of which the first begins with *, or a name such as @daily. All repetitions are
-# bounded, because a line may be a megabyte long.
+# Matches, after "key: " or "- ", five fields of which the first begins with "*", or a name such as @daily. All
+# repetitions are limited, because a line may be a megabyte long.
 _EXPRESSION: Final = re.compile(
     r"(?:^|[\s:,\[{-])"
     rf"(?P<cron>\*[\w*/,-]{{0,60}}(?:[ \t]{{1,20}}[\w*/,-]{{1,60}}){{4}}|(?:{'|'.join(NAMES)}))"
@@ -237,7 +237,7 @@ _EXPRESSION: Final = re.compile(
 
 
 def _explain(error: yaml.YAMLError, text: str) -> tuple[Flaw, int | None]:
-    """Return the flaw to report for *error*, and the position in *text* to mark, or None to stop parsing."""
+    """Return the flaw to report for *error*, and the position in *text* to mark. If that is None, stop parsing."""
     mark = getattr(error, "problem_mark", None)
     problem = str(getattr(error, "problem", None) or "this is not YAML")
     context = str(getattr(error, "context", None) or "")
@@ -257,7 +257,7 @@ def _explain(error: yaml.YAMLError, text: str) -> tuple[Flaw, int | None]:
     return Flaw(mark.line + 1, at + 1, _sentence(problem, context, character, line, error)), None
 
 
-_LINE_END: Final = re.compile("\r\n|[\r\n\x85\u2028\u2029]")  # what libyaml counts as the end of a line
+_LINE_END: Final = re.compile("\r\n|[\r\n\x85\u2028\u2029]")  # the line ends of libyaml
 
 
 def _expressions(line: str) -> Iterator[re.Match[str]]:
@@ -276,7 +276,8 @@ def _sentence(problem: str, context: str, character: str, line: str, error: yaml
         return 'inside {…} and […] a variable must be quoted: "${NAME}"'
     if "mapping values are not allowed" in problem:
         return 'a second ": " in this line, or wrong indentation: quote the value, or line the keys up'
-    if "nesting depth" in problem:  # libyaml's own limit, which may be reached before the first event is returned
+    # This is libyaml's own limit, which may be reached before the first event is returned.
+    if "nesting depth" in problem:
         return _DEEP
     where = getattr(error, "context_mark", None)
     begun = f" {context} that begins in line {where.line + 1}" if where is not None and context else ""

@@ -1,4 +1,4 @@
-"""Who is acting, for the audit trail: the user and the program, as this host knows them."""
+"""Find out who is acting, for the audit trail: the user and the program, as this host knows them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cronjobs.text import clean, one_line
 
 
 def os_user() -> str:
-    """Return the user's name, else the uid.
+    """Return the name of the user, or else the uid.
 
     The name may come from environment variables, so it can contain anything.
     """
@@ -25,15 +25,16 @@ def os_user() -> str:
 
 @cache
 def caller() -> str:
-    """Return user and program, such as "ada/manage.py", for SQLite, which has no users.
+    """Return user and program, such as "ada/manage.py".
 
-    PostgreSQL's default is similar.
+    It is for SQLite, which has no users. PostgreSQL's default is similar.
     """
     return one_line(clean(f"{os_user()}/{_program()}"), 200)
 
 
 def _program() -> str:
     called = Path(sys.argv[0] if getattr(sys, "argv", None) else "")
-    if called.name == "__main__.py":  # started with python -m shop
+    # The program was started with, for example, python -m shop.
+    if called.name == "__main__.py":
         called = called.parent
     return called.name if called.name not in ("", "-c", "-m") else "python"

@@ -1,4 +1,4 @@
-"""Opens and reads files whose names come from others, without ever waiting. Creates folders with the right modes."""
+"""Open and read files whose names come from others, without ever waiting. Create folders with the right modes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def open_regular(file: Path, flags: int) -> int:
     try:
         descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a FIFO that has no reader
+        # This is a socket, or a FIFO that has no reader.
+        if error.errno == errno.ENXIO:
             raise OSError(errno.EINVAL, "this is not a regular file") from None
         raise
     kind = os.fstat(descriptor).st_mode
@@ -45,7 +46,8 @@ def require_replaceable(file: Path) -> None:
     """Raise OSError if *file* is, or links to, a device, pipe or socket. Otherwise root could replace /dev/null."""
     try:
         kind = file.stat().st_mode
-    except OSError:  # it does not exist, or writing it will fail with the same error
+    # The file does not exist, or writing it will fail with the same error.
+    except OSError:
         return
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
         raise OSError(errno.EINVAL, "this is not a regular file")

@@ -1,9 +1,9 @@
-"""Makes sure that a forked copy of this process does no harm, and exits.
+"""Make sure that a forked copy of this process does no harm, and exits.
 
-If a handler calls ``os.fork``, a second process inherits everything in this one: jobs that were claimed ahead, database
-connections, lock files, cron's pipe. Only the handler's own code is meant to run in the copy. When that code returns,
-the copy exits. Every guard calls ``os.getpid``, because Python does not notice a fork in C code.
-``os.register_at_fork`` puts kernel objects that the copy shares out of its reach as soon as the copy is made.
+If a handler calls ``os.fork``, the copy inherits everything in this process: jobs that were claimed ahead, database
+connections, lock files, cron's pipe. In the copy, only the handler's own code should run. When that code returns, the
+copy exits. Every guard calls ``os.getpid``, because Python does not notice a fork in C code. After a fork in Python,
+``os.register_at_fork`` detaches the copy at once from kernel objects that both processes share.
 """
 
 from __future__ import annotations
@@ -19,14 +19,21 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
-_opening: Final = threading.Lock()  # prevents a fork between opening a descriptor and recording it
-_shared: Final[WeakSet[Any]] = WeakSet()  # objects whose forked() is called in the copy
-_inherited: Final[list[Any]] = []  # in the copy: kept for ever, because destructors would use what is shared
-_outlets: Final[dict[int, tuple[int, int]]] = {}  # the tick's own output streams, with the file behind each
+# This lock prevents a fork between the opening of a descriptor and its recording.
+_opening: Final = threading.Lock()
+# The objects whose forked() is called in a copy.
+_shared: Final[WeakSet[Any]] = WeakSet()
+# In a copy, these objects are kept forever, because their destructors would use what both processes share.
+_inherited: Final[list[Any]] = []
+# The tick's own output streams, with the file behind each of them.
+_outlets: Final[dict[int, tuple[int, int]]] = {}
 
 
 class OutOfReach(ABC):
-    """Owns something that a forked copy must not touch. In the copy, ``forked`` is called before anything else."""
+    """An object with something that a forked copy must not touch.
+
+    In the copy, ``forked`` is called before anything else.
+    """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -48,9 +55,10 @@ def undisturbed() -> threading.Lock:
 
 
 def replace_by_nothing(descriptor: int) -> None:
-    """Close the file behind *descriptor* in the copy, but keep the number in use: other code in the copy may use it.
+    """Close the file behind *descriptor* in the copy, but keep the number in use, because other code may still use it.
 
-    This releases no flock. The lock belongs to the open file, which the original still has, see flock(2).
+    This releases no flock, because the lock belongs to the open file, which the original process still has, see
+    flock(2).
     """
     with suppress(OSError):
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -63,7 +71,7 @@ def replace_by_nothing(descriptor: int) -> None:
 def keep_streams_from_copies() -> None:
     """Detach standard output and standard error in forked copies of this process.
 
-    They are cron's pipe, and cron waits until every process has closed it.
+    They are cron's pipe, and cron waits until every process has closed that pipe.
     """
     for number in (1, 2):
         with suppress(OSError):
@@ -82,12 +90,13 @@ def _in_the_copy() -> None:
         each.forked()
     for number, file in _outlets.items():
         with suppress(OSError):
-            if _file_of(number) == file:  # else pty.fork has already put a terminal there
+            # If the file differs, pty.fork has already put a terminal there.
+            if _file_of(number) == file:
                 null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                 os.dup2(null, number)
                 os.close(null)
-    # The tick's own signal handlers only set a flag for the loop. The loop does not run here, so SIGTERM would do
-    # nothing.
+    # Restore the default signal handlers. The tick's own only set a flag for the loop, which does not run in the copy,
+    # so SIGTERM would do nothing.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         handler = signal.getsignal(number)
         if callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "cronjobs":
@@ -98,7 +107,7 @@ os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, a
 
 
 class EndingCopies:
-    """A block of user code. If a forked copy leaves the block, the copy exits as a program would, with an exit code."""
+    """A block of user code. If a forked copy leaves the block, the copy exits with an exit code, as a program would."""
 
     def __enter__(self) -> None:
         self._pid = os.getpid()
@@ -112,7 +121,8 @@ def _end_copy(error: BaseException | None) -> NoReturn:
     code: object = 0
     said = error
     while said is not None and not isinstance(said, SystemExit):
-        said = said.__context__  # skip errors from ending a transaction, which cannot be rolled back here
+        # Skip errors about the end of a transaction, which a copy cannot roll back.
+        said = said.__context__
     if isinstance(said, SystemExit):
         code = said.code
         if code is not None and not isinstance(code, int):
@@ -127,5 +137,6 @@ def _end_copy(error: BaseException | None) -> NoReturn:
 
 
 def _print(what: Callable[[], Any]) -> None:
-    with suppress(BaseException):  # the copy must end, whatever happens to its streams
+    # The copy must end, whatever happens to its streams.
+    with suppress(BaseException):
         what()

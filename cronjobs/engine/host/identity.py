@@ -1,6 +1,6 @@
 """The holder of a lease: host, boot, pid namespace, process and tick.
 
-With these, the holder's own host can prove that the holder has died.
+From these, the holder's own host can prove that the holder has died.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Identity:
 
     @classmethod
     def parse(cls, locked_by: str) -> Identity | None:
-        """Parse ``locked_by``. Return None if it is not one of ours, since plain SQL can write anything."""
+        """Parse ``locked_by``. Return None if it is not one of ours, because plain SQL can write anything."""
         fields = locked_by.split(":")
         if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal() or len(fields[3]) > 10:
             return None
@@ -60,7 +60,7 @@ def _read(path: str) -> str:
 
 
 def is_gone(locked_by: str, here: Identity) -> bool | None:
-    """Whether the process that holds a lease has ended, along with everything that our launchers ran for it.
+    """Return whether the process that holds a lease has ended, and everything that our launchers ran for it.
 
     True means that this is proven. False means that the process, or something that it started, is still alive. None
     means that this host cannot know: the holder may belong to another host, boot or pid namespace, its name may be
@@ -74,7 +74,8 @@ def is_gone(locked_by: str, here: Identity) -> bool | None:
         return False
     if now_there is None and _runs_unseen(holder.pid):
         return None
-    if _read("/proc/1/stat") == UNKNOWN:  # hidepid, see proc(5): another user's launcher would be hidden too
+    # /proc is mounted with hidepid, see proc(5). So another user's launcher would be hidden, too.
+    if _read("/proc/1/stat") == UNKNOWN:
         return None
     return not any(_belongs(launcher, now_there) for launcher in _launchers_of(holder.pid))
 
@@ -82,8 +83,8 @@ def is_gone(locked_by: str, here: Identity) -> bool | None:
 def age_at_work(locked_by: str, here: Identity) -> float | None:
     """Return the age in seconds of the process that holds a lease, or None unless it is certainly running.
 
-    A stopped process (state T) does not count as running, because it may never continue. Nor does an earlier tick in
-    this process.
+    A stopped process (state T) does not count as running, because it may never continue. An earlier tick in this same
+    process does not count either.
     """
     holder = Identity.parse(locked_by)
     if holder is None or holder.pid == here.pid or _place(holder) != _place(here) or UNKNOWN in _place(holder):
@@ -95,12 +96,12 @@ def age_at_work(locked_by: str, here: Identity) -> float | None:
 
 
 def _place(identity: Identity) -> tuple[str, str, str]:
-    # Pids in different containers, or from before a reboot, have nothing to do with each other.
+    # Pids of different containers, or from before a reboot, cannot be compared.
     return identity.host, identity.boot_id, identity.pid_namespace
 
 
 def _runs_unseen(pid: int) -> bool:
-    """Whether any part of a process is still running, even though its main thread has ended."""
+    """Return whether any part of a process is still running, although its main thread has ended."""
     if _read(f"/proc/{pid}/stat") == UNKNOWN:
         try:
             os.kill(pid, 0)
@@ -109,7 +110,7 @@ def _runs_unseen(pid: int) -> bool:
         except PermissionError:
             return True
         return True
-    # A killed process becomes a zombie only when its last thread has ended. A thread may still be in a system call.
+    # A killed process becomes a zombie only when its last thread has ended, and a thread may still be in a system call.
     return any(_thread_runs(pid, thread) for thread in _numbers(f"/proc/{pid}/task"))
 
 
@@ -133,7 +134,7 @@ def _launchers_of(pid: int) -> list[int]:
 
 
 def _belongs(launcher: int, now_there: str | None) -> bool:
-    """Whether the dead process started this launcher, and not *now_there*, the process that now has the same pid."""
+    """Return whether the dead process started this launcher. *now_there* is the process that has the same pid now."""
     started = process_started(launcher)
     return started is not None and (now_there is None or int(started) <= int(now_there))
 

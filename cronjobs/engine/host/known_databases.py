@@ -1,4 +1,4 @@
-"""Remembers which databases existed, so that no empty file takes the place of a SQLite file whose disk is not mounted.
+"""Remember which databases existed, so that no empty file replaces a SQLite file whose disk is not mounted.
 
 The notes are kept in the user's state folder, one for each database file and project folder. So a project in a new
 folder, for example after a reinstallation, can start without any preparation, even if its database has the old path.
@@ -31,7 +31,7 @@ def require_still_there(folder: Path, address: Address) -> None:
 
 
 def remember(folder: Path, address: Address) -> None:
-    """Record that the file has our tables. Never fails. If the note cannot be stored, nothing is remembered."""
+    """Record that the file has our tables. This never fails. If the note cannot be stored, nothing is remembered."""
     if address.is_sqlite and not State().read(_note(folder, address)):
         State().write(_note(folder, address), f"{address.url.database}\n")
 

@@ -1,7 +1,7 @@
-"""The user's state folder, where one tick leaves small files for the next.
+"""The user's state folder, where one tick leaves small files for the next tick.
 
-If the user has no home, the folder is below the temporary folder, where anyone could create it first, with links in it.
-So the folder must be ours, nobody else may have write access, and no link is followed. Otherwise nothing is stored.
+If the user has no home, the folder is below the temporary folder. There, anyone could create it first, with links in
+it. So nothing is stored if the folder is not ours, or if others can write to it. No link is followed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def state_folder() -> Path:
 
 
 class State:
-    """The files of one folder, by name. Its methods never fail: a file that cannot be stored safely is not stored."""
+    """The files of one folder, by name. Its methods never fail. If a file cannot be stored safely, it is not stored."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_folder()
@@ -48,11 +48,13 @@ class State:
         with suppress(OSError), self._opened(make=True) as folder:
             fresh = f"{name}.{os.getpid()}"
             with suppress(FileNotFoundError):
-                os.unlink(fresh, dir_fd=folder)  # left behind by an earlier process that was killed
+                # An earlier process, which was killed, left this file behind.
+                os.unlink(fresh, dir_fd=folder)
             try:
                 _put(folder, fresh, os.O_CREAT | os.O_EXCL, content)
                 os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError:  # e.g. the disk is full
+            # For example, the disk is full.
+            except OSError:
                 os.unlink(fresh, dir_fd=folder)
 
     def append(self, name: str, text: str) -> None:
@@ -73,7 +75,10 @@ class State:
 
     @contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:
-        """Yield a descriptor of the folder. Files are opened in the folder that was checked, even if it is renamed."""
+        """Yield a descriptor of the folder.
+
+        With it, files are opened in the folder that was checked, even if it is renamed.
+        """
         if make:
             make_folder(self.folder, 0o700)
         descriptor = state_files.open_folder(str(self.folder))

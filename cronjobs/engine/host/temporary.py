@@ -1,4 +1,4 @@
-"""Finds the folder where SQLite writes temporary files."""
+"""Find the folder where SQLite writes temporary files."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ from cronjobs.errors import ConfigError, CronjobsError
 from cronjobs.installed import needed
 
 PROGRESS_EVERY_S: Final = 5.0
-DRY_RUN: Final = "cronjobs.desk.cli.dry_run"  # not part of a tick, so it is imported only when it is used
+# This is not part of a tick, so it is imported only when it is used.
+DRY_RUN: Final = "cronjobs.desk.cli.dry_run"
 
 
 def _progress_every_s() -> float:
@@ -60,7 +61,8 @@ def run_tick(given: TickOptions) -> NoReturn:
             keep_streams_from_copies()
         divert_streams()
         divert_logging()
-        spool = given.spool  # read now, because it depends on paths that are relative to the current folder
+        # Read this now, because it depends on paths that are relative to the current folder.
+        spool = given.spool
         enter_folder(settings)
         tick = Tick(
             settings=settings,

@@ -26,19 +26,23 @@ from cronjobs.model import rough
 from cronjobs.text import visible
 
 MOST_WAITING: Final = 256 * 1024  # bytes
-AT_ONCE: Final = 512  # PIPE_BUF: by POSIX, a pipe that is ready accepts this many bytes without blocking
-PATIENCE_S: Final = 0.5  # how long to wait for the reader at the end
-MOST_KEPT: Final = 1000  # events at level INFO, for --json
+# This is PIPE_BUF. According to POSIX, a pipe that is ready accepts this many bytes without blocking.
+AT_ONCE: Final = 512
+# At the end, wait this long for the reader.
+PATIENCE_S: Final = 0.5
+# For --json, keep at most this many events of level INFO.
+MOST_KEPT: Final = 1000
 OF_DATABASE: Final = "database.trouble"
 OF_CODE: Final = ("config.fault", "jobs.unknown_type")
-DEATHS_LISTED: Final = 10  # lines in one mail; further lines are only counted
+# One mail lists at most this many deaths. Further deaths are only counted.
+DEATHS_LISTED: Final = 10
 
 
 class Outlet:
-    """Prints as much as the reader accepts, keeps the rest for the next call, and counts what it has to drop.
+    """Prints as much as the reader accepts, keeps the rest for the next call, and counts the lines that it has to drop.
 
-    It never waits for the reader. A pipe that nobody reads (``run-due -v | less``, left alone) accepts no output, and
-    neither does a terminal after Ctrl-S. Meanwhile, the tick's loop has leases to renew.
+    It never waits for the reader, because the tick's loop has leases to renew. A pipe that nobody reads (``run-due -v |
+    less``, left alone) accepts no output, and neither does a terminal after Ctrl-S.
     """
 
     def __init__(self, descriptor: int = 1) -> None:
@@ -68,7 +72,8 @@ class Outlet:
         try:
             while self._waiting and self._poll.poll(max(0.0, give_up_at - SYSTEM.monotonic()) * 1000):
                 del self._waiting[: os.write(self._descriptor, self._waiting[:AT_ONCE])]
-        except OSError:  # the reader is gone, or the disk is full
+        # The reader is gone, or the disk is full.
+        except OSError:
             self._waiting.clear()
 
 
@@ -84,7 +89,8 @@ class Reporter:
         self._succeeded: set[str] = set()
 
     def note(self, event: events.Event) -> None:
-        if event.name == "job.progress":  # only useful on a terminal
+        # Progress is useful only on a terminal.
+        if event.name == "job.progress":
             if self.talk:
                 self._print(event)
             return
@@ -92,7 +98,7 @@ class Reporter:
         if event.name == "job.succeeded":
             self._succeeded.add(event.facts["job_type"])
         keep = event.level != events.INFO or len(self.kept) < MOST_KEPT
-        # nobody would read this event, and a busy tick has thousands of them
+        # Nobody would read this event, and a busy tick has thousands of them.
         if not event.printed or not (keep or self.talk):
             return
         event = event._replace(facts=masking.hide_in(event.facts))
@@ -114,7 +120,7 @@ class Reporter:
         return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
-        # an idle tick has its row; a log line every minute would add nothing
+        # An idle tick has its row, to which a log line every minute would add nothing.
         if result.did() or result.ended != NOTHING_DUE:
             self.note(events.tick_ended(result.did(), result.ended, took))
         if result.fault is not None:
@@ -126,7 +132,10 @@ class Reporter:
 
 @dataclass
 class _Deaths:
-    """Deaths of one cause in this tick. ``is_news`` says whether to mail them, and is None until that is decided."""
+    """The deaths in this tick that have one cause.
+
+    ``is_news`` says whether to mail them, and is None until that is decided.
+    """
 
     job_type: str
     number: int = 0
@@ -141,20 +150,22 @@ class CronMail:
     throttle: bool
 
     def __post_init__(self) -> None:
-        self._causes: dict[str, str] = {}  # cause -> what was reported about it
-        self._looks: dict[str, str] = {}  # cause -> the command that explains it, which can be typed in any folder
-        # cause -> CODE or DATABASE, if only a tick that has checked the code or the database can see that the cause is
-        # over
+        self._causes: dict[str, str] = {}  # for each cause, the text that was reported
+        # For each cause, the command that explains it. The command can be typed in any folder.
+        self._looks: dict[str, str] = {}
+        # For each cause, CODE or DATABASE if only a tick that has checked the code or the database can see that the
+        # cause has ended.
         self._about: dict[str, str] = {}
         self._stderr = Outlet(2)
         self._deaths: dict[str, _Deaths] = {}  # by cause
         self._listed = 0  # deaths
         self._well: set[str] = set()
-        self._started = True  # whether the tick could start
-        self.said = False  # whether there was anything to report, even if it was not repeated
+        self._started = True  # True if the tick could start
+        # True if there was anything to report, even if it was not reported again.
+        self.said = False
 
     def reporter(self, log: Path | None, talk: bool) -> Reporter:
-        """Return the tick's reporter. Store the path *log*, so that a tick that cannot read the file finds its log."""
+        """Return the tick's reporter. Store the path *log*, so that a tick that cannot read the file finds the log."""
         remember_log(self.config, log)
         return Reporter(Log(log), talk, self._report_death)
 
@@ -175,9 +186,9 @@ class CronMail:
         extras.not_started(settings, error, until)
 
     def trouble(self, said: str, cause: str | None = None) -> None:
-        """Report a problem that will still be there in the next minute, unless someone fixes it.
+        """Report a problem that will still be there in the next minute if nobody fixes it.
 
-        *cause* identifies the problem, if *said* may be worded differently next time.
+        *cause* identifies the problem if *said* may have other words next time.
         """
         self._causes.setdefault(cause or said, said)
 
@@ -201,7 +212,7 @@ class CronMail:
         return "cronjobs check" if job_type is None else f"cronjobs explain {quote(job_type)}"
 
     def _report_death(self, event: events.Event) -> None:
-        """Report a death at once, if its cause is new or has not been reported for some time.
+        """Report a death at once if its cause is new, or has not been reported for some time.
 
         If the tick is killed later, cron still mails what it has printed. The log and "status" show the other deaths.
         """
@@ -209,7 +220,8 @@ class CronMail:
         died = self._deaths.setdefault(cause, _Deaths(event.facts["job_type"]))
         died.number += 1
         untold = 0
-        if died.number == 1 and len(self._deaths) <= DEATHS_LISTED:  # each takes a file access; the rest can wait
+        # Each decision takes a file access, so the other causes wait until the end of the tick.
+        if died.number == 1 and len(self._deaths) <= DEATHS_LISTED:
             untold = self._decide(cause, died)
         if not died.is_news or self._listed == DEATHS_LISTED:
             return
@@ -219,13 +231,16 @@ class CronMail:
             self._stderr.say(f"  and {untold} more with the same cause since the last report")
 
     def _decide(self, cause: str, died: _Deaths) -> int:
-        """Decide whether to mail these deaths. Return how many were not reported since the last report."""
+        """Decide whether to mail these deaths.
+
+        Return how many deaths of this cause have gone unreported since its last report.
+        """
         alarm = Alarm(self.config)
         died.is_news = not self.throttle or alarm.worth_mailing(cause, SYSTEM.now(), job_type=died.job_type)
         return alarm.unreported_before(cause) if died.is_news and self.throttle else 0
 
     def _count_deaths(self) -> None:
-        """Report how many jobs died in this tick, if not all of them were listed."""
+        """If not all dead jobs of this tick were listed, report their number."""
         for cause, died in self._deaths.items():
             if died.is_news is None:
                 self._decide(cause, died)
@@ -239,17 +254,17 @@ class CronMail:
         self._stderr.end()
 
     def code_at_fault(self) -> bool:
-        """Whether a fault of the user's code was mailed and is not over yet."""
+        """Return whether a fault in the user's code was mailed and has not ended."""
         return self.throttle and Alarm(self.config).code_at_fault()
 
     def kept_from_starting(self) -> list[dict[str, Any]]:
-        """Return why earlier ticks of cron's line did not start, for the tick's row. See ``Alarm``."""
+        """Return why earlier ticks of this crontab line did not start, for the tick's row. See ``Alarm``."""
         return Alarm(self.config).kept_from_starting() if self.throttle else []
 
     def send(self, *, knows_code: bool = False) -> None:
         """Mail what should be mailed.
 
-        *knows_code* says that the tick has loaded the handlers, so it knows which faults are over.
+        If *knows_code*, the tick has loaded the handlers, so it knows which faults have ended.
         """
         now = SYSTEM.now()
         lines = [f"cronjobs: {word}" for word in take_messages(self.config)]
@@ -261,8 +276,9 @@ class CronMail:
             about, not_started = self._about.get(cause), not self._started
             if not self.throttle or alarm.worth_mailing(cause, now, said=said, about=about, not_started=not_started):
                 complain(said + self._looks.get(cause, ""))
-        if self.throttle and self._started:  # a tick that did not start cannot know that a cause is over
-            # While a database is unreachable, nobody knows whether, for example, its disk is still full.
+        # A tick that did not start cannot know that a cause has ended.
+        if self.throttle and self._started:
+            # As long as a database is unreachable, nobody knows whether, for example, its disk is still full.
             unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})
             for sentence in alarm.over(set(self._causes), now, self._well, unknown=unknown):
                 complain(f"cronjobs: {sentence}")

@@ -1,6 +1,6 @@
-"""The options of ``run-due``, which are declared once, and a parser for cron's command line that does not use typer.
+"""The options of ``run-due``, declared once, and a parser for cron's command line that does not use typer.
 
-Importing typer takes a third of a tick's time. Anything else is left to typer: help, mistakes, ``--option=value``.
+Importing typer takes a third of a tick's time. Everything else is left to typer: help, mistakes, ``--option=value``.
 ``cli.run_due`` makes typer's options from the same fields.
 """
 
@@ -16,8 +16,10 @@ from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 from cronjobs.engine.probe.state_files import spool_address
 from cronjobs.engine.tick.result import TickFilter
 
-TAKES_OVER: Final = "CRONJOBS_TAKES_OVER"  # set by crontab swap for its trial tick: names of schedules
-SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"  # set by dev for its ticks, which then report progress
+# ``crontab swap`` sets this for its trial tick. It contains names of schedules.
+TAKES_OVER: Final = "CRONJOBS_TAKES_OVER"
+# ``dev`` sets this for its ticks, which then report progress.
+SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"
 
 
 class FailOn(StrEnum):
@@ -27,19 +29,21 @@ class FailOn(StrEnum):
 
 
 class Option(NamedTuple):
-    """A command-line option. ``read`` converts the text that follows the option. It is None for a flag."""
+    """A command-line option. ``read`` converts the text that follows the option. For a flag, ``read`` is None."""
 
     words: str
     read: Callable[[str], Any] | None = None
     metavar: str | None = None
     least: int | None = None
     most: int | None = None
-    before: bool = False  # whether the option may also come before "run-due"
+    # True if the option may also come before "run-due".
+    before: bool = False
     help: str = ""
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):  # int() accepts more than typer does
+    # Check first, because int() accepts more than typer does.
+    if not (text.isascii() and text.isdigit()):
         raise ValueError(text)
     return int(text)
 
@@ -102,7 +106,8 @@ _NAMES: Final = {word: name for name, option in OPTIONS.items() for word in opti
 
 def tick_options(arguments: Sequence[str]) -> TickOptions | None:
     """Parse a plain ``run-due`` command line. Return None to leave the command line to typer."""
-    if "_CRONJOBS_COMPLETE" in os.environ:  # a shell is asking for completions
+    # A shell is asking for completions.
+    if "_CRONJOBS_COMPLETE" in os.environ:
         return None
     found: dict[str, Any] = {}
     named = False

@@ -16,7 +16,7 @@ from cronjobs.model import duration
 
 def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
     """Return the tick's settings and its budget. Raises an error if the tick may not run here."""
-    # Arguments that are not UTF-8 become surrogates in Python, which no database and no log accepts.
+    # In Python, arguments that are not UTF-8 contain surrogates, which neither a database nor a log accepts.
     for option, value in (("queue", given.queue), ("only", given.only), ("database-url", given.database_url)):
         try:
             (value or "").encode()
@@ -38,9 +38,9 @@ def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
 
 
 def readable_settings(given: TickOptions) -> Settings | None:
-    """Return what can be read of a file that no tick can use, so that its ping and its alerts can report that.
+    """Return as much as can be read of a file that no tick can use, so that its ping and its alerts can report that.
 
-    None means that the file is not valid YAML, or that root does not trust what it names.
+    Return None if the file is not valid YAML, or if root does not trust the files that it names.
     """
     try:
         settings = read_settings(given.config, given.database_url, need_database=False, only_database=True)

@@ -94,11 +94,11 @@ READ: Final[Mapping[str, str]] = dict.fromkeys((*RELATIONS, HELD), "SELECT")
 
 
 def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
-    """Return the SQL, as one transaction.
+    """Return the SQL, as one transaction, which can be run again.
 
-    Running the SQL again is safe. It revokes each role's rights on our tables that the role does not need. *names* has
-    the roles that get rights, each with its name in the database. With *replace*, enqueuers may also replace a job that
-    has not started. With *find*, they may also read jobs, including payloads and results.
+    The SQL also revokes the rights on our tables that a role does not need. *names* has the roles that get rights, each
+    with its name in the database. With *replace*, enqueuers may also replace a job that has not started. With *find*,
+    they may also read jobs, including payloads and results.
     """
     schema = quoted(schema)
     lines = [
