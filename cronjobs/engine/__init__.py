@@ -1,4 +1,4 @@
-"""The code that a tick runs, from cron's wake-up to its exit, and the functions that apps call.
+"""The code that a tick runs from its start to its exit, and the functions that apps call.
 
-It does not import the desk, and calls extras only if they are installed.
+It does not import ``cronjobs.desk``, and it calls extras only if they are installed.
 """

@@ -1,10 +1,10 @@
 """The grammar of cron expressions: five fields as Debian's cron reads them, or one of the ``@`` names.
 
 Expressions are checked here before croniter sees them. croniter accepts much that cron does not (seconds, ``5/15``,
-``R``, ``H``), and reads some expressions differently (``5-5`` as "every"). What is accepted here was compared with
+``R``, ``H``), and reads some expressions differently (``5-5`` as "every"). We compared what this module accepts with
 Debian's cron 3.0pl1-162 ("crontab -n"). Debian's cron silently accepts a few more expressions, which can only be
 mistakes: ranges that run backwards (they select nothing), steps longer than their field, a ``*`` inside a list, and
-days that never come. These are refused here, with a hint at what to write instead.
+days that never come. This module refuses these, with a hint at what to write instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cronjobs.errors import CronError
 MAX_LENGTH: Final = 256
 
 NAMES: Final = {
-    # Debian's entry.c sets HR_STAR for @hourly, as it does for "0 * * * *".
+    # @hourly is the same as "0 * * * *": Debian's entry.c sets HR_STAR for both.
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
@@ -30,16 +30,16 @@ NAMES: Final = {
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_DAYS_IN_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # February in a leap year
+_DAYS_IN_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # February has 29 days in a leap year
 
 
 @dataclass(frozen=True, slots=True)
 class CronExpression:
     """A parsed cron expression. Two expressions are equal if they are written the same way.
 
-    ``weekdays`` count from 0 (Sunday) to 6. ``fixed_time`` says that neither the minute nor the hour field starts with
-    ``*``, so the expression names times of day. This decides how clock changes affect the expression, see cron(8).
-    ``both_days_must_match`` says that one of the two day fields starts with ``*`` (cron.c: DOM_STAR, DOW_STAR).
+    ``weekdays`` count from 0 (Sunday) to 6. ``fixed_time`` is True if neither the minute nor the hour field starts with
+    ``*``, so that the expression names times of day. This decides how clock changes affect the expression, see cron(8).
+    ``both_days_must_match`` is True if one of the two day fields starts with ``*`` (cron.c: DOM_STAR, DOW_STAR).
     ``day_fields`` holds the third to fifth fields in a form that croniter and cron read the same way: numbers and
     commas, or ``*`` and ``*/n``.
     """
@@ -59,7 +59,7 @@ class CronExpression:
 
     @property
     def day_remark(self) -> str | None:
-        """A remark that explains the two day fields if either can match alone, else None."""
+        """A remark that explains the two day fields if one matching field is enough, else None."""
         words = NAMES.get(self.source.strip(), self.source).split()
         if self.both_days_must_match or len(self.days) == 31 or len(self.weekdays) == 7:
             return None
@@ -83,7 +83,7 @@ def parse(text: str) -> CronExpression:
         hours=hour.values,
         days=day.values,
         months=month.values,
-        weekdays=frozenset(value % 7 for value in weekday.values),  # 0 and 7 are Sunday
+        weekdays=frozenset(value % 7 for value in weekday.values),  # 0 and 7 both mean Sunday
         fixed_time=not (minute.star or hour.star),
         both_days_must_match=day.star or weekday.star,
         day_fields=f"{day.text} {month.text} {weekday.text}",
@@ -94,7 +94,7 @@ def parse(text: str) -> CronExpression:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One parsed field. ``text`` writes the field with numbers, one for each value."""
+    """One parsed field. ``text`` is the field written with one number for each value."""
 
     values: frozenset[int]
     star: bool
@@ -108,8 +108,9 @@ class _Kind:
     name: str
     low: int
     high: int
-    size: int  # how many different values the field has
-    whole: str  # the period that the field divides, for the message about steps
+    size: int  # the number of different values in the field
+    # The period that the field divides. The message about steps uses it.
+    whole: str
     names: tuple[str, ...] = ()
 
     def read(self, word: str, column: int) -> _Field:
@@ -161,7 +162,7 @@ class _Kind:
         if step == 0:
             raise CronError('a step is at least 1: "*/1" and "*" mean every', column)
         if step > self.size:
-            # Debian's cron accepts "*/90" and runs it once an hour, which nobody intends.
+            # Debian's cron accepts "*/90", and runs it once an hour, which nobody wants.
             raise CronError(
                 f"step {_short(word)} is longer than {self.whole}: cron starts counting again every time, so write a "
                 "smaller step, or use every: instead of cron:",
@@ -172,7 +173,7 @@ class _Kind:
         return step
 
     def _refuse_backwards(self, low: int, high: int, item: str, column: int) -> NoReturn:
-        """Refuse a range that runs backwards, because in Vixie cron it selects nothing.
+        """Refuse a range that runs backwards, because it selects nothing in Vixie cron.
 
         In other crons such a range wraps around, and the message shows how to write that.
         """
@@ -187,7 +188,7 @@ class _Kind:
         raise CronError(f'range "{item}" runs backwards: write {instead}', column)
 
     def _refuse(self, item: str, column: int) -> NoReturn:
-        """Raise an error that explains what kind of mistake *item* looks like."""
+        """Raise an error that explains the mistake that *item* probably contains."""
         if not item:
             raise CronError("a list item is empty: remove the extra comma", column)
         if word := re.search(r"[A-Za-z]{4,}", item):
@@ -210,7 +211,7 @@ _KINDS: Final = (
     _Kind("hour", 0, 23, 24, "the 24 hours of a day"),
     _Kind("day", 1, 31, 31, "the 31 days of a month"),
     _Kind("month", 1, 12, 12, "the 12 months of a year", _MONTHS),
-    # Weekdays run from 0 to 7, not to 6, even with a step (entry.c, LAST_DOW). So "1-7/2" includes Sunday, and "*/2"
+    # Weekdays go from 0 to 7 and not to 6, even with a step (entry.c, LAST_DOW). So "1-7/2" includes Sunday, and "*/2"
     # includes Saturday.
     _Kind("weekday", 0, 7, 7, "the 7 days of a week", _WEEKDAYS),
 )
@@ -221,7 +222,7 @@ _ITEM: Final = re.compile(
 
 
 def _lone(letters: str) -> re.Pattern[str]:
-    """Match letters that are not part of a name: the L in "5L", but not the one in "jul"."""
+    """Return a pattern for *letters* that are not part of a name: the L in "5L", but not the one in "jul"."""
     return re.compile(f"(?i)(?<![a-z])(?:{letters})(?![a-z])")
 
 
@@ -317,8 +318,8 @@ def _is_valid(text: str) -> bool:
 def _refuse_days_that_never_come(expression: CronExpression, column: int) -> None:
     """If both day fields must match, require that at least one of the days exists in one of the months.
 
-    Nothing else needs checking: within 40 years, each date falls on each weekday, even 29 February across the year
-    2100.
+    Nothing else needs to be checked, because within 40 years each date falls on each weekday. That is true even for 29
+    February around the year 2100.
     """
     if not expression.both_days_must_match:
         return

@@ -1,16 +1,16 @@
 """The instants at which a schedule is due, in UTC. A schedule has a cron expression in a time zone, or an interval.
 
-We use croniter only to find which calendar days match, because it is wrong about clock changes: version 7.0 fires fixed
-times twice in the repeated hour, and fires wildcard minutes at wrong times after a gap. It is also slow: at 26–70 µs
-per step, counting a year of minutes would take 15 s. Its days are right. They are cached by month, and turned into
-instants here, one UTC day at a time. The fires of a UTC day depend on that day only. So ranges can be walked, counted,
-and read from the end.
+We use croniter only to find which calendar days match, because it handles clock changes wrongly: version 7.0 fires
+fixed times twice in the repeated hour, and fires wildcard minutes at wrong times after a gap. It is also slow: at 26–70
+µs per step, counting a year of minutes would take 15 s. The days that it finds are right. We cache them by month, and
+compute the instants ourselves, one UTC day at a time. The fires of a UTC day depend only on that day. So we can walk
+through ranges, count them, and read them from the end.
 
 Clock changes follow Debian's cron(8): "If the time has moved forwards, those jobs which would have run in the time that
 was skipped will be run soon after the change. Conversely, if the time has moved backwards […], those jobs that fall
 into the repeated time will not be re-run. Only jobs that run at a particular time (not specified as @hourly, nor with
 '*' in the hour or minute specifier) are affected." Debian's cron does this for changes of up to 3 hours. cronjobs does
-this for changes of any size, so if a zone skips a whole day, a job due on that day runs once, after the skip.
+this for changes of any size. So if a zone skips a whole day, a job that is due on that day runs once, after the change.
 """
 
 from __future__ import annotations
@@ -31,22 +31,24 @@ from cronjobs.errors import CronError, UsageError
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = timedelta(days=1)
 _DAY_S: Final = 86_400
-# More than a day away from the ends of datetime's range, because the days before and after each day must exist too.
+# These are more than a day away from the ends of datetime's range, because the days before and after each day must
+# exist, too.
 _FIRST_DAY: Final = date(1, 1, 3)
 _LAST_DAY: Final = date(9999, 12, 29)
-# Zone files with these names differ between hosts: they hold the host's own zone, or zones with leap seconds.
+# Zone files with these names differ between hosts. They contain the host's own zone, or zones with leap seconds.
 _HOST_ZONES: Final = ("localtime", "posixrules", "posix/", "right/", "Factory")
 
-Span = tuple[int, datetime | None, datetime | None]  # how many occurrences a range has, its first one and its last one
+# The number of occurrences in a range, the first of them, and the last.
+Span = tuple[int, datetime | None, datetime | None]
 
 
 def fire_times(cron: str | CronExpression, timezone: str, after: datetime) -> Iterator[datetime]:
     """Yield the instants after *after* at which *cron* is due in *timezone*, in UTC, oldest first, up to the year 9999.
 
     Clock changes are handled as in Debian's cron(8). An expression whose minute and hour fields do not start with ``*``
-    has fixed times. A fixed time that the clock change skips fires once, at the first valid instant after the gap. A
-    fixed time in the repeated hour fires only the first time. Other expressions fire at every matching instant. Raises
-    CronError for an invalid expression or zone, and UsageError if *after* is not timezone-aware.
+    has fixed times. If a clock change skips a fixed time, it fires once, at the first valid instant after the gap. If a
+    clock change repeats a fixed time, it fires only the first time. Other expressions fire at every matching instant.
+    Raises CronError for an invalid expression or zone, and UsageError if *after* is not timezone-aware.
     """
     return CronTiming(parse(cron) if isinstance(cron, str) else cron, timezone).after(after)
 
@@ -104,7 +106,7 @@ class CronTiming:
         return found
 
     def _fires(self, first: date, last: date) -> Iterator[tuple[datetime, tuple[int, ...]]]:
-        """Yield the UTC days from *first* to *last* that have fires: midnight, and ascending seconds after midnight."""
+        """Yield each UTC day from *first* to *last* that has fires: its midnight, and the seconds after midnight."""
         for day in _utc_days(self.expression, first, last):
             seconds = _fires_on(self.expression, self.timezone, day)
             if seconds:
@@ -129,7 +131,8 @@ class EveryTiming:
         while True:
             try:
                 fire = _EPOCH + multiple * self.interval
-            except OverflowError:  # beyond the year 9999
+            # The next occurrence is beyond the year 9999.
+            except OverflowError:
                 return
             yield fire
             multiple += 1
@@ -160,7 +163,7 @@ def next_after(timing: Timing, instant: datetime) -> datetime | None:
 def count_between(timing: Timing, after: datetime, until: datetime) -> Span:
     """Return the number of occurrences in (*after*, *until*], the first and the last.
 
-    This is fast even for years of a schedule that is due every minute.
+    This is fast even if a schedule is due every minute and the range is years long.
     """
     return timing.span(after, until)
 
@@ -203,7 +206,8 @@ def remarks(timing: Timing, fire: datetime) -> str | None:
 def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[tuple[datetime, str]]:
     """Yield the clock changes in (*after*, *until*] that affect a schedule: the instant, and the effect in one line.
 
-    Unlike ``remarks``, this includes times in a gap that do not run at all, and so have no occurrence to describe.
+    Unlike ``remarks``, this also yields times in a gap that do not run at all. They have no occurrence that ``remarks``
+    could describe.
     """
     if isinstance(timing, EveryTiming):
         return
@@ -263,8 +267,8 @@ def _clock(day: date, wall: int, beside: int | None = None) -> str:
 
 
 # --- the fires of one UTC day -----------------------------------------------------------------------------------------
-# Seconds count from midnight UTC of the day, and may be outside the day. A "wall" is what a clock in the zone shows,
-# read as if it were UTC: the instant plus the zone's offset.
+# Seconds count from midnight UTC of the day, and may be outside the day. A "wall" is the time that a clock in the zone
+# shows, treated as if it were UTC. It is the instant plus the zone's offset.
 
 
 def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]:
@@ -274,17 +278,16 @@ def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]
         return _fires_on_plain_day(cron, _offset(timezone, day), _due_around(cron, day))
     fires: set[int] = set()
     for wall in _walls_around(cron, day):
-        before, after = (
-            wall - shift.before,
-            wall - shift.after,
-        )  # when a clock with the old offset shows *wall*, and when a clock with the new offset shows it
+        # A clock with the old offset shows *wall* at *before*, and a clock with the new offset shows it at *after*.
+        before, after = wall - shift.before, wall - shift.after
         in_first_pass, in_second_pass = before < shift.at, after >= shift.at
         if in_first_pass:
             fires.add(before)
         if in_second_pass and not (in_first_pass and cron.fixed_time):
             fires.add(after)
         if not in_first_pass and not in_second_pass and cron.fixed_time:
-            fires.add(shift.at)  # in the gap: all such times, and a regular run at that instant, become one run
+            # *wall* is in the gap. All such times, and a regular run at that instant, become one run.
+            fires.add(shift.at)
     return tuple(sorted(second for second in fires if 0 <= second < _DAY_S))
 
 
@@ -299,7 +302,10 @@ def _walls_around(cron: CronExpression, day: date) -> list[int]:
 
 
 def _walls(cron: CronExpression, due: tuple[bool, ...]) -> list[int]:
-    """Return the walls at which *cron* matches on the day before, the day and the day after, where *due* is True."""
+    """Return the walls at which *cron* matches.
+
+    *due* says which of three days count: the day before, the day, the day after.
+    """
     times = [3600 * hour + 60 * minute for hour in sorted(cron.hours) for minute in sorted(cron.minutes)]
     return [days * _DAY_S + time_s for days, is_due in zip((-1, 0, 1), due, strict=True) if is_due for time_s in times]
 
@@ -329,7 +335,7 @@ def _wall_days(cron: CronExpression, first: date, last: date) -> Iterator[date]:
 
 
 def _due_around(cron: CronExpression, day: date) -> tuple[bool, ...]:
-    """Return whether the day before *day*, *day* itself, and the day after it match."""
+    """Return three values: whether the day before *day*, *day* itself, and the day after it match."""
     around = (day - _DAY, day, day + _DAY)
     return tuple(
         it.month in cron.months and it.day in _due_days(cron.day_fields, _like(it.year), it.month) for it in around
@@ -343,16 +349,18 @@ def _like(year: int) -> int:
 
 @lru_cache(maxsize=8192)
 def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
-    """Return the days of one month that match. croniter finds them by walking through naive midnights."""
-    # Imported here because it takes 55 ms, and an idle tick does not need it.
+    """Return the days of one month that match. To find them, croniter walks through naive midnights."""
+    # Imported only here, because the import takes 55 ms, and an idle tick does not need it.
     from croniter import croniter  # type: ignore[import-untyped]
 
     walk = croniter(
         f"0 0 {day_fields}",
         datetime(year, month, 1) - timedelta(minutes=1),  # noqa: DTZ001  naive, because croniter only has to find days
         ret_type=datetime,
-        implement_cron_bug=True,  # Debian's rule: both day fields must match if either starts with "*"
-        max_years_between_matches=50,  # across 2100, 40 years pass between one Monday 29 February and the next
+        # This is Debian's rule: both day fields must match if one of them starts with "*".
+        implement_cron_bug=True,
+        # Around the year 2100, there are 40 years from one Monday 29 February to the next.
+        max_years_between_matches=50,
     )
     month_of = takewhile(lambda midnight: (midnight.year, midnight.month) == (year, month), walk)
     return tuple(midnight.day for midnight in month_of)
@@ -363,7 +371,7 @@ def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """A change of a zone's offset, from *before* to *after*, at the second *at*. All are in seconds."""
+    """A change of a zone's offset. It changes from ``before`` to ``after`` at the second ``at``. All are in seconds."""
 
     at: int
     before: int
@@ -381,9 +389,9 @@ class _Shift:
 
 
 def _shift_near(timezone: str, day: date) -> _Shift | None:
-    """Return the clock change on *day* or the day before, or None. No earlier change can affect *day*.
+    """Return the clock change on *day* or the day before, or None.
 
-    The longest time that a clock change ever repeated was 23 hours, in Kwajalein.
+    No earlier change can affect *day*, because no clock change has ever repeated more than 23 hours (in Kwajalein).
     """
     if shift := _shift(timezone, day):
         return shift
@@ -393,7 +401,7 @@ def _shift_near(timezone: str, day: date) -> _Shift | None:
 
 
 def _shift(timezone: str, day: date) -> _Shift | None:
-    """Return the clock change on the UTC day *day*, or None. No zone has two within six days (tzdata 2026)."""
+    """Return the clock change on the UTC day *day*, or None. No zone has two changes within six days (tzdata 2026)."""
     before, after = _offset(timezone, day), _offset(timezone, day + _DAY)
     return None if before == after else _shift_between(timezone, day, before, after)
 
@@ -414,7 +422,7 @@ def _offset(timezone: str, day: date) -> int:
 
 
 def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
-    # zoneinfo knows the offset at every instant, even when a wall-clock time does not exist or exists twice
+    # Ask zoneinfo for the offset at an instant, because a wall-clock time may not exist, or may exist twice.
     offset = instant.astimezone(zone).utcoffset()
     assert offset is not None
     return int(offset.total_seconds())
@@ -429,7 +437,9 @@ def _zone(timezone: str) -> ZoneInfo:
     try:
         return ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        pass  # ValueError: the name is not a path below the zone files; OSError: it is a folder, such as "Europe"
+        # A ValueError means that the name is not a path below the zone files. An OSError means that it is a folder,
+        # such as "Europe".
+        pass
     meant = zone_meant(timezone[:64])
     hint = f"did you mean {meant}?" if meant else "write a name like Europe/Berlin or UTC"
     raise CronError(f'time zone "{shown}" is not known: {hint}')

@@ -1,4 +1,4 @@
-"""Checks the names of time zones, and guesses which zone a misspelt name means."""
+"""Check the names of time zones, and guess which zone a misspelt name means."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from cronjobs.text import nearest
 
 @cache
 def zone_exists(name: str) -> bool:
-    """Whether *name* is a time zone that is the same on every host."""
-    # On Debian, these names stand for the host's own zone or for zones with leap seconds.
+    """Return whether *name* is a time zone that is the same on every host."""
+    # On Debian, these names mean the host's own zone or zones with leap seconds.
     if name.startswith(("localtime", "posixrules", "posix/", "right/", "Factory")):
         return False
     try:
         ZoneInfo(name)
-    except (ValueError, OSError, LookupError):  # ".." or "/…"; a folder such as "America"; a name that does not exist
+    # The name contains ".." or begins with "/", is a folder such as "America", or does not exist.
+    except (ValueError, OSError, LookupError):
         return False
     return True
 
@@ -28,11 +29,13 @@ def zone_meant(word: str) -> str | None:
 
     It recognises words such as "Berlin/Europe", "Germany/Berlin" and "new york".
     """
-    from zoneinfo import available_timezones  # reads all zone files
+    # This reads all zone files.
+    from zoneinfo import available_timezones
 
     known = sorted(zone for zone in available_timezones() if zone_exists(zone))
     if any(zone.startswith(f"{word}/") for zone in known):
-        return None  # *word* is a whole continent
+        # *word* is a whole continent.
+        return None
     parts = [part.strip().replace(" ", "_") for part in re.split("[/,]", word)]
     for spelt in ("/".join(parts), "/".join(reversed(parts))):  # "Berlin/Europe"
         if found := nearest(spelt, known, cutoff=0.9):

@@ -1,1 +1,1 @@
-"""The idle tick's fast path: finds out whether there is anything to do. It imports no other part of cronjobs."""
+"""The fast path of an idle tick: find out whether there is anything to do. It imports no other part of cronjobs."""

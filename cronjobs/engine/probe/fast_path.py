@@ -1,6 +1,6 @@
-"""Runs an idle tick from start to end. If there may be work, the full tick takes over.
+"""Run an idle tick from start to end.
 
-Only the full tick prints and logs.
+If there may be work, the full tick takes over. Only the full tick prints and logs.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
     from cronjobs.engine.probe.sqlite import FileSession
 
 NO_ALARM = (None, b"", b"{}")
-QUIET_UNTIL = "quiet_until"  # the first key in an alarm's file; an idle tick cannot end the alarm before this time
+# An alarm's file begins with this key. Its value is the time before which no idle tick can end the alarm.
+QUIET_UNTIL = "quiet_until"
 LONGEST_QUIET_S = 25 * 3600
 
 
 def settle_tick(arguments: Sequence[str]) -> int | None:
     """Start the tick's time limit. If there is nothing to do, record an idle tick and return the exit code.
 
-    Returns None if a full tick is needed. Never raises. With ``linger`` this process stays alive for its minute, and
-    starts full ticks as separate processes.
+    Returns None if a full tick is needed. Never raises. With ``linger`` this process stays until its budget is used,
+    and starts full ticks as separate processes.
     """
     begun = time.monotonic() - timer.start()
     try:
         return _settle(arguments, begun)
     except Exception:
-        # A file is changing, the database is unreachable, or we have a bug. The full tick gets the same error and
-        # reports it.
+        # A file is changing, the database is unreachable, or there is a bug here. The full tick gets the same error,
+        # and reports it.
         return None
 
 
@@ -52,7 +53,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
         inputs = None if content is None else Inputs.from_bytes(content, start)
         if inputs is None:
             return None
-        # A full tick is needed if an alarm may be over or if there is something to print.
+        # A full tick is needed if an alarm may have ended, or if there is something to print.
         quiet = _is_quiet(_kept(descriptor, inputs["alarm"])) and _kept(descriptor, inputs["word"]) is None
         quiet = quiet and not _metrics_are_due(inputs["metrics_by"]) and not state_files.spooled(inputs["spool"])
     finally:
@@ -73,7 +74,10 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
 
 
 def _is_quiet(alarm: bytes | None) -> bool:
-    """Return False if an alarm in *alarm*, the file's content, may be over, or if a clock was set back."""
+    """Return False if an alarm may have ended, or if a clock was set back.
+
+    *alarm* is the content of the alarm's file.
+    """
     if alarm is None or alarm in NO_ALARM:
         return True
     begin = f'{{"{QUIET_UNTIL}": '.encode()
@@ -82,7 +86,7 @@ def _is_quiet(alarm: bytes | None) -> bool:
 
 
 def _metrics_are_due(by: str) -> bool:
-    """Whether a full tick must write the metrics. If a clock was set back, the answer is True."""
+    """Return whether a full tick must write the metrics. If a clock was set back, return True."""
     return bool(by) and not 0 < float(by) - time.time() <= METRICS_EVERY_S
 
 
@@ -111,7 +115,7 @@ class Probe:
         return self._connected().settle(self.facts(**more), self._all_alive)
 
     def look(self, **more: Any) -> str | None:
-        """Return a fingerprint of the work that there is to do: the text changes whenever that work changes.
+        """Return a text that identifies the work that there is to do, and changes whenever that work changes.
 
         If there is nothing to do, the result is None.
         """
@@ -122,7 +126,7 @@ class Probe:
         try:
             return self.look()
         except Exception:
-            # If the error persists, the next minute's tick reports it.
+            # If the error persists, the tick of the next minute will report it.
             self.close()
             return None
 
@@ -149,8 +153,8 @@ class Probe:
     def facts(self, age_s: float = 0, host_s: float | None = None, shift_s: float = 0) -> dict[str, object]:
         """Return the parameters of the query and of the tick's row.
 
-        *age_s* is how long ago the tick began. *host_s* and *shift_s* are for tests: this host's clock, and a shift of
-        the server's clock.
+        *age_s* is how long ago the tick began. *host_s* (this host's clock) and *shift_s* (a shift of the server's
+        clock) are for tests.
         """
         host, boot_id, _ = self._place.split(":", 2)
         now_s = time.time() if host_s is None else host_s
@@ -179,9 +183,9 @@ class Probe:
 
 
 def is_alive(locked_by: str) -> bool:
-    """Whether the process with this ``locked_by`` is certainly running on this host.
+    """Return whether the process with this ``locked_by`` is certainly running on this host.
 
-    If this returns False, the process may still be running; ``host.identity`` can tell.
+    If this returns False, the process may still be running. ``host.identity`` finds out more.
     """
     fields = locked_by.split(":")
     if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal():

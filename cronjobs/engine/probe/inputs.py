@@ -1,8 +1,8 @@
-"""The facts about a configuration that the fast path needs. A full tick without any fault stores them in a file.
+"""The facts about a configuration that the fast path needs. A full tick that had no fault stores them in a file.
 
-The file contains no value from the configuration, an env_file, a variable or the command line. The file says only where
-to find each value, and contains a hash of all sources. If a source has changed or cannot be read, the full tick
-decides.
+The file contains no value from the configuration, an env_file, a variable or the command line. It says only where to
+find each value, and contains a hash of all sources. If a source has changed or cannot be read, the full tick takes
+over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 
 try:
     from _blake2 import (
-        blake2b as blake2b,  # as in hashlib, which would also load OpenSSL; that takes as long as starting Python
+        # This is the function of hashlib, which would also load OpenSSL. That takes as long as starting Python.
+        blake2b as blake2b,
     )
 except ImportError:  # pragma: no cover - a Python without this module
     from hashlib import blake2b as blake2b
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     Pieces = list[tuple[int, int, int]]
 
 LONGEST_SOURCE = 16 << 20
-METRICS_EVERY_S = 210  # how often a full tick writes the metrics file; every fourth tick, with one tick a minute
-SEPARATOR = b"\0"  # no path, variable or argument can contain it
-ALWAYS = (  # variables that every tick reads, besides those used in its file
+# A full tick writes the metrics file this often. With one tick a minute, that is every fourth tick.
+METRICS_EVERY_S = 210
+SEPARATOR = b"\0"  # no path, variable or argument can contain this
+# Every tick reads these variables, besides those that its file uses.
+ALWAYS = (
     "CRONJOBS_CONFIG",
     "CRONJOBS_DATABASE_URL",
     "CRONJOBS_SCHEDULES",
@@ -44,10 +47,12 @@ class Start:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = [*map(os.fsencode, arguments)]
-        self.environ = dict(os.environb)  # a copy, because handlers may change it
+        # This is a copy, because handlers may change the environment.
+        self.environ = dict(os.environb)
         try:
             self.folder = os.fsencode(os.getcwd())
-        except OSError:  # the folder was removed
+        # The folder was removed.
+        except OSError:
             self.folder = b""
 
     @property
@@ -88,7 +93,7 @@ class Sources:
         return b"".join((self.texts[source] or b"")[start:end] for source, start, end in pieces).decode()
 
     def pieces_of(self, text: str) -> Pieces | None:
-        """Return where *text* can be taken from, in at most 16 pieces, or None if it is not in the sources."""
+        """Return from where *text* can be taken, in at most 16 pieces, or None if it is not in the sources."""
         left = text.encode()
         at = 0
         found: Pieces = []
@@ -122,7 +127,7 @@ def content_of(path: str) -> bytes:
 class Inputs:
     """The values that the last full tick stored, by name.
 
-    Our own values are stored as text, the user's as pieces.
+    Our own values are stored as text, and the user's as pieces.
     """
 
     def __init__(self, sources: Sources, ours: dict[str, str], theirs: dict[str, Pieces]) -> None:

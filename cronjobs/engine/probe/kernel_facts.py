@@ -1,4 +1,4 @@
-"""Asks the kernel about this process, other processes and this host. Imports very little."""
+"""Ask the kernel about this process, other processes and this host. This module imports very little."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read(path: str) -> str | None:
 
 
 def host_name() -> str:
-    """Return the host's name. A container gets a new name each time, unless CRONJOBS_HOST sets one."""
+    """Return the host's name. If CRONJOBS_HOST is not set, a container gets a new name each time."""
     return (os.environ.get("CRONJOBS_HOST") or os.uname().nodename or "localhost").replace(":", "-")
 
 
@@ -35,18 +35,19 @@ def pid_namespace() -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """Return the kernel's start time of process *pid* as an opaque token. None if the process is gone, or is a zombie.
+    """Return the kernel's start time of process *pid* as an opaque token.
 
-    Together with the boot id, pid and token identify a process for ever. A pid alone is reused.
+    Return None if the process is gone, or is a zombie. Boot id, pid and token together identify a process forever. A
+    pid alone is reused.
     """
     fields = (read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return None if not fields or fields[0] in "ZX" else fields[19]
 
 
 def age_of(started: str) -> float:
-    """Return the seconds since *started*, a token of ``process_started``. 0.0 if it is not a token.
+    """Return the seconds since *started*, a token of ``process_started``, or 0.0 if it is not a token.
 
-    The clock used is one that nobody can set.
+    This uses a clock that nobody can set.
     """
     try:
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK"))

@@ -1,4 +1,4 @@
-"""A tick that stays alive for its minute.
+"""A tick that stays until its budget is used.
 
 It queries the database every second, and starts a full tick when there is work.
 
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
     from cronjobs.engine.probe.inputs import Inputs
 
-LEAST_S = 2.0  # with less time left in the minute, a full tick could not start any job
-FIRST_PAUSE_S = 2.0  # before a full tick retries the work that the last one left; each further pause is twice as long
+# With less time left, a full tick could not start any job.
+LEAST_S = 2.0
+# If a full tick leaves work undone, the next full tick retries it after this pause. Each further pause is twice as
+# long.
+FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 16.0
-GOES_ON = (0, 1)  # 1: a job died; after any other exit code, this tick ends
+# The exit codes of a full tick after which this tick continues. 1 means that a job died.
+GOES_ON = (0, 1)
 SAME_SIGNAL_S = 1.0
-AFTER_CHILD_S = 0.8  # how much later this process is killed than a full tick that it started
+# This process is killed so much later than a full tick that it started.
+AFTER_CHILD_S = 0.8
 
 
 def stay_here(
@@ -33,7 +38,7 @@ def stay_here(
 ) -> int:
     """Stay until the tick that began at *begun* must end, and return the exit code.
 
-    *idle* says whether the first look found nothing to do.
+    *idle* is True if the first look found nothing to do.
     """
     now = time.monotonic()
     until = timer.deadline(
@@ -42,7 +47,8 @@ def stay_here(
         budget_s=float(inputs["budget_s"]),
         every_s=float(inputs["every_s"]),
     )
-    timer.give(until)  # this deadline also holds if no process can be started, and this one becomes the full tick
+    # This deadline also holds if no process can be started, so that this process becomes the full tick.
+    timer.give(until)
     timer.stand_at(until + timer.PAST_DEADLINE_S + AFTER_CHILD_S)
     return stay(
         look,
@@ -67,8 +73,8 @@ def stay(
 ) -> int:
     """Look every *poll_s* seconds, and *run* a full tick if there is work. Return the exit code.
 
-    If a full tick leaves work undone (a paused queue, a limit that is reached), the pauses before the next full tick
-    grow until something new is found.
+    A full tick may leave work undone, because of a paused queue or a limit. Then the pauses before the next full tick
+    grow until new work is found.
     """
     code = 0
     left_undone: str | None = None
@@ -100,27 +106,30 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
 
     def pass_on(number: int, _frame: object) -> None:
         nonlocal asked_at
-        # A process group often gets a signal twice. Do not pass the second one on: it would cut the full tick's grace
-        # period short.
+        # A process group often gets a signal twice. Do not pass the second one on, because it would end the grace
+        # period of the full tick.
         again = number in asked and time.monotonic() - asked_at < SAME_SIGNAL_S
         asked.append(number)
         if child and not again:
             asked_at = time.monotonic()
             try:
                 os.kill(child, number)
-            except ProcessLookupError:  # the full tick has just exited
+            # The full tick has just exited.
+            except ProcessLookupError:
                 pass
 
     before = {}
     for number in (SIGTERM, SIGINT, SIGHUP):
-        if getsignal(number) != SIG_IGN:  # nohup, for example, sets SIG_IGN
+        # For example, nohup sets SIG_IGN.
+        if getsignal(number) != SIG_IGN:
             before[number] = signal(number, pass_on)
-    # -P: do not import from the working directory, unless this process does.
+    # With -P, Python does not import from the working directory. Leave it out only if this process imports from there,
+    # too.
     safe = () if getattr(sys.modules["__main__"], "__spec__", None) else ("-P",)
     argv = [sys.executable, *safe, "-m", "cronjobs", *arguments]
     environ = {**os.environ, timer.UNTIL: f"{until:.3f}"}
     try:
-        # The full tick gets its own process group, so that a signal to our group reaches it only once, from us.
+        # The full tick gets its own process group, so that a signal to our group reaches it only once, through us.
         child = os.posix_spawn(sys.executable, argv, environ, setpgroup=0)
         if asked:
             os.kill(child, asked[-1])

@@ -1,4 +1,4 @@
-"""Queries PostgreSQL through libpq's C API, and writes the tick's row in the same statement.
+"""Query PostgreSQL through libpq's C API, and write the tick's row in the same statement.
 
 libpq's functions are documented in PostgreSQL's manual under "libpq — C Library". Importing psycopg would take ten
 times as long as the query.
@@ -18,7 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ANSWER_TIMEOUT_S = 3.0  # after this the full tick takes over, and reports the error
+# After this time, the full tick takes over, and reports the error.
+ANSWER_TIMEOUT_S = 3.0
 READING, WRITING, CONNECTED = 1, 2, 3  # PostgresPollingStatusType
 COMMAND_OK, TUPLES_OK = 1, 2  # ExecStatusType
 BAD = 1  # ConnStatusType
@@ -33,7 +34,7 @@ ASK = (
 def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) -> str:
     """Return *sql* with its ``:name`` parameters replaced by literals.
 
-    Only a simple query, which has no parameters, can send several statements in one round trip.
+    Only a simple query can send several statements in one round trip, and a simple query has no parameters.
     """
     first, *pieces = sql.split(":")
     found = [first]
@@ -41,7 +42,8 @@ def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) 
         end = 0
         while end < len(piece) and (piece[end].isalnum() or piece[end] == "_"):
             end += 1
-        if end == 0:  # the colon was in a comment
+        # The colon was in a comment.
+        if end == 0:
             found.append(f":{piece}")
             continue
         value = facts[piece[:end]]
@@ -57,13 +59,14 @@ class ServerSession:
         self._pq = pq = ctypes.CDLL(libpq)
         for name in ("PQconnectStartParams", "PQgetResult", "PQescapeLiteral", "PQgetvalue"):
             getattr(pq, name).restype = ctypes.c_void_p
-        options = {"client_encoding": "UTF8"} | KEEPALIVES  # the URL comes later and overrides these
+        # The URL comes after these options and overrides them.
+        options = {"client_encoding": "UTF8"} | KEEPALIVES
         names = [*map(str.encode, options), b"dbname", None]
         values = [*(str(value).encode() for value in options.values()), url.encode(), None]
         array = ctypes.c_char_p * len(names)
         expand_url = 1
         self._connection = ctypes.c_void_p(pq.PQconnectStartParams(array(*names), array(*values), expand_url))
-        # Otherwise libpq would print the server's warnings on stderr, and cron would mail them.
+        # Without this, libpq would print the server's warnings to stderr, and cron would mail them.
         self._quiet = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda _argument, _result: None)
         pq.PQsetNoticeReceiver(self._connection, self._quiet, None)
         self._connect()
@@ -97,7 +100,7 @@ class ServerSession:
         return True
 
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """Return a fingerprint of the work that there is to do: the text changes whenever that work changes.
+        """Return a text that identifies the work that there is to do, and changes whenever that work changes.
 
         If there is nothing to do, the result is None.
         """

@@ -1,4 +1,4 @@
-"""SQL that is written once for both databases, and its conversion to each database's text.
+"""SQL that is written once for both databases, and its conversion to the text for each database.
 
 A statement is an f-string made of constants. Two things are filled in when it runs: the names of our tables and
 functions, which may be in a configured schema, and parts that differ between the databases (``either``).
@@ -24,7 +24,7 @@ FINDINGS = "{findings}"
 ALERTS = "{alerts}"
 TOKENS = "{tokens}"
 META = "{meta}"
-# Functions, and one sequence.
+# These are functions, and one sequence.
 CANCEL = "{cancel}"
 RESCHEDULE = "{reschedule}"
 TAKE_TOKEN = "{take_token}"
@@ -33,7 +33,7 @@ LOCK_QUEUES = "{lock_queues}"
 COUNT_FULL = "{count_full}"
 QUEUES_HELD = "{queues_held}"
 
-# Control characters, which never occur in SQL.
+# These control characters never occur in SQL.
 _BEGIN, _OR, _END = "\x01", "\x02", "\x03"
 
 
@@ -42,17 +42,18 @@ def either(*, postgresql: str, sqlite: str) -> str:
     return f"{_BEGIN}{postgresql}{_OR}{sqlite}{_END}"
 
 
-# statement_timestamp(), because clock_timestamp() is volatile and cannot be used with an index. On PostgreSQL :now_ is
-# a shift in seconds: zero, except in tests that move the clock of a real database. On SQLite the clock is the host's,
-# so :now_ is the time itself.
+# This is statement_timestamp() and not clock_timestamp(), which is volatile and so cannot be used with an index. On
+# PostgreSQL :now_ is a shift in seconds. It is zero, except in tests that move the clock of a real database. SQLite has
+# the host's clock, so there :now_ is the time itself.
 POSTGRESQL_NOW = "(statement_timestamp() + make_interval(secs => :now_))"
 NOW = either(postgresql=POSTGRESQL_NOW, sqlite=":now_")
 
 
 def shifted(instant: str, seconds: str) -> str:
-    """Return SQL for *instant* plus *seconds*, both of which are SQL expressions. *seconds* may be negative.
+    """Return SQL for *instant* plus *seconds*, both of which are SQL expressions.
 
-    To subtract a parameter, use ``shifted_back``: asyncpg sends no types, and PostgreSQL cannot infer one in ``-:x``.
+    *seconds* may be negative. To subtract a parameter, use ``shifted_back``, because asyncpg sends no types, and
+    PostgreSQL cannot infer the type in ``-:x``.
     """
     return either(
         postgresql=f"({instant} + make_interval(secs => {seconds}))",
@@ -85,7 +86,7 @@ def qualified(table: str, schema: str | None) -> str:
 
 
 class _Qualified(dict[str, str]):
-    """Maps each of our names to how it is written if the tables are in *schema*."""
+    """Maps each of our names to its form for tables in *schema*."""
 
     def __init__(self, schema: str | None) -> None:
         self._schema = schema
@@ -95,8 +96,9 @@ class _Qualified(dict[str, str]):
 
 
 def statement_text(statement: str, *, postgresql: bool, schema: str | None = None) -> str:
-    """Return *statement* as it is sent. You can run the text by hand, with values for its ``:parameters``."""
-    while _END in statement:  # innermost first
+    """Return *statement* as it is sent. To run the text by hand, replace its ``:parameters`` by values."""
+    # Replace the innermost part first.
+    while _END in statement:
         before, _, after = statement.partition(_END)
         before, _, texts = before.rpartition(_BEGIN)
         for_postgresql, _, for_sqlite = texts.partition(_OR)

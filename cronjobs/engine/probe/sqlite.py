@@ -1,8 +1,9 @@
-"""Queries a SQLite file, and writes the tick's row in the same transaction."""
+"""Query a SQLite file, and write the tick's row in the same transaction."""
 
 from __future__ import annotations
 
-try:  # the core of sqlite3 without its converters, which take longer to import than everything else
+# This is the core of sqlite3 without its converters, which take longer to import than everything else.
+try:
     from _sqlite3 import connect
 except ImportError:  # pragma: no cover - a Python that has it elsewhere
     from sqlite3 import connect
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-BUSY_TIMEOUT_MS = 20  # short: if another writer is busy, the full tick takes over, and waits its turn
+# This is short, because if another writer is busy, the full tick takes over and waits for its turn.
+BUSY_TIMEOUT_MS = 20
 
 
 class FileSession:
@@ -23,7 +25,8 @@ class FileSession:
 
     def __init__(self, path: str) -> None:
         quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        # rw, because a file that does not exist is left to the full tick: perhaps its disk is not mounted.
+        # With mode=rw, SQLite does not create a missing file. That is left to the full tick, because perhaps the file's
+        # disk is not mounted.
         uri = f"file:{quoted}?mode=rw"
         self._connection = connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -43,7 +46,7 @@ class FileSession:
         return True
 
     def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """Return a fingerprint of the work that there is to do: the text changes whenever that work changes.
+        """Return a text that identifies the work that there is to do, and changes whenever that work changes.
 
         If there is nothing to do, the result is None.
         """

@@ -1,4 +1,4 @@
-"""Small files in the user's state folder. They are used only if nobody else can write there; links are not followed."""
+"""Small files in the user's state folder. They are used only if nobody else can write there. Links are not followed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import pwd
 import stat
 
 try:
-    from _blake2 import blake2b  # the one in hashlib, without OpenSSL
+    from _blake2 import blake2b  # the function of hashlib, but without OpenSSL
 except ImportError:  # pragma: no cover - a Python without it
     from hashlib import blake2b
 
-LONGEST = 1 << 20  # bytes; a longer file is not ours
-SPOOL = "exec-spool"  # the folder for runs of "cronjobs exec" that are waiting for the database
+LONGEST = 1 << 20  # in bytes; a longer file is not ours
+# Runs of "cronjobs exec" that are waiting for the database are in this folder.
+SPOOL = "exec-spool"
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -43,7 +44,7 @@ def spool_address(config: str | None, url: str | None) -> str:
 
     The name depends on the configuration file's path, and on a database URL that is given outside the file.
     """
-    # Do not resolve links, because a deploy changes links such as /srv/shop/current.
+    # Do not resolve links, because a deploy may change links such as /srv/shop/current.
     file = os.path.normpath(config) if config else ""
     return blake2b(os.fsencode(f"{file}\0{url or ''}"), digest_size=8).hexdigest()
 
@@ -81,9 +82,10 @@ def open_spool() -> int:
 
 
 def open_folder(path: str) -> int:
-    """Return a descriptor of the folder. Files are then opened in the folder that was checked, even if it is renamed.
+    """Return a descriptor of the folder.
 
-    Raises OSError if the folder does not exist, or if others may write in it.
+    With it, files are opened in the folder that was checked, even if it is renamed. Raises OSError if the folder does
+    not exist, or if others may write in it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(descriptor)
@@ -95,7 +97,7 @@ def open_folder(path: str) -> int:
 
 def read_file(folder: int, name: str) -> bytes | None:
     """Return the content of a file in an open folder, or None if it is not a regular file of ours. Raises OSError."""
-    # O_NONBLOCK: otherwise open() would wait on a FIFO.
+    # Without O_NONBLOCK, open() would wait if this is a FIFO.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with open(descriptor, "rb", buffering=0) as file:
         found = os.fstat(descriptor)

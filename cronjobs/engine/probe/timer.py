@@ -1,4 +1,4 @@
-"""The tick's time limit, from its first moment: a kernel timer that ends the process without running any Python."""
+"""The tick's time limit, set first of all: a kernel timer that ends the process without running any Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import faulthandler
 import os
 import time
 
-# The C part of the signal module. The Python part imports enum, which takes longer than the whole query.
+# This is the C part of the signal module. The Python part imports enum, which takes longer than the whole query.
 from _signal import (  # type: ignore[import-not-found]
     ITIMER_REAL,
     SIG_DFL,
@@ -23,13 +23,14 @@ from cronjobs.engine.probe.kernel_facts import process_age
 DEFAULT_BUDGET_S = 55.0
 DEFAULT_EVERY_S = 60.0
 PAST_DEADLINE_S = 1.0
-# If stderr is a full pipe that nobody reads, faulthandler waits for ever when it writes the stacks. But it does not
+# If stderr is a full pipe that nobody reads, faulthandler waits forever while it writes the stacks. But it does not
 # begin a second dump, so a second signal ends the process.
 STRIKE_AGAIN_S = 0.2
-# A process that seems to have started longer ago than this did something else before it exec'ed us (``sleep 30; exec
-# cronjobs run-due``, a container's entrypoint). Its start is then not the start of the tick.
+# If a process started longer ago than this, it did something else before it exec'ed us (``sleep 30; exec cronjobs
+# run-due``, a container's entrypoint). So its start is not the start of the tick.
 LONGEST_START_S = 10.0
-UNTIL = "CRONJOBS_UNTIL"  # set by a lingering tick for its full ticks: their deadline on the monotonic clock
+# A lingering tick sets this for its full ticks. It is their deadline on the monotonic clock.
+UNTIL = "CRONJOBS_UNTIL"
 LEAST_LEFT_S = 0.5
 
 _given: float | None = None
@@ -38,13 +39,14 @@ _given: float | None = None
 def start() -> float:
     """Start the timer with the default budget, which applies until the file is read. Return the process's age."""
     global _given
-    try:  # remove the variable: handlers and commands may start other ticks, which must not inherit it
+    # Remove the variable, because handlers and commands may start other ticks, which must not inherit it.
+    try:
         _given = float(os.environ.pop(UNTIL, ""))
     except ValueError:
         _given = None
     open_standard_streams()
-    # Before the tick installs its own handler, and after it removes that handler, Ctrl-C ends the process without a
-    # traceback.
+    # So Ctrl-C ends the process without a traceback before the tick installs its own handler, and after it has removed
+    # it.
     signal(SIGINT, SIG_DFL)
     signal(SIGALRM, SIG_DFL)
     pthread_sigmask(SIG_UNBLOCK, {SIGALRM})
@@ -53,9 +55,10 @@ def start() -> float:
         age = 0.0
     left_s = deadline(started_wall=time.time() - age, started=-age, budget_s=DEFAULT_BUDGET_S, every_s=DEFAULT_EVERY_S)
     try:
-        # With chain, the default action runs after the stacks are dumped, and ends the process.
+        # ``chain`` means that the default action follows the dump of the stacks, and ends the process.
         faulthandler.register(SIGALRM, all_threads=True, chain=True)
-    except (ValueError, OSError, AttributeError, RuntimeError):  # stderr is closed or unusual: end without stacks
+    # stderr is closed or not a real file, so the process will end without a dump of the stacks.
+    except (ValueError, OSError, AttributeError, RuntimeError):
         faulthandler.unregister(SIGALRM)
     stand_at(given_deadline(time.monotonic() + left_s) + PAST_DEADLINE_S)
     return age
@@ -72,13 +75,13 @@ def given_deadline(otherwise: float) -> float:
 
 
 def give(until: float) -> None:
-    """Make this process end at *until*, even if it becomes a full tick in the meantime."""
+    """Let this process end at *until*, even if it becomes a full tick before that."""
     global _given
     _given = until
 
 
 def is_given() -> bool:
-    """Whether a lingering tick started this one."""
+    """Return whether a lingering tick started this one."""
     return _given is not None
 
 
@@ -100,8 +103,8 @@ def deadline(*, started_wall: float, started: float, budget_s: float, every_s: f
     """Return when a tick must end, on the clock of *started* (monotonic seconds). This is its start plus its budget.
 
     If it started within 10 s after a multiple of *every_s*, as cron's ticks do, it must also end 2 s before the next
-    multiple. A tick started by hand mid-minute has its full budget, because overlapping another tick is harmless.
-    *started_wall* is the start in seconds since 1970.
+    multiple. A tick that a person starts in the middle of a minute has its full budget, because it is harmless if it
+    overlaps another tick. *started_wall* is the start in seconds since 1970.
     """
     into = started_wall % every_s
     if into <= 10:

@@ -1,7 +1,7 @@
 """Turn a handler's annotations into checks of payload values. Pure.
 
-Annotations of types that JSON itself has (``int``, ``list[str]``, ``dict[str, float] | None``) are checked here,
-without an import. pydantic reads dates, dataclasses, models and the like (``payload_pydantic``, in the extra
+This module checks the types that JSON itself has (``int``, ``list[str]``, ``dict[str, float] | None``), without
+importing anything. pydantic reads dates, dataclasses, models and the like (``payload_pydantic``, in the extra
 ``cronjobs[types]``). An annotation that we do not know, or cannot resolve, is not checked. Such an annotation is never
 an error.
 """
@@ -24,16 +24,17 @@ from uuid import UUID
 from cronjobs.text import one_line
 
 Path = tuple[str | int, ...]
-# returns what the handler gets for a JSON value; never raises for a misfit
+# A function that returns what the handler gets for a JSON value. It never raises for a value that does not fit.
 Read = Callable[[Any, Path, "Misfits"], Any]
 
-MOST_NAMED: Final = 3  # how many misfits of one payload the error names at most
+# The error names at most this many misfits of one payload.
+MOST_NAMED: Final = 3
 SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
 ANY_JSON: Final = SCALARS | {list, dict}
 
 
 class Misfit(NamedTuple):
-    """One value that does not fit: where it is, and why. The value itself is not stored, as it may be a secret."""
+    """One value that does not fit: where it is, and why. The value itself is not stored, because it may be a secret."""
 
     path: Path
     what: str
@@ -54,7 +55,7 @@ class Misfits:
         self.count = 0
 
     def add(self, path: Path, what: str) -> None:
-        """Add a misfit. Returns None, which takes the value's place."""
+        """Add a misfit. Return None, which replaces the value."""
         self.count += 1
         if len(self.found) < MOST_NAMED:
             self.found.append(Misfit(path, one_line(what, 300)))
@@ -81,7 +82,7 @@ UNCHECKED: Final = Check("anything", lambda value, path, misfits: value, ANY_JSO
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *annotations*, with those written as strings resolved in the scope *names*.
+    """Return *annotations*. Those that are written as strings are resolved in the scope *names*.
 
     An annotation that cannot be resolved becomes ``Any``, without affecting the others.
     """
@@ -90,7 +91,8 @@ def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[s
         one = types.SimpleNamespace(__annotations__={name: annotation})
         try:
             found[name] = typing.get_type_hints(one, dict(names), {}, include_extras=True)[name]
-        except Exception:  # a name that only the type checker knows, or a string that is not a type
+        # The annotation has a name that only the type checker knows, or is a string that is not a type.
+        except Exception:
             found[name] = Any
     return found
 
@@ -99,9 +101,11 @@ def plain_check(annotation: Any) -> Check:
     """Return the check for an annotation whose names are resolved. Raises NeedsTypes and nothing else."""
     try:
         return _check(annotation)
-    except (NeedsTypes, RecursionError):  # type Tree = list[Tree]
+    # A RecursionError comes from an annotation such as "type Tree = list[Tree]".
+    except (NeedsTypes, RecursionError):
         raise NeedsTypes from None
-    except Exception:  # not a type at all
+    # The annotation is not a type at all.
+    except Exception:
         return UNCHECKED
 
 
@@ -119,7 +123,8 @@ def _check(annotation: Any) -> Check:
         return _SIMPLE[str]
     if isinstance(annotation, typing.NewType):
         return _check(annotation.__supertype__)
-    if type(annotation).__name__ == "TypeAliasType":  # type X = …, since 3.12
+    # Since Python 3.12, "type X = …" makes such an alias.
+    if type(annotation).__name__ == "TypeAliasType":
         return _check(annotation.__value__)
     if origin in _SIMPLE:
         return _SIMPLE[origin]
@@ -127,7 +132,8 @@ def _check(annotation: Any) -> Check:
         return _list(_check(arguments[0]) if arguments else UNCHECKED)
     if origin in _DICTS:
         key, value = arguments or (Any, Any)
-        if _check(key) not in (_SIMPLE[str], UNCHECKED):  # an int key, for example, must be read from text
+        # Keys of other types, for example int, must be read from text.
+        if _check(key) not in (_SIMPLE[str], UNCHECKED):
             raise NeedsTypes
         return _dict(_check(value))
     if origin is tuple:
@@ -153,11 +159,12 @@ _SETS: Final = frozenset({set, frozenset, collections.abc.Set, collections.abc.M
 _BYTES: Final = frozenset({bytes, bytearray, memoryview})
 _WRITTEN_AS_TEXT: Final = (date, datetime, time, timedelta, Decimal, UUID)
 _PYDANTIC: Final = ("pydantic", "pydantic_core", "annotated_types")
-_HOOK: Final = "__get_pydantic_core_schema__"  # on models, and on classes that define how pydantic reads them
+# Models have this attribute, and so have classes that define how pydantic reads them.
+_HOOK: Final = "__get_pydantic_core_schema__"
 
 
 def _is_rich(cls: Any) -> bool:
-    """Whether *cls* is of a kind that pydantic reads. docs/how-to/payloads.md lists these kinds."""
+    """Return whether *cls* is of a kind that pydantic reads. docs/how-to/payloads.md lists these kinds."""
     if cls in _SETS or cls in _WRITTEN_AS_TEXT:
         return True
     if not isinstance(cls, type):
@@ -186,7 +193,8 @@ def _exact(cls: type, words: str) -> Check:
 def _read_float(value: Any, path: Path, misfits: Misfits) -> Any:
     if value.__class__ is float and math.isfinite(value):
         return value
-    if value.__class__ is int:  # PostgreSQL returns 1e16 as 10000000000000000
+    # An int is a float, too: PostgreSQL returns 1e16 as 10000000000000000.
+    if value.__class__ is int:
         try:
             return float(value)
         except OverflowError:
@@ -246,7 +254,8 @@ def _dict(item: Check) -> Check:
 
 def _literal(values: Sequence[Any]) -> Check:
     if any(value.__class__ not in SCALARS for value in values):
-        raise NeedsTypes  # members of an Enum
+        # This Literal contains members of an Enum.
+        raise NeedsTypes
     words, among = one_of(values), {(value.__class__, value) for value in values}
 
     def read(value: Any, path: Path, misfits: Misfits) -> Any:
@@ -264,7 +273,7 @@ def one_of(values: Sequence[Any]) -> str:
 def _union(members: Sequence[Check]) -> Check:
     """Return the check for a union.
 
-    Members are tried in the order written, but float last. The first one that fits is used.
+    We try the members in the order written, but float last, and use the first that fits.
     """
     members = sorted(members, key=lambda member: member is _FLOAT)
     words = " or ".join(dict.fromkeys(member.words for member in members))
@@ -272,7 +281,8 @@ def _union(members: Sequence[Check]) -> Check:
 
     def read(value: Any, path: Path, misfits: Misfits) -> Any:
         if len(others) == 1 and value is not None and value.__class__ not in SCALARS:
-            return others[0].read(value, path, misfits)  # for a list, report what is wrong inside it
+            # For a list, report what is wrong inside it.
+            return others[0].read(value, path, misfits)
         for member in members:
             trial = Misfits()
             got = member.read(value, path, trial)
@@ -280,7 +290,7 @@ def _union(members: Sequence[Check]) -> Check:
                 return got
         return misfits.add(path, f"is not {words}")
 
-    # Only scalars are certain to stay unchanged: another member may turn a list into a tuple.
+    # Only scalars certainly stay unchanged, because another member may turn a list into a tuple.
     return Check(words, read, SCALARS & frozenset().union(*(member.plain for member in members)))
 
 

@@ -1,4 +1,4 @@
-"""Back-pressure: how many jobs a capped queue may hold, and which jobs it admits when not all of them fit. Pure."""
+"""Decide how many jobs a capped queue may hold, and which jobs it admits if not all of them fit. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Cap:
-    """At most ``max_waiting`` jobs wait in ``queue``. ``on_full`` decides what happens to the next job."""
+    """The cap of a queue: at most ``max_waiting`` jobs wait in it. ``on_full`` decides what happens to the next job."""
 
     queue: str
     max_waiting: int

@@ -1,6 +1,6 @@
-"""Why jobs died. Two deaths have the same cause if their job type, error class and normalised error text are the same.
+"""Group deaths of jobs by cause. Deaths have the same cause if job type, error class and normalised text are the same.
 
-Commands, alerts and cron's mail all group by this rule. Pure, and linear in the number of rows.
+Commands, alerts and cron's mail all use this rule. Pure, and linear in the number of rows.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 from cronjobs.engine.rules.error_groups import class_and_text, normalised
 from cronjobs.errors import EffectUnknown
 
-KEY_DIGITS: Final = 12  # hexadecimal
+KEY_DIGITS: Final = 12  # hexadecimal digits
 _SETTLE, _DONE = str(EffectUnknown("KEY")).split("KEY")
 
 
 class CauseName(NamedTuple):
-    """The name of a cause: what all its deaths have in common.
+    """The name of a cause: the facts that all its deaths share.
 
     ``message`` is the error's first line, masked and ``normalised``.
     """
@@ -38,7 +38,7 @@ class CauseName(NamedTuple):
     def error(self) -> str:
         """The error's class and message, such as "GiveUp: there is no invoice <n>".
 
-        The command in the text of EffectUnknown is left out: nobody can type it without the numbers of its key.
+        The command in the text of EffectUnknown is left out, because nobody can type it without the numbers of its key.
         """
         message = self.message
         if self.error_type == EffectUnknown.__name__ and message.startswith(_SETTLE):
@@ -57,7 +57,7 @@ class Cause:
     """The open dead jobs of one cause (not retried, cancelled or dismissed).
 
     ``first_job_id`` and ``last_job_id`` are the smallest and the largest id. ``sample_job_id`` is the job that died
-    last. ``new`` says that no stored job had died of this cause when the file in force was changed.
+    last. ``new`` is True if no stored job had died of this cause by the time the file in force was changed.
     """
 
     name: CauseName
@@ -74,8 +74,8 @@ class Cause:
 def causes(deaths: Iterable[Any], changed_at: datetime | None, before: Iterable[Any] = ()) -> list[Cause]:
     """Group *deaths*, rows of the store's ``newest_deaths``, by cause, the largest group first.
 
-    *changed_at* is when the file in force was changed, or None if it never was, in which case no cause is new. *before*
-    has the deaths up to that instant, including those that a person has dealt with.
+    *changed_at* is when the file in force was changed. If it is None, the file never was, and no cause is new. *before*
+    has the deaths up to that instant, including those with which a person has dealt.
     """
     groups: dict[CauseName, list[Any]] = {}
     for row in deaths:

@@ -1,4 +1,4 @@
-"""The file's ``limits:``: how many jobs may run at once by concurrency key, and which due jobs may start. Pure.
+"""Apply the file's ``limits:`` (how many jobs may run at once, by concurrency key) to due jobs. Pure.
 
 (Options that restrict one tick, such as ``--queue``, are in ``tick.result.TickFilter``.)
 """
@@ -17,7 +17,8 @@ _IS_BAD: Final = ' of the file is bad ("cronjobs check" says why), so none of it
 class Limit:
     """At most ``most`` jobs whose concurrency_key begins with ``prefix`` run at once, and at most ``each`` per key.
 
-    None means any number. ``most`` is 0 if the file's entry is unreadable; no such job starts until the entry is fixed.
+    None means any number. If the file's entry is unreadable, ``most`` is 0, so that no such job starts before the entry
+    is fixed.
     """
 
     prefix: str
@@ -29,7 +30,7 @@ class Limit:
 
     @property
     def reached(self) -> str:
-        """Why a job waits for this limit, as a sentence."""
+        """A sentence that says why a job waits for this limit."""
         if self.most == 0:
             return f'limit "{self.prefix}"{_IS_BAD}'
         parts = [f"{self.most} at once"] if self.most is not None else []
@@ -40,7 +41,7 @@ class Limit:
 def in_the_past(reached: str) -> str:
     """Return the sentence of ``Limit.reached`` in the past tense.
 
-    A tick recorded the sentence, and since then the limit may have changed or may have room again.
+    A tick recorded the sentence, and since then the limit may have changed, or may have room again.
     """
     if reached.endswith(_IS_BAD):
         return reached.removesuffix(_IS_BAD) + " of the file was bad, so none of its jobs began"
@@ -68,8 +69,8 @@ class Candidate:
 class Choice:
     """The candidates to take.
 
-    ``running`` counts the running jobs by key, including the taken ones. ``cut`` says that a ``no_prefetch`` candidate
-    has to wait, and with it all candidates behind it.
+    ``running`` counts the running jobs by key, including those that are taken. ``cut`` is True if a ``no_prefetch``
+    candidate has to wait, and with it all candidates behind it.
     """
 
     taken: tuple[int, ...]
@@ -128,7 +129,7 @@ def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
 def held_back(limits: Sequence[Limit], keys: Collection[str], workers: int) -> Full:
     """Return the keys and prefixes whose jobs probably waited for a limit lately.
 
-    A limit counts if it lets at most *workers* jobs run at once, and if one of *keys* falls under it. *keys* are the
+    A limit counts if it lets at most *workers* jobs run at once, and if it applies to one of *keys*. *keys* are the
     keys of jobs that succeeded lately.
     """
     tight = [limit for limit in limits if limit.most is not None and limit.most <= workers]
@@ -140,9 +141,9 @@ def held_back(limits: Sequence[Limit], keys: Collection[str], workers: int) -> F
 
 
 def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: Mapping[str, int]) -> dict[Limit, int]:
-    """Return how many of the *due* jobs (by key) wait for each reached limit.
+    """Return, for each limit that is reached, how many of the *due* jobs (by key) wait for it.
 
-    A job counts for the first limit that stops it.
+    If several limits stop a job, it counts only for the first.
     """
     slots = _Slots(limits, running)
     found: Counter[Limit] = Counter()
@@ -155,7 +156,7 @@ def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: M
 def choose(
     candidates: Sequence[Candidate], limits: Sequence[Limit], running: Mapping[str, int], *, before: int, free: int
 ) -> Choice:
-    """Take candidates in order, except those whose limit is reached. The jobs taken here count against the limits.
+    """Take candidates in order, except those whose limit is reached. Each job that is taken counts towards the limits.
 
     *before* is the number of jobs already taken. If a ``no_prefetch`` candidate would not be among the first *free*
     jobs, that candidate and all candidates behind it are left for a later claim.

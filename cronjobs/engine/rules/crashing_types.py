@@ -1,8 +1,8 @@
-"""Job types that crash their runners: once two runners died with jobs of a type, its jobs run in child processes. Pure.
+"""Job types that crash their runners: after two runners died with jobs of a type, its jobs run in child processes.
 
-A crash in a thread kills the whole process, and a job that the dead runner merely held looks like the job that killed
-the runner. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear their type.
-So if someone kills ticks in the middle of a healthy backlog, the backlog's types are not isolated.
+Pure. A crash in a thread kills the whole process. A job that the dead runner merely held then looks like the job that
+killed it. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear their type. So
+if someone kills ticks while they work through a healthy backlog, the types in the backlog are not isolated.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Final
 from cronjobs.engine.host.identity import Identity
 from cronjobs.model import Failed, Finished, Outcome, Snoozed, Succeeded
 
-CLEAN_ENDS: Final = 20  # clean ends in a row after which the type runs in threads again
+# After this many clean ends in a row, the type runs in threads again.
+CLEAN_ENDS: Final = 20
 FOR_AT_MOST: Final = timedelta(hours=1)
-_CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")  # prefixes of the error types of a process that crashed
+# If a process crashed, its error type begins with one of these.
+_CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Crashing:
 
     job_type: str
     found_at: datetime
-    runner: str | None = None  # the last runner that died
+    runner: str | None = None  # the runner that died last
     suspected: bool = False
     clean_ends: int = 0
 
@@ -40,10 +42,10 @@ class Crashing:
 
 
 def after_death(known: Crashing | None, job_type: str, runner: str, now: datetime) -> Crashing | None:
-    """Return the type's record after *runner* died holding a job of it, or None if the record does not change.
+    """Return the record of a type after *runner* died while it held a job of the type, or None if it does not change.
 
-    A type is crashing only if both runners died in the same boot of the machine, because a machine that is switched off
-    kills its runners whatever they run.
+    A type counts as crashing only if the machine was not rebooted between the two deaths, because switching a machine
+    off kills its runners, whatever they run.
     """
     if _boot(runner) is None:
         return None
@@ -74,7 +76,10 @@ class EndCounts:
 
 
 def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
-    """Count ends by job type. Ends that prove nothing (cancelled, interrupted, not started) are left out."""
+    """Count ends by job type.
+
+    Leave out ends that do not show whether the type crashes (cancelled, interrupted, not started).
+    """
     found: dict[str, EndCounts] = {}
     for end in finished:
         so_far = found.get(end.job.job_type, EndCounts())
@@ -87,18 +92,18 @@ def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
 
 
 def ends_needed(suspected: bool) -> int:
-    """Return how many jobs of a type must end without a crash, one after another, until the type is cleared.
+    """Return how many jobs of a type must end in a row without a crash until the type is cleared.
 
     One is enough for a type that is only suspected. A clean end between two deaths shows that the type does not crash
-    every runner, and killing ticks must not move healthy types into processes.
+    every runner, and somebody who kills ticks must not move healthy types into processes.
     """
     return 1 if suspected else CLEAN_ENDS
 
 
 def is_crash(outcome: Outcome) -> bool | None:
-    """Whether a job with this *outcome* in a child process would have crashed a tick, or None if that is unknown.
+    """Return whether a job with this *outcome* in a child process would have crashed a tick, or None if unknown.
 
-    A timeout proves nothing: code that holds the GIL for ever ends a tick, but code that merely sleeps does not.
+    It is unknown after a timeout: code that holds the GIL forever ends a tick, but code that merely sleeps does not.
     """
     match outcome:
         case Failed(error_type=error_type):

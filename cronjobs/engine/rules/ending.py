@@ -35,7 +35,8 @@ from cronjobs.model import (
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, cap, clean, one_line
 
-NOT_COMMITTED: Final = "NotCommitted"  # error type if ``ctx.finish()`` was called and its transaction was not committed
+# The error type if ``ctx.finish()`` was called, but its transaction was not committed.
+NOT_COMMITTED: Final = "NotCommitted"
 
 
 class Decided(NamedTuple):
@@ -61,7 +62,7 @@ def decide_end(
 
     *now* is the database's time. *ended_ago* is how long ago the attempt ended.
 
-    If the job is dead although it had tries left, its error says why.
+    If the job is dead although it has tries left, its error says why.
     """
     job, outcome = finished.job, finished.outcome
     transition = decide(
@@ -99,7 +100,8 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
     result, error = None, getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
         if outcome.result is None and outcome.note is None and finished.output is None:
-            return finish  # the common case
+            # This is the common case.
+            return finish
         result, note = result_json(outcome.result)
         error = outcome.note or note
     return finish._replace(
@@ -112,15 +114,17 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
 
 
 def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: TimedOut | None) -> Outcome:
-    """Return the outcome to record. *reason* is why the attempt was asked to stop, or None if it was not.
+    """Return the outcome to record. *reason* is why the attempt was asked to stop, or None if it was not asked.
 
-    *process* says that the attempt ran in a process of its own. If the attempt was recorded as timed out while it was
-    still running, *late* is that outcome. A success always counts.
+    *process* is True if the attempt ran in its own process. If the attempt was recorded as timed out while it was still
+    running, *late* is that outcome. A success always counts.
     """
     if reason == "cancelled" and isinstance(outcome, Failed | Interrupted | TimedOut):
-        return CancelledByRequest()  # it was cancelled, so whatever it raised while stopping does not matter
+        # The job was cancelled, so it does not matter what the handler raised while it stopped.
+        return CancelledByRequest()
     if reason == "shutdown" and process and _was_terminated(outcome):
-        return Interrupted()  # stopping a whole service (systemd) also signals the runner's children
+        # If a whole service is stopped (systemd), the runner's children get the signal, too.
+        return Interrupted()
     if late is not None and isinstance(outcome, Failed | Interrupted):
         return late
     return outcome
@@ -131,9 +135,9 @@ def _was_terminated(outcome: Outcome) -> bool:
 
 
 def plain_end(finished: Finished, why: str) -> Finished:
-    """Return the same end in plain values, for an end that could not be decided or written.
+    """Return the same end in plain values. Use this for an end that could not be decided or written.
 
-    Work that was done stays done; anything else is a failure, which the default policy retries.
+    A success stays a success. Any other outcome becomes a failure, which the default policy retries.
     """
     said = f"the outcome could not be recorded as it was: {why}"
     match finished.outcome:
@@ -148,9 +152,9 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
 
 def as_cancelled(decided: Decided, said: str) -> Decided:
-    """Return the end of a job that was cancelled in the meantime.
+    """Return the end of a job that was cancelled meanwhile.
 
-    The job is cancelled, whatever the attempt's outcome.
+    The job is cancelled, whatever the attempt's outcome is.
     """
     return decided._replace(
         finished=decided.finished._replace(outcome=CancelledByRequest(said)),
@@ -159,7 +163,7 @@ def as_cancelled(decided: Decided, said: str) -> Decided:
 
 
 def succeeded_itself(decided: Decided) -> Decided:
-    """Return the end of a job whose attempt had committed its own success. A later error is only noted."""
+    """Return the end of a job whose attempt has committed its own success. A later error is only noted."""
     outcome, note = decided.finished.outcome, None
     error = getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
@@ -186,7 +190,7 @@ def _is_moot(finish: Finish) -> bool:
 def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str, output: str | None = None) -> Finish:
     """Return the history row of an attempt that is still running. *output* is its output so far, masked.
 
-    The next tick reads it after the lease has expired.
+    If the lease expires, the next tick reads this row.
     """
     unchanged = Transition(Status.RUNNING, job.failures, job.losses, job.interruptions)
     return _finish(Finished(job, outcome, duration, worker, output), unchanged, timedelta(0))
@@ -195,14 +199,15 @@ def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str, ou
 def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:
     """Settle an attempt whose runner is gone.
 
-    Use *policy* alone, because the recovering host may not know the job type.
+    Only *policy* counts, because the recovering host may not know the job type.
     """
     job = expired.job._replace(retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
-    by_exec = job.job_type.startswith(EXEC_PREFIX)  # cron runs the next one, whatever became of this run
+    # Cron starts the next run of exec, whatever the result of this one.
+    by_exec = job.job_type.startswith(EXEC_PREFIX)
     why = None if by_exec else policy.why_not_again
     end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every, why_not_again=why)
-    # Without a duration, the start is taken from the history row or, if there is none, from the claim.
+    # There is no duration, so the start is taken from the history row or, if there is none, from the claim.
     finish = end.finish._replace(outcome=None if expired.outcome else end.finish.outcome, duration=None)
     return end._replace(finish=finish)
 
@@ -210,7 +215,7 @@ def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every
 def outcome_of_expired(expired: Expired) -> Outcome:
     """Return the outcome in the history row of an attempt whose lease expired.
 
-    Without a row, an attempt that may have begun is lost.
+    If there is no row, an attempt that may have begun is lost.
     """
     match expired.outcome:
         case None if expired.unbegun:
@@ -224,8 +229,8 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case "interrupted":
             return Interrupted(expired.error or "interrupted by shutdown")
         case other:
-            # A newer version wrote this outcome. The attempt did end, so count it as a failure instead of simply
-            # running it again.
+            # A newer version of cronjobs wrote this outcome. The attempt did end, so count it as a failure, and do not
+            # just run it again.
             return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
 
 
@@ -246,7 +251,7 @@ def in_words(outcome: Outcome) -> str:
 
 
 def without_texts(finish: Finish) -> Finish:
-    """Return the same end without any text from people or programs, for when the database refuses such a text."""
+    """Return the same end without any text from people or programs, because the database has refused such a text."""
     error = (
         "the attempt's error, output or result could not be stored"
         if finish.error or finish.output or finish.result
@@ -274,8 +279,8 @@ def _stored(text: str | None) -> str | None:
 # --- the next state ---------------------------------------------------------------------------------------------------
 
 GAVE_UP: Final = "the schedule's next occurrence comes first (retry_until: next_occurrence)"
-# in a row; the next one costs a try, or a job that takes longer than the time between deploys would be restarted for
-# ever
+# This many interruptions in a row cost no try. The next one does, because otherwise a job that takes longer than the
+# time between two deploys would be restarted forever.
 FREE_INTERRUPTIONS: Final = 3
 
 
@@ -291,12 +296,13 @@ def decide(
     misfits: Refusals | None = None,
     why_not_again: str | None = None,
 ) -> Transition:
-    """The next state of *job* after an attempt ended with *outcome*.
+    """Return the next state of *job* after an attempt ended with *outcome*.
 
     *now* is the database's time, *jitter* is a random number in [-1, 1], and *every* is the time between ticks.
-    Failures and timeouts cost a try, and so do interruptions after the third in a row. Losses, snoozes and misfits do
-    not, because they prove nothing. *misfits* has the refusals of a payload that does not fit, or is None if it is too
-    early to give up on the job. *why_not_again* is the rule by which a job that was lost *max_losses* times is dead.
+    Failures and timeouts cost a try, and so do interruptions after the third in a row. Losses, snoozes and misfits cost
+    none, because they do not show that the work failed. *misfits* has the refusals of a payload that does not fit, or
+    is None if it is too early to give up on the job. If a job is dead because it was lost *max_losses* times,
+    *why_not_again* names the rule.
     """
     failures, losses = job.failures, job.losses
     match outcome:
@@ -304,7 +310,8 @@ def decide(
             return Transition(Status.SUCCEEDED, failures, losses, interruptions=0)
         case CancelledByRequest():
             return Transition(Status.CANCELLED, failures, losses, interruptions=0)
-        case Released(error=None) | Interrupted(by_hand=True):  # proves nothing: the job keeps its due time
+        # This says nothing about the job, which keeps its due time.
+        case Released(error=None) | Interrupted(by_hand=True):
             return Transition(Status.QUEUED, failures, losses, job.interruptions)
         case Released(after=after):
             return Transition(Status.QUEUED, failures, losses, job.interruptions, run_at=now + after, delay=after)

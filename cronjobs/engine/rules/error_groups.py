@@ -1,4 +1,4 @@
-"""Errors that differ only in numbers, ids and quoted values count as one error."""
+"""Group errors. Errors that differ only in numbers, ids and quoted values count as one error."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from typing import Any, Final
 
 from cronjobs.masking import hide
 
-GROUPS_AT_MOST: Final = 5000  # groups in memory; the most frequent errors come first, so the rest are rare
-ROWS_AT_MOST: Final = 20_000  # pairs of error type and text that are read; the jobs of all other pairs are only counted
-TYPES_AT_MOST: Final = 50  # most frequent types of one group
-ERROR_READ: Final = 400  # characters of an error: enough to tell it from others
+# Keep at most this many groups in memory. The most frequent errors come first, so the rest are rare.
+GROUPS_AT_MOST: Final = 5000
+# Read at most this many pairs of error type and text. The jobs of all other pairs are only counted.
+ROWS_AT_MOST: Final = 20_000
+# For each group, keep this many of the most frequent types.
+TYPES_AT_MOST: Final = 50
+# Read this many characters of an error, which are enough to distinguish it from others.
+ERROR_READ: Final = 400
 OTHERS: Final = "(other errors)"
 
 _HTTP_OR_SMTP: Final = r"^[45]\d\d\b"
 _CODE: Final = (
     r"\b(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|signal|smtp)[ :=#(]*\[?\d{1,3}\b|\bsqlstate \w{5}\b"
 )
-# An enqueuer can choose the text, so no text may make matching take quadratic time. Therefore a word is matched only
-# from its beginning, and a quotation ends where the next quotation begins.
+# An enqueuer can choose the text, so matching must never take quadratic time. Therefore a word is matched only from its
+# beginning, and a quotation ends where the next quotation begins.
 _PARTS: Final = re.compile(
     rf"""
       (?P<kept>{_HTTP_OR_SMTP}|{_CODE})
@@ -37,12 +41,15 @@ _NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
 
 
 def class_and_text(error_type: str | None, text: str | None) -> str:
-    """Return "ValueError: no such invoice"; for a command only "exit status 3: …", which already says "exit-3"."""
+    """Return a text such as "ValueError: no such invoice".
+
+    For a command return only "exit status 3: …", because that already says "exit-3".
+    """
     return ": ".join(word for word in (None if says_class(error_type, text) else error_type, text) if word)
 
 
 def says_class(error_type: object, text: object) -> bool:
-    """Whether *text* begins with what *error_type* says, as "exit status 3: …" does for "exit-3".
+    """Return whether the beginning of *text* already says the *error_type*, as "exit status 3: …" does for "exit-3".
 
     SQLite may hold values of any type in these columns.
     """
@@ -54,10 +61,10 @@ def says_class(error_type: object, text: object) -> bool:
 def normalised(error: str) -> str:
     """Return *error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
 
-    A number that names the error stays: an HTTP or SMTP status at the beginning, an exit status, an error code. Secrets
-    are masked first, because masking could not find what is left of a secret afterwards. Only ERROR_READ characters are
-    read, so callers need to fetch only one character more. A longer text is cut and ends with "…", so that ``hide``
-    recognises a secret that was cut off.
+    A number stays if it identifies the error: an HTTP or SMTP status at the beginning, an exit status, an error code.
+    Secrets are masked first, because afterwards only parts of a secret might be left, which masking could not find.
+    Only ERROR_READ characters are read, so callers need to fetch only one character more. A longer text is cut and ends
+    with "…", so that ``hide`` recognises a secret that was cut off.
     """
     beginning = error if len(error) <= ERROR_READ else f"{error[:ERROR_READ]}…"
     return _normalised(hide(beginning.strip().partition("\n")[0]))
@@ -80,7 +87,7 @@ def _placeholder(part: re.Match[str]) -> str:
 
 
 def _word(word: str) -> str:
-    """Replace a number or an id; in a name such as "utf8", only its digits."""
+    """Replace a number or an id. In a name such as "utf8", replace only the digits."""
     letters = "".join(character for character in word if character.isalpha())
     if not letters:
         return "<n>"
@@ -115,7 +122,7 @@ def grouped(rows: Iterable[Any], at_most: int = GROUPS_AT_MOST) -> list[ErrorGro
     """Group *rows* of the store's ``error_groups``, the largest group first.
 
     All errors that fit none of the first *at_most* groups form one more group. Jobs whose rows were not read belong to
-    that group, too; each row says how many jobs there are in all.
+    that group, too. Each row says how many jobs there are in total.
     """
     groups: dict[tuple[str | None, str], ErrorGroup] = {}
     others = ErrorGroup(None, OTHERS)

@@ -1,4 +1,7 @@
-"""The facts about a job that failed, the same in an alert and in cron's mail. Each fact is masked and on one line."""
+"""The facts about a job that failed.
+
+An alert and cron's mail show the same facts, each of them masked and on one line.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.errors import EffectUnknown
 from cronjobs.text import one_line
 
-LINE: Final = 300  # characters
+LINE: Final = 300  # in characters
 COMMAND: Final = 2000
 SETTLE: Final = "cronjobs effects settle"
 _FRAME: Final = re.compile(r'(?m)^  File "([^"\n]{1,500})", line (\d{1,9}), in (\S{1,200})$')
@@ -54,7 +57,7 @@ def error_line(job: dict[str, Any]) -> str:
 
 
 def absolute(command: str, config: Path) -> str:
-    """Return *command* with the full paths of program and file, so that any user can type it in any folder."""
+    """Return *command* with the full paths of the program and the file, so that any user can type it in any folder."""
     words = command.removeprefix("cronjobs ")
     if words == command:
         return one_line(command, COMMAND)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-# upper bounds of the buckets; one more bucket holds the rest
+# The upper bounds of the buckets. One more bucket has the longer times.
 BOUNDS_S: Final = (0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 900, 3600, 14400)
 BOUNDS: Final = tuple(round(bound * 1_000_000) for bound in BOUNDS_S)
-NO_BUCKET: Final = -1  # nothing was measured, because the job never began or nobody saw the attempt end
+# This means that nothing was measured, because the job never began, or because nobody saw the attempt end.
+NO_BUCKET: Final = -1

@@ -11,11 +11,12 @@ from cronjobs.engine.rules.progress import Reported
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.model import Job, Status
 
-LOCKED_ROW_S: Final = 0.25  # until the next try to renew a row that somebody's open transaction had locked
+# If somebody's open transaction has locked a row, we try to renew it again after this time.
+LOCKED_ROW_S: Final = 0.25
 
 
 class Lease(NamedTuple):
-    """The right to run one attempt. Its fields are the fence that the attempt's writes check."""
+    """The right to run one attempt. Its fields are the fence, which each write of the attempt checks."""
 
     job_id: int
     attempt: int
@@ -43,10 +44,10 @@ class Report(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """One attempt's end as it is written: the job's next state, and its history row unless ``outcome`` is None.
+    """One attempt's end as it is written: the next state of the job, and (unless ``outcome`` is None) the history row.
 
     ``ended_ago`` and ``duration`` are spans, because instants must come from the database's clock. If ``duration`` is
-    None, the attempt began when it was claimed. Texts are already cleaned and capped; ``result`` is JSON text.
+    None, the attempt began when it was claimed. Texts are already cleaned and capped. ``result`` is JSON text.
     """
 
     lease: Lease
@@ -93,9 +94,9 @@ class Expired:
     """A job whose lease expired, or whose runner is dead.
 
     ``outcome`` is what its runner recorded about the attempt, or None if the runner recorded nothing. ``policy`` is
-    None if plain SQL claimed the job. ``unbegun`` says that the attempt waited on a cluster, where no worker had begun
-    it. ``doubtful`` says that an earlier tick claimed the job, but died or ran out of time before it had read the job's
-    row.
+    None if plain SQL claimed the job. ``unbegun`` is True if the attempt waited on a cluster, where no worker had begun
+    it. ``doubtful`` is True if an earlier tick claimed the job, but died or ran out of time before it had read the
+    job's row.
     """
 
     job: Job
@@ -110,7 +111,7 @@ class Expired:
 
 
 def lease_margin_s(lease_s: float) -> float:
-    """Return how many seconds before the end of its lease an attempt's code must have stopped."""
+    """Return the seconds by which an attempt's code must have stopped before its lease ends."""
     return min(2.0, lease_s / 10)
 
 
@@ -122,8 +123,8 @@ def heartbeat_s(lease_s: float) -> float:
 def next_renewal(first_leased: float, renewed_at: float, lease_s: float) -> float:
     """Return when to renew all leases next, on the monotonic clock, or infinity if no lease is held.
 
-    That is one heartbeat after the oldest lease was written, at *first_leased*. A row that somebody had locked at the
-    last renewal, at *renewed_at*, is tried again soon after that renewal.
+    That is one heartbeat after *first_leased*, when the oldest lease was written. *renewed_at* is when the last renewal
+    was. If a row was locked then, it is tried again soon after.
     """
     every_s = heartbeat_s(lease_s)
     return max(first_leased + every_s, renewed_at + min(LOCKED_ROW_S, every_s))

@@ -1,8 +1,8 @@
-"""A job whose payload does not fit its handler waits, without using up tries, for code that accepts it. Pure.
+"""Give up on jobs whose payload does not fit. Until then they wait for code that accepts it, and use up no tries. Pure.
 
-The usual reason is a half-finished deploy: the new version enqueues, and a host with the old version claims. So such a
-job dies only when every version of the code that ticks has refused it. After a day it dies without another attempt,
-because it may never get one: its handler may be gone, its queue paused, its limit full
+The usual reason is a deploy that is not finished: the new version enqueues a job, and a host with the old version
+claims it. So such a job dies only when every version of the code that ticks has refused it. After a day it dies without
+another attempt, because it may never get one: perhaps its handler is gone, its queue is paused, or its limit is reached
 (``engine/tick/give_up_misfits.py``).
 """
 
@@ -15,12 +15,15 @@ from typing import Final
 from cronjobs.engine.probe.idle_conditions import MISFIT as MISFIT
 from cronjobs.model import Failed, Outcome
 
-WAIT: Final = timedelta(minutes=5)  # after each misfit
-LEAST: Final = timedelta(minutes=15)  # after the first misfit; no job is given up on earlier
-LATELY: Final = timedelta(minutes=15)  # versions that ticked within this time may still accept the job
+WAIT: Final = timedelta(minutes=5)  # the wait after each misfit
+# No job is given up earlier than this after its first misfit.
+LEAST: Final = timedelta(minutes=15)
+# A version that has ticked within this time may still accept the job.
+LATELY: Final = timedelta(minutes=15)
 MOST: Final = timedelta(hours=24)
 OUTLIVED: Final = f"given up: no code has accepted it for {MOST // timedelta(hours=1)} hours"
-UNKNOWN_CODE: Final = "?"  # the version of a tick that ended before it had loaded its handlers
+# The version of a tick that ended before it had loaded its handlers.
+UNKNOWN_CODE: Final = "?"
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Refusals:
     ticked: frozenset[str] = frozenset()
 
     def end(self, now: datetime) -> str | None:
-        """Return why the job is dead, or None if it keeps waiting."""
+        """Return why the job is dead, or None if it continues to wait."""
         if now - self.since >= MOST:
             return OUTLIVED
         if now - self.since >= LEAST and self.ticked <= self.refused:
@@ -49,5 +52,5 @@ class Refusals:
 
 
 def is_misfit(outcome: Outcome) -> bool:
-    """Whether the payload did not fit the handler, so that another version of the code may accept it."""
+    """Return whether the payload did not fit the handler, so that another version of the code may accept it."""
     return isinstance(outcome, Failed) and outcome.error_type == MISFIT and not outcome.permanent

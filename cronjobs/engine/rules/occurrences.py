@@ -1,4 +1,4 @@
-"""Decide what becomes of an occurrence by its overlap policy, and which reason the ledger gives. Pure."""
+"""Decide what happens to an occurrence according to its overlap policy, and which reason the ledger gives. Pure."""
 
 from __future__ import annotations
 
@@ -8,31 +8,35 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 OccurrenceOutcome = Literal["enqueued", "skipped", "missed", "coalesced"]
-ON_TIME_WITHIN: Final = timedelta(minutes=2)  # an occurrence older than this was missed, so catch_up applies
+# If an occurrence is older than this, it was missed, so catch_up applies.
+ON_TIME_WITHIN: Final = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """*count* occurrences, of which *first* is the first and *last* the last."""
+    """A number (``count``) of occurrences, from ``first`` to ``last``."""
 
     first: datetime
     last: datetime
     count: int
 
 
-RAN_EARLY: Final = "ran early at"  # prefix of the ledger's reason for a run that was early because of a wrong clock
-# followed by the number of the job's attempts so far; any later attempt is on time
+# If a run was early because of a wrong clock, the ledger's reason begins with this.
+RAN_EARLY: Final = "ran early at"
+# In that reason, the number of the job's attempts so far follows this. Any later attempt was on time.
 UP_TO_ATTEMPT: Final = ", up to attempt"
-# prefix of the reason that ``not_made_up_reason`` gives
+# The reason that ``not_made_up_reason`` gives begins with this.
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
-HELD_BACK: Final = "held back by a pause"  # prefix of the reason for occurrences that a pause held back until too late
-BACKFILLED: Final = "backfill by"  # prefix of the reason for an occurrence that a person ran afterwards
-# in BACKFILLED's reason, followed by what had become of the occurrence before the backfill
+# If a pause held occurrences back for too long, the reason begins with this.
+HELD_BACK: Final = "held back by a pause"
+# If a person ran an occurrence later, the reason begins with this.
+BACKFILLED: Final = "backfill by"
+# In such a reason, the outcome of the occurrence before the backfill follows this.
 BEFORE: Final = "; before: "
 
 
 def ran_early(reason: str | None, attempts: int | None) -> bool:
-    """Whether a wrong clock ran the occurrence before it was due, and nothing has run it since.
+    """Return whether a wrong clock ran the occurrence before it was due, and nothing has run it since.
 
     *attempts* is the number of its job's attempts, or None if the job is pruned.
     """
@@ -43,20 +47,20 @@ def ran_early(reason: str | None, attempts: int | None) -> bool:
 
 
 def only_ran_early(reason: str | None, status: str | None, attempts: int | None) -> bool:
-    """Whether the occurrence's one success was early, as in ``ran_early``.
+    """Return whether the only success of the occurrence was early, as in ``ran_early``.
 
-    *status* is its job's status, or None if the job ended so long ago that it was pruned.
+    *status* is the status of its job, or None if the job was pruned, because it ended long ago.
     """
     return status in ("succeeded", None) and ran_early(reason, attempts)
 
 
 def early_words(reason: str) -> str:
-    """Return the *reason* of an early run for people, without the attempt up to which the reason holds."""
+    """Return the *reason* of an early run in a form for people, without the number of the attempt."""
     return reason.rpartition(UP_TO_ATTEMPT)[0] or reason
 
 
 def early_by(reason: str | None) -> datetime | None:
-    """Return the instant, by a correct clock, at or before which the early run was made; None if *reason* has none."""
+    """Return the latest time, by a correct clock, at which the early run can have been. None if *reason* has none."""
     if reason is None or not reason.startswith(RAN_EARLY):
         return None
     try:
@@ -67,31 +71,33 @@ def early_by(reason: str | None) -> datetime | None:
 
 
 def ledger_reason(policy: str, *, paused: bool = False) -> str:
-    """Return why occurrences are missed under the catch-up *policy*. *paused* says that a pause held them back."""
+    """Return why occurrences are missed with the catch-up *policy*. *paused* is True if a pause held them back."""
     if policy == "none":
         return f"{HELD_BACK if paused else 'no tick fired it in time'} (catch_up: none)"
     return f"{HELD_BACK}, for longer than catch_up_within" if paused else "no tick came within catch_up_within"
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
-    """Return the reason for occurrences that ``catch_up: latest`` leaves to *into*, when *into* gets no run either.
+    """Return the reason for occurrences that ``catch_up: latest`` leaves to *into*, if *into* does not run either.
 
-    *into* was already settled, with the reason *settled*: a tick whose clock was ahead ran it early, or somebody wrote
-    to the ledger.
+    *into* was already settled, with the reason *settled*, because a tick whose clock was ahead ran it early, or because
+    somebody wrote to the ledger.
     """
     why = settled if (settled or "").startswith(RAN_EARLY) else "was settled before"
     return f"{NOT_MADE_UP} {into.isoformat()}, which {why}"
 
 
 def dropped_reason(*, paused: bool = False) -> str:
-    """Return why ``catch_up: all`` does not make up for an occurrence, although it is within ``catch_up_within``."""
+    """Return why ``catch_up: all`` does not run an occurrence, although the occurrence is within
+    ``catch_up_within``.
+    """
     why = "more were due than catch_up_limit allows"
     return f"{HELD_BACK}, and {why}" if paused else why
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """An unfinished job of the schedule. ``waiting`` says that it is not running yet."""
+    """An unfinished job of the schedule. If ``waiting``, it is not running yet."""
 
     job_id: int
     waiting: bool
@@ -99,7 +105,10 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class OccurrenceDecision:
-    """The decision about one occurrence: a job of its own, or a ledger row with the job to which it gave way."""
+    """The decision about one occurrence.
+
+    It gets its own job, or only a ledger row with the job to which it gave way.
+    """
 
     outcome: OccurrenceOutcome
     reason: str | None = None

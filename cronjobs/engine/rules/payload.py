@@ -13,16 +13,17 @@ from cronjobs.text import BrokenText, decoded, one_line
 LIMIT_BYTES: Final = 256 * 1024
 LIMIT_DEPTH: Final = 32
 DEEPEST_READ: Final = 4 * LIMIT_DEPTH
-# digits of a number before or after its point: other JSON readers do not accept even half as many
+# A number may have this many digits before or after its point. Other JSON readers do not accept even half as many.
 LIMIT_DIGITS: Final = 400
 LARGEST: Final = 10**LIMIT_DIGITS
 META_LIMIT_BYTES: Final = 8 * 1024
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps would make one each time
+# This is kept because json.dumps would make a new encoder each time.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
 class BadJson:
-    """Replaces an unreadable JSON value that plain SQL wrote, so that one such row never stops the others."""
+    """Replaces an unreadable JSON value that plain SQL wrote, so that one such row never stops other jobs."""
 
     reason: str
     what: str = "payload"
@@ -32,13 +33,16 @@ NOT_UTF8: Final = "not UTF-8"
 
 # With escapes and blanks, the text of a payload of the allowed 256 KiB can be four times as long.
 MOST_FETCHED: Final = 1024 * 1024
-TOO_LARGE: Final = "cronjobs too large"  # what the database returns instead of a larger value
-ODD_NUMBER: Final = "cronjobs odd number"  # what the database returns if a number has too many digits
+# The database returns this instead of a larger value.
+TOO_LARGE: Final = "cronjobs too large"
+# The database returns this if a number has too many digits.
+ODD_NUMBER: Final = "cronjobs odd number"
 
 
 def read_json(value: str | bytes) -> Any:
     """Parse JSON that anyone may have written. Returns ``BadJson`` if it is unreadable."""
-    if value in ("{}", b"{}"):  # most meta, and many payloads
+    # This is a short cut for most meta, and for many payloads.
+    if value in ("{}", b"{}"):
         return {}
     text = value if isinstance(value, str) else decoded(value)
     if isinstance(text, BrokenText):
@@ -61,9 +65,9 @@ def read_json(value: str | bytes) -> Any:
 
 
 def too_deep(text: str, value: Any) -> bool:
-    """Whether *value*, parsed from *text*, is nested too deeply for code that recurses once per level.
+    """Return whether *value*, parsed from *text*, is nested too deeply for code that recurses once per level.
 
-    The parser does not detect this: since Python 3.12 it recurses deeper than Python's own functions may.
+    The parser does not detect this, because since Python 3.12 it can recurse deeper than functions in Python may.
     """
     if text.count("[") + text.count("{") <= DEEPEST_READ:
         return False
@@ -88,7 +92,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def payload_fault(payload: Any) -> str | None:
-    """Return what is wrong with *payload*, or None. Used before writing, and on rows that plain SQL wrote."""
+    """Return what is wrong with *payload*, or None. This is used before writing, and for rows that plain SQL wrote."""
     if isinstance(payload, BadJson):
         return f"{payload.what} is {payload.reason}"
     if not isinstance(payload, dict):
@@ -114,7 +118,7 @@ def check_payload(payload: Any) -> dict[str, Any]:
 
 
 def check_meta(meta: Any) -> dict[str, str]:
-    """Return *meta* if it is a small mapping of strings; raises PayloadError."""
+    """Return *meta* if it is a small mapping of strings. Raises PayloadError."""
     if not isinstance(meta, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in meta.items()):
         raise PayloadError("meta must map strings to strings")
     fault = _fault(meta, "meta", 1)
@@ -126,7 +130,7 @@ def check_meta(meta: Any) -> dict[str, str]:
 
 
 def result_json(result: Any) -> tuple[str | None, str | None]:
-    """Return a handler's result as JSON text, or None and why it was not kept.
+    """Return a handler's result as JSON text, or None and the reason why it was not kept.
 
     Never raises, because the handler's work is already done.
     """
@@ -135,7 +139,8 @@ def result_json(result: Any) -> tuple[str | None, str | None]:
     try:
         fault = _fault(result, "result", 1)
         written = "" if fault else _ENCODER.encode(result)
-    except BaseException as error:  # reading a handler's own subclass of dict may do anything
+    # Catch everything, because the handler may return its own subclass of dict, which may do anything when it is read.
+    except BaseException as error:
         fault = f"reading it raised {_words(error)}"
     if fault:
         return None, f"the result was not kept: {fault}"
@@ -152,7 +157,7 @@ def _words(error: BaseException) -> str:
 
 
 def text_fault(value: str) -> str | None:
-    """Return what is wrong with a text: PostgreSQL stores neither NUL nor half of a surrogate pair."""
+    """Return what is wrong with a text, or None. PostgreSQL stores neither NUL nor half of a surrogate pair."""
     if "\x00" in value:
         return "contains a NUL character"
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
@@ -161,7 +166,10 @@ def text_fault(value: str) -> str | None:
 
 
 class _Room:
-    """How many characters and values may still be checked. One list that occurs 1,000 times counts 1,000 times."""
+    """The number of characters and values that may still be checked.
+
+    If one list occurs 1,000 times, it counts 1,000 times.
+    """
 
     def __init__(self) -> None:
         self.left = 8 * LIMIT_BYTES

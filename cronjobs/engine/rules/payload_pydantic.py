@@ -1,8 +1,8 @@
 """Read payload values with pydantic, strictly and from JSON text.
 
-Only this module imports pydantic, and it is imported when first needed. pydantic reads containers, unions, dataclasses,
-TypedDicts and models. We change its schema where docs/how-to/payloads.md promises something else: the texts for dates
-and the like, no float for a Decimal, the order of a union.
+Only this module imports pydantic. It is itself imported only when it is first needed. pydantic reads containers,
+unions, dataclasses, TypedDicts and models. We change pydantic's schema where docs/how-to/payloads.md promises something
+else: the texts for dates and the like, no float for a Decimal, the order of a union.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from cronjobs.model import duration
 
 Schema = dict[str, Any]
 
-MOST_TRIALS: Final = 200_000  # more than the largest payload needs, unless a type contains itself in two unions
-OURS: Final = "cronjobs"  # the type of errors that we word ourselves
+# This is more than the largest payload needs, except for a type that contains itself in two unions.
+MOST_TRIALS: Final = 200_000
+# Errors of this type have our own messages.
+OURS: Final = "cronjobs"
 CONFIG: Final = CoreConfig(strict=True, allow_inf_nan=False)
 
 
 class TooManyTrials(Exception):
-    """A union within a union within a union: trying all combinations would take hours."""
+    """A union within a union within a union has so many combinations that trying them all would take hours."""
 
 
 class PydanticReader:
@@ -44,20 +46,22 @@ class PydanticReader:
 
     def __init__(self, annotation: Any) -> None:
         self._annotation = annotation
-        self._trials = 0  # threads share this counter, so the limit is only approximate
+        # Threads share this counter, so the limit is only approximate.
+        self._trials = 0
 
     def __call__(self, value: Any, path: Path, misfits: Misfits) -> Any:
         self._trials = 0
         try:
-            # Read the value in a list, so that every error's path begins with an index, even the path of an error in
-            # the whole value.
+            # Put the value into a list, so that the path of every error begins with an index, even for an error in the
+            # whole value.
             return self._validator.validate_json(json.dumps([value]))[0]
         except ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
                 misfits.add((*path, *_place(each["loc"])), _words(each))
         except TooManyTrials:
             misfits.add(path, "has too many union members to try")
-        except Exception as error:  # user code, or an annotation that pydantic cannot read
+        # The error comes from user code, or from an annotation that pydantic cannot read.
+        except Exception as error:
             misfits.add(path, f"is refused: {error_text(error)}")
         return None
 
@@ -71,9 +75,11 @@ class PydanticReader:
         if isinstance(schema, list | tuple):
             return type(schema)([self._changed(each) for each in schema])
         if not isinstance(schema, dict):
-            return schema  # the label of a union's member
+            # This is the label of a union's member.
+            return schema
         kind = schema.get("type")
-        if not isinstance(kind, str):  # fields, or the members of a tagged union, by name
+        # These are fields, or the members of a tagged union, by name.
+        if not isinstance(kind, str):
             return {name: self._changed(each) for name, each in schema.items()}
         if kind == "model" or (kind == "dataclass" and hasattr(schema["cls"], "__pydantic_validator__")):
             return schema
@@ -88,14 +94,15 @@ class PydanticReader:
                 changed |= self._union(changed["choices"])
             case "dataclass" | "dataclass-args" | "typed-dict":
                 changed |= {"config": {**schema.get("config", {}), **CONFIG}, "extra_behavior": "forbid"}
-            case "default" if schema.get("default", ...) is None:  # count: int = None
+            # The parameter is written like "count: int = None".
+            case "default" if schema.get("default", ...) is None:
                 changed["schema"] = {"type": "nullable", "schema": changed["schema"]}
         return changed
 
     def _union(self, choices: Sequence[Any]) -> Schema:
         """Return a union's schema.
 
-        Members are tried in the order written, but float last. The first one that fits is used.
+        pydantic tries the members in the order written, but float last, and uses the first that fits.
         """
         members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         members.sort(key=lambda member: bool(member["type"] == "float"))
@@ -113,7 +120,8 @@ class PydanticReader:
         raise ValueError
 
 
-# Keys under which schemas contain others. Not "serialization", and not what the user wrote: defaults, metadata.
+# Under these keys, schemas contain other schemas. "serialization" is left out, and so are the user's own values:
+# defaults and metadata.
 _NESTED: Final = frozenset(
     {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "arguments_schema", "json_schema"}
     | {"python_schema", "lax_schema", "strict_schema", "choices", "fields", "steps", "definitions"}
@@ -125,12 +133,13 @@ def _schema_of(annotation: Any) -> Any:
     config = ConfigDict(arbitrary_types_allowed=True)
     known: set[str] = set()
     while True:
-        # pydantic looks names up among the variables of the calling function.
+        # pydantic looks for names among the variables of the calling function.
         sys._getframe().f_locals.update(dict.fromkeys(known, Any))
         try:
             with _typed_dicts_of_typing():
                 adapter: Any = TypeAdapter(list[annotation], config=config)
-                if hasattr(adapter, "rebuild"):  # since 2.10; otherwise an unknown name raises no error here
+                # This exists since pydantic 2.10. In older versions, an unknown name raises no error here.
+                if hasattr(adapter, "rebuild"):
                     adapter.rebuild(raise_errors=True)
             return adapter.core_schema
         except PydanticUndefinedAnnotation as error:
@@ -163,9 +172,10 @@ def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) ->
     def checked(value: Any) -> Any:
         try:
             return read(value)
-        except PydanticCustomError:  # its message says more
+        # The message of this error says more.
+        except PydanticCustomError:
             raise
-        except (ValueError, ArithmeticError):  # Decimal raises ArithmeticError
+        except (ValueError, ArithmeticError):  # Decimal raises an ArithmeticError
             raise PydanticCustomError(OURS, "{what}", {"what": f"is not {words}"}) from None
 
     plain = no_info_plain_validator_function(checked)
@@ -248,7 +258,7 @@ _LEAVES: Final[dict[str, Callable[[Schema], Any]]] = {
     "enum": _enum,
     "literal": lambda schema: _one_of(schema["expected"]),
     "bytes": lambda schema: no_info_plain_validator_function(_no_bytes),
-    "is-instance": lambda schema: any_schema(),  # a class of the user's
+    "is-instance": lambda schema: any_schema(),  # a class of the user
     "callable": lambda schema: any_schema(),
     "generator": lambda schema: {**schema, "type": "list"},  # Iterable
 }
@@ -283,7 +293,7 @@ _LIMITS: Final = frozenset(
 def _words(error: Any) -> str:
     """Return what is wrong, based on the error's type and the annotation.
 
-    Pydantic's own message may contain the value.
+    pydantic's own message is not used, because it may contain the value.
     """
     kind, context = error["type"], error.get("ctx", {})
     if kind == OURS:
@@ -292,7 +302,8 @@ def _words(error: Any) -> str:
         return _WORDS[kind]
     if "class_name" in context:
         return f"is not {a(context['class_name'])}"
-    if isinstance(context.get("error"), Exception):  # from the user's own validator
+    # The error comes from the user's own validator.
+    if isinstance(context.get("error"), Exception):
         return f"is refused: {error_text(context['error'])}"
     name, _, how = kind.rpartition("_")
     if how in ("type", "parsing"):

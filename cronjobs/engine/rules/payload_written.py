@@ -1,4 +1,4 @@
-"""The JSON for values that an app enqueues, and whether the handler will get them back unchanged. Pure."""
+"""Make JSON of the values that an app enqueues, and check that the handler will get them back unchanged. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def as_json(value: Any) -> Any:
     match value:
         case Enum():
             return as_json(value.value)
-        case str():  # of a subclass, which may have a __str__ of its own
+        # This is a subclass of str, which may have its own __str__.
+        case str():
             return str.__str__(value)
         case int():
             return int.__int__(value)
@@ -43,20 +44,23 @@ def as_json(value: Any) -> Any:
             return sorted((as_json(item) for item in value), key=repr)
         case Mapping():
             return {_key(key): as_json(item) for key, item in value.items()}
-    if hasattr(type(value), _SERIALIZER):  # a model of pydantic's
+    # The value is a model of pydantic.
+    if hasattr(type(value), _SERIALIZER):
         return _dumped(value, mode="json", by_alias=True)
     if dataclasses.is_dataclass(value):
         return {name: as_json(item) for name, item in _fields(value).items()}
-    if "pydantic_core" in sys.modules:  # an address or a URL: types that pydantic knows
+    # The value may be an address or a URL, whose types pydantic knows.
+    if "pydantic_core" in sys.modules:
         try:
             return sys.modules["pydantic_core"].to_jsonable_python(value)
-        except Exception:  # pydantic does not know this type
+        # pydantic does not know this type.
+        except Exception:
             return value
     return value
 
 
 def _dumped(model: Any, **how: Any) -> Any:
-    # Without warnings, because they quote values. ``comes_back`` finds what they would warn about.
+    # Suppress the warnings, because they quote values. ``comes_back`` detects the same problems.
     return getattr(type(model), _SERIALIZER).to_python(model, round_trip=True, warnings=False, **how)
 
 
@@ -71,10 +75,10 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def comes_back(given: Any, got: Any) -> bool:
-    """Whether *got*, read from the JSON of *given*, equals *given*. If *given* is plain JSON, any *got* will do.
+    """Return whether *got*, read from the JSON of *given*, equals *given*.
 
-    A date for ``str | date`` does not come back, because the handler would get a str. Nor does a value that a
-    ``__post_init__`` converts twice.
+    If *given* is plain JSON, any *got* is accepted. A date for ``str | date`` does not come back, because the handler
+    would get a str. A value that a ``__post_init__`` converts twice does not come back either.
     """
     if given.__class__ in SCALARS:
         return True
@@ -96,7 +100,8 @@ def comes_back(given: Any, got: Any) -> bool:
 def _same(given: Any, got: Any) -> bool:
     if type(given) is not type(got):
         return False
-    if hasattr(type(given), _SERIALIZER):  # compares fields, and nothing private
+    # This compares only fields, and nothing private.
+    if hasattr(type(given), _SERIALIZER):
         return bool(_dumped(given) == _dumped(got))
     if dataclasses.is_dataclass(given):
         fields = _fields(given)

@@ -1,4 +1,4 @@
-"""The progress of a running attempt: what it reports, what its row stores, and when an estimate is honest. Pure."""
+"""The progress of a running attempt: what it reports, what its row stores, and when an estimate makes sense. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 from cronjobs.errors import UsageError
 from cronjobs.text import clean, one_line
 
-NOTE_LIMIT: Final = 200  # characters
-LIVE_LIMIT: Final = 4 * 1024  # how many of the output's last bytes a renewal also sends
-LARGEST: Final = 1e15  # up to here a float can count in steps of one
+NOTE_LIMIT: Final = 200  # in characters
+# A renewal of the lease also sends at most this many of the output's last bytes.
+LIVE_LIMIT: Final = 4 * 1024
+LARGEST: Final = 1e15  # up to this number a float can count in steps of one
 
-# "::progress 37/120", "::progress 12.5", and perhaps a note. Apart from spaces, nothing else is on the line.
+# Matches "::progress 37/120" or "::progress 12.5", perhaps with a note. Apart from spaces, nothing else is on the line.
 _LINE: Final = re.compile(r"\s*::progress[ \t]+(\d{1,15}(?:\.\d{1,6})?)(?:/(\d{1,15}(?:\.\d{1,6})?))?(?:[ \t]+(.*))?")
 
 
@@ -45,10 +46,12 @@ def progress(done: float, of: float | None = None, note: str | None = None) -> H
 
 def _number(name: str, value: Any, *, least: float) -> float:
     try:
-        number = value if type(value) is int else float(value)  # accepts Decimal, Fraction and numpy's numbers, too
+        # float() accepts Decimal, Fraction and the numbers of numpy, too.
+        number = value if type(value) is int else float(value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"ctx.progress({name}={one_line(repr(value), 60)}): it has to be a number") from None
-    if not least <= number <= LARGEST:  # refuses NaN, too
+    # This condition refuses NaN, too.
+    if not least <= number <= LARGEST:
         raise UsageError(f"ctx.progress({name}={one_line(repr(value), 60)}): it has to be from {least} to {LARGEST:g}")
     return int(number) if number == int(number) else number
 
@@ -69,8 +72,9 @@ def progress_line(line: str) -> HowFar | None:
 class Reported(NamedTuple):
     """The report of a running attempt. ``output_end`` counts the bytes printed up to the end of its live output.
 
-    ``ran_s`` and ``first_s`` are seconds after the claim. The progress was reported at ``ran_s``. Since ``first_s`` it
-    has grown from ``first`` with the same total and has never gone back, so its pace can be computed.
+    ``ran_s`` and ``first_s`` are seconds after the claim. The progress was reported at ``ran_s``. At ``first_s`` it was
+    ``first``. Since then the total has stayed the same and the progress has never gone back, so the pace can be
+    computed.
     """
 
     progress: HowFar = HowFar(None)
@@ -129,7 +133,7 @@ def in_words(how_far: HowFar) -> str:
     if how_far.of is None:
         words = f"{done} done"
     else:
-        # Rounded down, so that "100 %" means complete.
+        # Round down, so that "100 %" means complete.
         words = f"{done} of {_written(how_far.of)} ({min(999, math.floor(100 * how_far.done / how_far.of))} %)"
     return f"{words}: {how_far.note}" if how_far.note else words
 
@@ -138,17 +142,19 @@ def _written(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) or number == int(number) else f"{number:,.6g}"
 
 
-LEAST_SHARE: Final = 0.05  # of the total must be done before the pace means anything
+# This share of the total must be done before the pace says anything.
+LEAST_SHARE: Final = 0.05
 LEAST_S: Final = 20.0
-QUIET: Final = timedelta(minutes=2)  # reports are written with renewals, so even the latest may be several seconds old
+# Reports are written when the lease is renewed, so even the latest report may be several seconds old.
+QUIET: Final = timedelta(minutes=2)
 
 
 def time_left(reported: Reported, started_at: datetime, now: datetime) -> timedelta | None:
-    """Return how long the rest will take at the pace so far, or None if no honest estimate exists.
+    """Return how long the rest will take at the pace so far, or None if an estimate would make no sense.
 
-    An honest estimate needs a total. This attempt must have done at least a twentieth of the total, in at least 20 s,
-    because an attempt that continues the work of another has its own pace. The last report may be no older than QUIET
-    or a quarter of the time so far, whichever is longer.
+    An estimate needs a total. This attempt itself must have done at least a twentieth of the total, in at least 20 s:
+    if it continues the work of an earlier attempt, only its own pace counts. The last report must not be older than
+    QUIET or a quarter of the time so far, whichever is longer.
     """
     how_far = reported.progress
     if how_far.done is None or how_far.of is None or how_far.done >= how_far.of:

@@ -1,4 +1,7 @@
-"""The outcomes of a schedule's occurrences, as one letter for each quarter of an hour: its worst outcome. Pure."""
+"""The outcomes of a schedule's occurrences.
+
+For each quarter of an hour, one letter stands for the worst outcome. Pure.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ WORDS: Final = {
     "d": "dead",
 }
 _RANK: Final = {letter: rank for rank, letter in enumerate(WORDS)}
-# Final, unless somebody runs the occurrence again in a backfill. Dead jobs may be retried, so they are not final.
+# These outcomes change only if somebody runs the occurrence again in a backfill. A dead job may be retried, so it is
+# not among them.
 FINAL_LETTERS: Final = frozenset({NOTHING, "s", "c", "k", "m"})
 _OF_LEDGER: Final = {"coalesced": "c", "skipped": "k", "missed": "m"}
 _OF_JOB: Final = {"queued": WAITING, "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
@@ -39,9 +43,10 @@ _OF_JOB: Final = {"queued": WAITING, "running": "r", "failed": "f", "cancelled":
 class ResultSpan(NamedTuple):
     """Occurrences of a schedule with the same result, from quarter ``first`` to quarter ``last`` (numbered since 1970).
 
-    ``status`` is the job's, or None if there was no job or it no longer exists. ``first_for`` and ``last_for`` are None
-    unless there are occurrences between the two. If a wrong clock ran the occurrence before it was due, ``early`` is
-    the ledger's reason, and ``attempts`` is the number of its job's attempts. ``job_id`` is the job it enqueued.
+    ``status`` is the job's status, or None if there was no job or it no longer exists. ``first_for`` and ``last_for``
+    are set only if there are occurrences between the two. If a wrong clock ran the occurrence before it was due,
+    ``early`` is the ledger's reason, and ``attempts`` is the number of its job's attempts. ``job_id`` is the job that
+    the occurrence created.
     """
 
     schedule_id: int
@@ -58,7 +63,9 @@ class ResultSpan(NamedTuple):
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
-        """The first and the last occurrence, or None if none can have been due in a quarter between the two."""
+        """The first and the last occurrence, or None if no occurrence can have been due in a quarter between the
+        two.
+        """
         if self.many < 3 or self.last - self.first < 2 or self.first_for is None or self.last_for is None:
             return None
         return self.first_for, self.last_for
@@ -69,7 +76,8 @@ class ResultSpan(NamedTuple):
             return _OF_LEDGER.get(self.outcome, "m")
         if only_ran_early(self.early, self.status, self.attempts):
             return EARLY
-        return _OF_JOB.get(self.status or "", "s")  # a job that no longer exists ended long ago
+        # A job that no longer exists ended long ago.
+        return _OF_JOB.get(self.status or "", "s")
 
 
 def worse(one: str, other: str) -> str:
@@ -77,20 +85,24 @@ def worse(one: str, other: str) -> str:
 
 
 def number_of(instant: datetime) -> int:
-    """Return the number of the quarter that *instant* is in."""
+    """Return the number of the quarter that contains *instant*."""
     return int(instant.timestamp() // QUARTER.total_seconds())
 
 
 def evenly(row: ResultSpan, first: int, count: int) -> Iterable[int]:
-    """Return the quarters, among *count* from *first*, in which *row*'s occurrences were due if evenly spread."""
+    """Return the quarters in which the occurrences of *row* were due, if they are evenly spread.
+
+    Only the *count* quarters from *first* on matter.
+    """
     if row.span is None:
         return {row.first, row.last}
     (begin, end), steps = row.span, row.many - 1
     if (end - begin) / QUARTER <= steps:
         return range(max(row.first, first), min(row.last, first + count) + 1)
-    # this many occurrences, or one more, were due before *first*
+    # So many occurrences, or one more, were due before *first*.
     before = int((first - row.first) * QUARTER * steps / (end - begin))
-    places = range(max(0, before - 1), min(steps, before + count + 1) + 1)  # at most one per quarter
+    # There is at most one occurrence per quarter.
+    places = range(max(0, before - 1), min(steps, before + count + 1) + 1)
     return {number_of(begin + (end - begin) * place / steps) for place in places}
 
 
@@ -112,9 +124,9 @@ def painted(
 
 
 def gaps(first: int, count: int, hours: Collection[int]) -> list[tuple[int, int]]:
-    """Return the ranges of quarters that are not in *hours*, each as its first quarter and the quarter after its last.
+    """Return the ranges of quarters that are not in *hours*.
 
-    An hour is given by its first quarter.
+    Each range is its first quarter and the quarter after its last. An hour is given by its first quarter.
     """
     found: list[tuple[int, int]] = []
     for start in range(first - first % IN_AN_HOUR, first + count, IN_AN_HOUR):

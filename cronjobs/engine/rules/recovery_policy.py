@@ -1,7 +1,7 @@
-"""The policy by which a lost attempt is settled. Each claim writes the policy to the row, and only recovery reads it.
+"""The policy for settling a lost attempt. Each claim writes the policy to the job's row, and only recovery reads it.
 
-The host that finds an attempt lost may not know its job type: during a deploy a module may fail to import, or only
-another host may have it. If defaults applied then, a payment with ``on_lost: dead`` would run a second time.
+The host that finds a lost attempt may not know the job type: during a deploy a module may fail to import, or only
+another host may have it. If that host used the defaults, a payment with ``on_lost: dead`` would run a second time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from cronjobs.model import OnLost, RetryPolicy, duration
 
 ON_LOST: Final = "not retried (on_lost: dead)"
 MAX_LOSSES: Final = "not retried after so many losses (run.max_losses)"
-NOT_READ: Final = "NotRead"  # error type of a waiting job whose last claim ended before its row was read
-RUNNER_SLACK: Final = timedelta(seconds=5)  # a runner may outlive its limit by this much, to finish its last writes
+# The error type of a waiting job whose last runner died before it had read the job's row.
+NOT_READ: Final = "NotRead"
+# A runner may live this much longer than its limit, to finish its last writes.
+RUNNER_SLACK: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
 class AttemptPolicy:
     """The effective policy of one attempt.
 
-    ``in_thread`` says that the handler runs in its runner's own process and can crash it. ``runner_s`` is how many
-    seconds the process with the lease can run at most, or None if unknown. ``lease_s`` is the length of that process's
-    leases, or None if unknown. ``unread`` says that nobody has read the row since it was leased, so the attempt cannot
-    have begun.
+    ``in_thread`` is True if the handler runs in the process of its runner and can crash it. ``runner_s`` is how many
+    seconds the process that holds the lease can run at most, or None if unknown. ``lease_s`` is the length of that
+    process's leases, or None if unknown. ``unread`` is True if nobody has read the row since it was leased, so that the
+    attempt cannot have begun.
     """
 
     retry: RetryPolicy
@@ -48,7 +50,7 @@ class AttemptPolicy:
 
     @property
     def why_not_again(self) -> str:
-        """Why a job that was lost ``most_losses`` times is dead."""
+        """The reason why a job that was lost ``most_losses`` times is dead."""
         return ON_LOST if self.on_lost == "dead" else MAX_LOSSES
 
     def row(self) -> dict[str, Any]:
@@ -73,7 +75,7 @@ class AttemptPolicy:
 
 
 def read_policy(value: Any) -> AttemptPolicy | None:
-    """The policy that the claim wrote, or None if it is unreadable, as it may be if plain SQL wrote the row."""
+    """Return the policy that the claim wrote, or None if it is unreadable: plain SQL may have written the row."""
     if not isinstance(value, dict):
         return None
     try:
@@ -102,7 +104,7 @@ def read_policy(value: Any) -> AttemptPolicy | None:
 
 
 def seconds(value: Any) -> float | None:
-    """A number of seconds from a row that plain SQL may have written, or None if it is not a number."""
+    """Return a number of seconds from a row that plain SQL may have written, or None if it is not a number."""
     try:
         read = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -112,9 +114,10 @@ def seconds(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class ClaimPolicies:
-    """The policies of all types that a claim may take, as JSON texts. ``usual`` applies to all types not in ``others``.
+    """The policies of all types that a claim may take, as JSON texts.
 
-    This form is short: most types share one policy, and a claim is sent a hundred times a second.
+    ``usual`` applies to all types that are not in ``others``. Because most types share one policy, this form is short.
+    That matters, because claims are sent a hundred times a second.
     """
 
     usual: str = AttemptPolicy(RetryPolicy()).text()

@@ -1,4 +1,4 @@
-"""The rhythm of reports about something that stays wrong: at once, then hourly, then daily once it has lasted a day."""
+"""How often to report a lasting problem: at once, then hourly, and daily after the problem has lasted a day."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Final
 
 HOURLY: Final = timedelta(hours=1)
-DAILY: Final = timedelta(hours=24)  # also how long a problem must have lasted for daily reports
+# After a problem has lasted this long, it is reported daily.
+DAILY: Final = timedelta(hours=24)
 
 
 def silence(lasted: timedelta) -> timedelta:

@@ -1,4 +1,4 @@
-"""Whether a failed job is tried again, and how long it waits. Pure; ``ending.decide`` uses it."""
+"""Decide whether a failed job is tried again, and how long it waits. Pure. ``ending.decide`` uses this."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Final
 
 from cronjobs.model import Failed, Job, Outcome, RetryPolicy, TimedOut, duration
 
-SOONEST_RETRY: Final = timedelta(seconds=1)  # no retry is immediate, even if the next occurrence is due now
+# A retry never comes sooner than this, even if the next occurrence is due now.
+SOONEST_RETRY: Final = timedelta(seconds=1)
 
 
 def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
-    """The delay after the *failures*-th charged failure (from 1); *jitter* is a random number in [-1, 1].
+    """Return the delay after the *failures*-th charged failure (from 1). *jitter* is a random number in [-1, 1].
 
-    min(base * factor**(failures-1), cap), or the list of delays, whose last entry repeats; then ± policy.jitter.
-    The cap is applied before the power is taken, because 2.0**1100 and timedelta(2**60) both raise.
+    It is min(base * factor**(failures-1), cap) or, if the policy has a list of delays, the entry of the list, whose
+    last entry repeats. Then ± policy.jitter is added. The cap is applied before the power is computed, because
+    2.0**1100 and timedelta(2**60) both raise an error.
     """
     if policy.delays is not None:
         delay = duration(policy.delays[min(failures, len(policy.delays)) - 1])
@@ -29,7 +31,7 @@ def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
 
 
 def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
-    """Whether *outcome* ends the job even if tries are left, by its own flag or by the policy's lists.
+    """Return whether *outcome* ends the job even if tries are left, because of its own flag or of the policy's lists.
 
     A name in these lists matches a kind of error that equals the name, or that ends with a dot and the name.
     ``give_up_on`` wins over ``retry_on``. The lists do not apply to outcomes without kinds (GiveUp, RetryLater, a
@@ -54,7 +56,7 @@ def retry_delay(
 ) -> timedelta:
     """Return how long *job* waits after its *failures*-th charged failure.
 
-    That is the delay that the handler asked for, or else the backoff.
+    That is the delay for which the handler asked, or else the backoff.
     """
     if isinstance(outcome, Failed) and outcome.retry_after is not None:
         return max(outcome.retry_after, SOONEST_RETRY)
@@ -62,7 +64,7 @@ def retry_delay(
     if isinstance(outcome, Failed) and outcome.at_least is not None:
         return max(delay, outcome.at_least)
     if job.next_occurrence is not None and job.gives_up_at is None:
-        # A nightly job must not wait past its schedule's next run, because its provider may be back by then (design:
-        # overlap).
+        # A nightly job must not wait beyond its schedule's next occurrence, because its provider may work again by
+        # then.
         delay = min(delay, job.next_occurrence - now)
     return max(delay, SOONEST_RETRY)

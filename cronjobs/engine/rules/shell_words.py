@@ -8,14 +8,14 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-# > and 2>&1, >/dev/null, |, &&, ;, $HOME, $(date), `date`: nobody means one of these literally as an argument.
+# Matches > and 2>&1, >/dev/null, |, &&, ;, $HOME, $(date), `date`: nobody wants one of these as a literal argument.
 _OPERATOR: Final = re.compile(r"[0-9]?&?(?:<{1,3}|>{1,2})(?:&?[\w./~-]+)?|\|{1,2}|&{1,2}|;{1,2}|\$[A-Za-z_{(].*|`.*`")
 _NEEDS_SHELL: Final = re.compile(r"[|&;<>`$*?~]")
 _PLAIN: Final = re.compile(r"[\w./=+-]+", re.ASCII)
 
 
 def shell_word(arguments: Sequence[str]) -> str | None:
-    """The first argument that was meant for a shell, or None if there is none."""
+    """Return the first argument that was probably meant for a shell, or None."""
     return next((each for each in arguments[1:] if _OPERATOR.fullmatch(each)), None)
 
 
@@ -26,12 +26,13 @@ def as_shell_line(arguments: Sequence[str]) -> str:
 
 
 def list_for(line: str) -> str:
-    """Return, as a YAML list, the command that a *line* typed into a shell would run."""
+    """Return, as a YAML list, the command that a shell would run for *line*."""
     if _NEEDS_SHELL.search(line):
         return as_list(["sh", "-c", line])
     try:
         return as_list(shlex.split(line))
-    except ValueError:  # a quote that is not closed
+    # The line has a quote that is not closed.
+    except ValueError:
         return as_list(line.split())
 
 
