@@ -252,7 +252,7 @@ class Settings:
     """One configuration file. ``folder`` is the file's folder. It is on the import path, and commands run in it.
 
     ``database`` is the URL with its ${…} filled in, or "" if there is no usable URL and the command needs no database.
-    The ``disabled_…`` fields name bad entries. Disabled schedules neither run nor are they retired.
+    The ``disabled_…`` fields name bad entries. Disabled schedules do not run, and they are not retired.
     """
 
     file: Path

@@ -353,7 +353,7 @@ def _counted() -> list[Column[Any]]:
         Column("bucket", SmallInteger, nullable=False),
         Column("count", BigInteger, nullable=False, server_default=text("0")),
         Column("micros", Float, nullable=False, server_default=text("0")),
-        Column("longest", BigInteger),  # microseconds
+        Column("longest", BigInteger),  # in microseconds
         Column("newest", BigInteger),  # in microseconds since 1970, on both databases
     ]
 

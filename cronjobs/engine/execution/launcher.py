@@ -76,7 +76,7 @@ class Launcher:
         # The command's pid, which is also its process group and session.
         self.command = 0
         self.ended = False  # the command has ended
-        self.stopped = False  # the command was signalled
+        self.stopped = False  # we have sent the command a signal
         self.killing = False
         self.limit_at = 0.0  # on the monotonic clock
         self.orders_unread = b""

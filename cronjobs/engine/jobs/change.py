@@ -16,7 +16,7 @@ from cronjobs.errors import JobHeld, JobNotWaiting, NoSuchJob, UsageError
 from cronjobs.model import Status
 from cronjobs.text import clean, one_line
 
-REASON_LIMIT: Final = 500  # characters
+REASON_LIMIT: Final = 500  # in characters
 
 
 def cancel(

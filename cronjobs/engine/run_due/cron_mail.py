@@ -25,7 +25,7 @@ from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import rough
 from cronjobs.text import visible
 
-MOST_WAITING: Final = 256 * 1024  # bytes
+MOST_WAITING: Final = 256 * 1024  # in bytes
 # This is PIPE_BUF. According to POSIX, a pipe that is ready accepts this many bytes without blocking.
 AT_ONCE: Final = 512
 # At the end, wait this long for the reader.
@@ -157,8 +157,8 @@ class CronMail:
         # cause has ended.
         self._about: dict[str, str] = {}
         self._stderr = Outlet(2)
-        self._deaths: dict[str, _Deaths] = {}  # by cause
-        self._listed = 0  # deaths
+        self._deaths: dict[str, _Deaths] = {}  # the key is the cause
+        self._listed = 0  # the number of deaths that were listed
         self._well: set[str] = set()
         self._started = True  # True if the tick could start
         # True if there was anything to report, even if it was not reported again.

@@ -11,13 +11,14 @@ from typing import Any, Final
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.rules.payload import BadJson
 
+# These are timedeltas in ``Settings``. In JSON they are seconds, and their names end in "_s".
 _SPANS: Final = (
     "every",
     "timeout",
     "catch_up_within",
     "spread",
     "grace",
-)  # timedelta in Settings, seconds under "…_s" in JSON
+)
 _PLAIN: Final = (
     "job",
     "cron",

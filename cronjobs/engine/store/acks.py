@@ -49,11 +49,13 @@ def put_ack(connection: Connection, ack: StoredAck) -> None:
 
 
 def delete_ack(connection: Connection, finding: str) -> bool:
-    """Delete an acknowledgement; return whether it existed."""
+    """Delete an acknowledgement. Return whether it existed."""
     return connection.execute(delete(acks).where(acks.c.finding == finding)).rowcount > 0
 
 
-_ABOUT_ONE: Final = ("schedule", "slower")  # kinds of findings whose subject is a schedule
+# The kinds of findings whose subject is a schedule.
+_ABOUT_ONE: Final = ("schedule", "slower")
+# The kinds of findings whose ``rows`` are names of schedules.
 _NAMING: Final = (
     "behind",
     "failing",
@@ -62,7 +64,7 @@ _NAMING: Final = (
     "pause",
     "schedule",
     "unresolved",
-)  # kinds of findings whose ``rows`` are names of schedules
+)
 
 
 def rename_schedules(connection: Connection, names: Mapping[str, str]) -> None:

@@ -28,7 +28,7 @@ KEPT_HOURS: Final = 31 * 24
 EVER: Final = 0
 # Counts of these kinds are kept for each hour. Counts of the other kinds are kept only for all hours together.
 BY_HOUR: Final = frozenset({"attempts", "jobs"})
-LONGEST_LABEL: Final = 300  # characters
+LONGEST_LABEL: Final = 300  # in characters
 MOST_NAMES: Final = {"attempts": 200, "jobs": 200, "scheduled": 1000, "occurrences": 1000}
 OTHER: Final = "other"  # replaces all names beyond MOST_NAMES
 

@@ -20,7 +20,7 @@ ORDER: Final[tuple[Kind, ...]] = ("view", "function", "table")
 
 @dataclass(frozen=True)
 class Relation:
-    """One of our views, functions or tables. ``sql`` is its name in SQL; a function's name includes its arguments."""
+    """One of our views, functions or tables. ``sql`` is its name in SQL. A function's name includes its arguments."""
 
     kind: Kind
     name: str

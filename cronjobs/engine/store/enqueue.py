@@ -245,7 +245,7 @@ def row_of(job: NewJob) -> dict[str, Any]:
 
 
 def insert_jobs(connection: Connection, new: Sequence[NewJob]) -> list[int]:
-    """Insert jobs without idempotency keys in one statement, even into full queues; return their ids in order."""
+    """Insert jobs without idempotency keys in one statement, even into full queues. Return their ids in order."""
     if not new:
         return []
     ids = insert_rows(connection, [row_of(job) for job in new], into_capped=True)

@@ -19,8 +19,10 @@ from cronjobs.engine.store.sql import run
 from cronjobs.engine.store.ticks import AuditAct, record_all
 
 # These are kinds of findings. The audit entries behind a finding have its kind as their action.
-DROPPED: Final = "dropped"  # occurrences beyond catch_up_limit, by schedule
-PRUNED: Final = "pruned"  # dead jobs pruned while open, by job type
+# Occurrences beyond ``catch_up_limit`` were dropped. They are counted by schedule.
+DROPPED: Final = "dropped"
+# Dead jobs were pruned before anyone handled them. They are counted by job type.
+PRUNED: Final = "pruned"
 KINDS: Final = (DROPPED, PRUNED)
 BY: Final = "cronjobs"
 # Read at most this many entries of each kind.

@@ -27,7 +27,7 @@ LEASE_LENGTH_S: Final = json_value("j.policy", "lease_s")
 
 
 def _facts(*, payload: str, meta: str, queue: str, key: str, concurrency: str) -> str:
-    """Return SQL for the columns of a job ``j``, in the order of Job's fields; see ``job_from``."""
+    """Return SQL for the columns of a job ``j``, in the order of Job's fields. See ``job_from``."""
     return f"""
       j.id, j.job_type, {payload} AS payload, {meta} AS meta, {queue} AS queue, j.priority, j.run_at,
       j.attempts, j.failures, j.losses, j.interruptions, j.max_attempts, j.timeout_s, j.locked_by,

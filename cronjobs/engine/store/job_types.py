@@ -53,7 +53,7 @@ class Loaded:
 
 
 def record_types(connection: Connection, loaded: Loaded) -> str:
-    """Store the list of job types, once for each version of the code; return its hash."""
+    """Store the list of job types, once for each version of the code. Return its hash."""
     row = {"hash": loaded.hash, "names": sorted(loaded.names)}
     connection.execute(inserted_into(connection, job_type_lists).values(row).on_conflict_do_nothing())
     return loaded.hash

@@ -114,7 +114,7 @@ def renew(
 
 
 def hold(connection: Connection, lease: Lease) -> bool:
-    """Lock the job's row. Return whether the lease is ours; if so, it stays ours until this transaction ends.
+    """Lock the job's row. Return whether the lease is ours. If so, it stays ours until this transaction ends.
 
     This waits for the lock, because another runner may be taking the job over right now. While we hold the lock, no
     other runner can take the job over, and our own renewals skip the row and try it again later.

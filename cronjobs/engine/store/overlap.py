@@ -57,7 +57,7 @@ _KEEPS_BUSY: Final = f"""
 
 
 def unfinished_jobs(connection: Connection, schedule: str, runnable: Collection[str] | None) -> list[Busy]:
-    """Return the unfinished jobs that keep *schedule* from creating another job; see ``busy_schedules``."""
+    """Return the unfinished jobs that keep *schedule* from creating another job. See ``busy_schedules``."""
     return busy_schedules(connection, [schedule], runnable).get(schedule, [])
 
 

@@ -105,7 +105,7 @@ _STRIP: Final = f"""
 
 
 def remove_runs(connection: Connection, ids: Collection[int], status: str, before: datetime, limit: int) -> int:
-    """Delete up to *limit* attempts of these jobs; return how many were deleted."""
+    """Delete up to *limit* attempts of these jobs. Return how many were deleted."""
     return len(_of(connection, _RUNS, ids, status, before, limit=limit).all())
 
 

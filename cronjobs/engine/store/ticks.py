@@ -66,7 +66,7 @@ class Overview:
 def overview(
     connection: Connection, *, host: str, place: str, fingerprint: str, lease: timedelta = timedelta(days=1)
 ) -> Overview:
-    """Read what is due. The arguments describe this tick; *place* is the beginning of its ``locked_by``."""
+    """Read what is due. The arguments describe this tick. *place* is the beginning of its ``locked_by``."""
     row = run(
         connection,
         f"WITH RECURSIVE {BRANCHES} {SEEN}",

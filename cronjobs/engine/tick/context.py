@@ -74,7 +74,8 @@ class TickContext:
         self.extras: Extras | None = None
         self.stop_requested: str | None = None
         self.database_gone = False
-        self.many_queues = False  # as in ``Overview``
+        # If True, there are so many queues that reading all waiting jobs is quicker than stepping from queue to queue.
+        self.many_queues = False
         # True if a part before the work was retried. The failed try may have created jobs of which we do not know.
         self.tried_again = False
         self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())

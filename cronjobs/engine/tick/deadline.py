@@ -26,7 +26,7 @@ class Guard:
     """When and how this process was started, and the watchdog that ends it.
 
     ``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process. ``start`` has the
-    arguments and the environment that the process was started with; handlers may change the environment later.
+    arguments and the environment that the process was started with. Handlers may change the environment later.
     """
 
     began: float
@@ -55,7 +55,7 @@ _armed: Guard | None = None
 
 
 def arm() -> Guard:
-    """Start the kernel's timer with the default budget, once per process; later calls return the same guard."""
+    """Start the kernel's timer with the default budget, once per process. Later calls return the same guard."""
     global _armed
     if _armed is None:
         open_standard_streams()

@@ -81,7 +81,8 @@ class HookContext:
     go_on: Callable[[], bool] = lambda: True  # returns False if the tick has to stop, or the database is gone
     # The facts that the tick read at its beginning, or None in a process that runs a job outside a tick.
     seen: Overview | None = None
-    spool: str = "-"  # as in ``TickContext``
+    # The address under which ``exec`` runs wait for this project to record them.
+    spool: str = "-"
 
 
 class RunSummary(NamedTuple):
@@ -129,7 +130,7 @@ class Hook:
 
 
 class Extras:
-    """The extras of one process. Workers call ``started`` and ``ended``; the loop's thread calls the other methods."""
+    """The extras of one process. Workers call ``started`` and ``ended``. The loop's thread calls the other methods."""
 
     def __init__(self, doors: Mapping[str, Door], context: HookContext) -> None:
         self._emit, self._clock = context.emit, context.clock

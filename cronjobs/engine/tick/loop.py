@@ -75,9 +75,11 @@ class Loop:
     crashing: Collection[str] = ()
     # Types whose jobs were running when a single runner died.
     suspected: Collection[str] = ()
-    many_queues: bool = False  # as in ``Overview``
-    tells_each: bool = True  # as in ``TickContext``
-    overran: Callable[[], Collection[str] | None] = unknown  # as in ``Experience``
+    # If True, there are so many queues that reading all waiting jobs is quicker than stepping from queue to queue.
+    many_queues: bool = False
+    tells_each: bool = True  # report every job's start and success
+    # Returns the types whose jobs took longer than expected within the last day, or None if that is unknown.
+    overran: Callable[[], Collection[str] | None] = unknown
     overran_now: set[str] = field(default_factory=set)  # types of the jobs that this tick had to interrupt
     # The signs that reading a job's row may have killed earlier ticks.
     signs: DeathSigns = NO_SIGNS
@@ -341,13 +343,12 @@ class Loop:
         )
 
     def _after_failure(self, batch: Batch, error: Exception) -> bool:
-        """Handle *error*, which was raised while writing *batch*. The batch may be committed all the same.
+        """Handle *error*, which was raised while writing *batch*. The batch may have been committed in spite of it.
 
-        Return whether the turn counts as done all the same.
+        Return whether the turn counts as done.
         """
-        if not isinstance(
-            error, DatabaseError
-        ):  # one outcome or one claimed row has a bad value; the other outcomes are still written
+        if not isinstance(error, DatabaseError):
+            # One outcome or one claimed row has a bad value. The other outcomes are still written.
             self._caught(error)
             self.ends.write_one_by_one()
             return False

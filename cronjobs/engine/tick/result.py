@@ -108,7 +108,7 @@ class Result:
     broken: dict[str, str] = field(default_factory=dict)
     # The modules and job types that could not be loaded, and why.
     not_loaded: dict[str, str] = field(default_factory=dict)
-    kept_from_starting: list[dict[str, Any]] = field(default_factory=list)  # from ``noted_causes``
+    kept_from_starting: list[dict[str, Any]] = field(default_factory=list)  # why earlier ticks did not start
     # How far this host's clock is ahead of the database's, or 0 if the difference is acceptable.
     skew_s: float = 0
     faults: int = 0  # the number of faults in the user's code and configuration

@@ -16,7 +16,7 @@ LONGEST_LEASE: Final = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Runners:
-    """Runners by ``locked_by``. ``dead`` ones lose their leases at once; ``working`` ones keep even expired leases."""
+    """Runners by ``locked_by``. Dead runners lose their leases at once. Working runners keep even expired leases."""
 
     dead: tuple[str, ...] = ()
     working: tuple[str, ...] = ()

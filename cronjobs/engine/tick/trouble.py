@@ -16,7 +16,8 @@ from cronjobs import events
 from cronjobs.clock import Clock
 from cronjobs.errors import DatabaseBusy, DatabaseError, TransientTrouble
 
-FAULT: Final = "an internal error in cronjobs"  # as the reason why a tick ended
+# The reason that is recorded for a tick that ended because of a bug in cronjobs.
+FAULT: Final = "an internal error in cronjobs"
 # After this many errors the loop gives up and ends, even if jobs are running.
 MOST_FALLS: Final = 10
 FRAMES: Final = 6

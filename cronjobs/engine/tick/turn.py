@@ -351,7 +351,8 @@ class BatchResult:
     refused: Mapping[int, str] = field(default_factory=dict)
     # The jobs that a wary claim leased and whose rows are still to be read.
     unread: Sequence[int] = ()
-    postponed: bool = False  # as in ``Claim``
+    # True if doubtful jobs are due. They are claimed only when nothing else is running here.
+    postponed: bool = False
     # The types that need not be watched any more.
     cleared: Sequence[str] = ()
 
