@@ -302,7 +302,7 @@ def _walls_around(cron: CronExpression, day: date) -> list[int]:
 
 
 def _walls(cron: CronExpression, due: tuple[bool, ...]) -> list[int]:
-    """Return the walls at which *cron* matches.
+    """Return the wall-clock times at which *cron* matches.
 
     *due* says which of three days count: the day before, the day, the day after.
     """
@@ -379,12 +379,12 @@ class _Shift:
 
     @property
     def gap(self) -> range:
-        """The walls that no clock shows, because the change skips them."""
+        """The wall-clock times that no clock shows, because the change skips them."""
         return range(self.at + self.before, self.at + self.after)
 
     @property
     def doubled(self) -> range:
-        """The walls that clocks show twice."""
+        """The wall-clock times that clocks show twice."""
         return range(self.at + self.after, self.at + self.before)
 
 

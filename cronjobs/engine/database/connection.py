@@ -237,7 +237,7 @@ class Database(OutOfReach):
                 if status == "aborted":
                     return False
                 if status == "committed":
-                    # After a crash, the server uses the numbers of transactions again that were never committed.
+                    # After a crash, the server reuses the numbers of transactions that were never committed.
                     return True if now == life else None
             if self.clock.monotonic() >= give_up_at:
                 return None

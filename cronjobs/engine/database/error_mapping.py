@@ -167,8 +167,8 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
     if sqlstate == _DISK_FULL:
         return DatabaseFull(url, reason)
     if sqlstate == _READ_ONLY:
-        # Leave out the server's message, because it contains the statement. One cause would be reported once for each
-        # statement.
+        # Leave out the server's message, because it contains the statement. With it, one cause would be reported once
+        # for each statement.
         return DatabaseReadOnly(url, "the server accepts no writes", _SERVER_REMEDY)
     if sqlstate in _DAMAGED:
         return DatabaseDamaged(url, reason)

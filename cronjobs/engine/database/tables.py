@@ -392,7 +392,7 @@ findings = Table(
     "cronjobs_findings",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
-    Column("finding", Text, nullable=False),  # the finding's key, as in acks
+    Column("finding", Text, nullable=False),  # the finding's key, for example "dead"
     Column("kind", Text, nullable=False),
     Column("severity", Text, nullable=False),  # the worst severity so far
     Column("text", Text, nullable=False),
@@ -416,8 +416,8 @@ alerts = Table(
     Column("due_at", Instant),  # when the next message is due, or NULL if there is none
     # 1 means that the next message will say that the finding has ended.
     Column("over", SmallInteger, nullable=False, server_default=text("0")),
-    Column("severity", Text),  # as in the last message
-    Column("rows", Json),  # as in the last message
+    Column("severity", Text),  # the severity in the last message
+    Column("rows", Json),  # the rows in the last message
     Column("first_at", Instant),  # when the first message was sent
     Column("sent_at", Instant),  # when the last message was sent
     Column("sent", Integer, nullable=False, server_default=text("0")),

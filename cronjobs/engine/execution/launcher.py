@@ -47,7 +47,7 @@ TICK_MS = 100
 KILL_TICK_MS = 10
 # These rounds take 3 s. Processes that are left after that belong to another user, or are stuck in the kernel.
 KILL_ROUNDS = 300
-# So many bytes stay on disk at each end of the output. That is more than anybody reads.
+# This many bytes stay on disk at each end of the output. That is more than anybody reads.
 KEEP_AT_EACH_END = 1024 * 1024
 # A report contains at most this many names. They fit into the socket's buffer, so no report blocks if the runner is
 # frozen.
@@ -297,7 +297,8 @@ def wake_on_signals() -> int:
 def send(how: object, target: int, number: int) -> None:
     """Send a signal.
 
-    Do nothing if the process is gone, or belongs to another user (sudo): ``left`` reports what survives.
+    Do nothing if the process is gone, or belongs to another user (sudo). The report ``left`` names processes that
+    survive.
     """
     try:
         how(target, number)  # type: ignore[operator]

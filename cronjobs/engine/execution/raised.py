@@ -335,7 +335,7 @@ def stack_of(attempt: Attempt) -> str | None:
         theirs = dropwhile(lambda each: each[0].f_code.co_filename in _OURS, frames[last:])
         lines = traceback.StackSummary.extract(iter(theirs)).format()
         return cap("".join(["Stack at the timeout (most recent call last):\n", *lines]), TRACEBACK_LIMIT)
-    # Reading the stack may run user code, as in ``_trace``.
+    # Reading the stack may run user code, which may raise anything.
     except BaseException:
         return None
 

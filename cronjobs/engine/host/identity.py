@@ -81,10 +81,10 @@ def is_gone(locked_by: str, here: Identity) -> bool | None:
 
 
 def age_at_work(locked_by: str, here: Identity) -> float | None:
-    """Return the age in seconds of the process that holds a lease, or None unless it is certainly running.
+    """Return the age in seconds of the process that holds a lease.
 
-    A stopped process (state T) does not count as running, because it may never continue. An earlier tick in this same
-    process does not count either.
+    Return None if that process is not running, or if this cannot be known. A stopped process (state T) does not count
+    as running, because it may never continue. An earlier tick in this same process does not count either.
     """
     holder = Identity.parse(locked_by)
     if holder is None or holder.pid == here.pid or _place(holder) != _place(here) or UNKNOWN in _place(holder):

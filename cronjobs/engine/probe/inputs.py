@@ -93,7 +93,10 @@ class Sources:
         return b"".join((self.texts[source] or b"")[start:end] for source, start, end in pieces).decode()
 
     def pieces_of(self, text: str) -> Pieces | None:
-        """Return from where *text* can be taken, in at most 16 pieces, or None if it is not in the sources."""
+        """Return at most 16 pieces of the sources that together make up *text*.
+
+        Return None if there are no such pieces.
+        """
         left = text.encode()
         at = 0
         found: Pieces = []

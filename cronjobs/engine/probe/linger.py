@@ -29,7 +29,7 @@ LONGEST_PAUSE_S = 16.0
 # The exit codes of a full tick after which this tick continues. 1 means that a job died.
 GOES_ON = (0, 1)
 SAME_SIGNAL_S = 1.0
-# This process is killed so much later than a full tick that it started.
+# The timer that kills this process fires this much later than the timer of a full tick that it started.
 AFTER_CHILD_S = 0.8
 
 

@@ -45,7 +45,7 @@ def start() -> float:
     except ValueError:
         _given = None
     open_standard_streams()
-    # So Ctrl-C ends the process without a traceback before the tick installs its own handler, and after it has removed
+    # This prevents a traceback if Ctrl-C comes before the tick has installed its own handler, or after it has removed
     # it.
     signal(SIGINT, SIG_DFL)
     signal(SIGALRM, SIG_DFL)

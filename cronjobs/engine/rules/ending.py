@@ -310,7 +310,7 @@ def decide(
             return Transition(Status.SUCCEEDED, failures, losses, interruptions=0)
         case CancelledByRequest():
             return Transition(Status.CANCELLED, failures, losses, interruptions=0)
-        # This says nothing about the job, which keeps its due time.
+        # Such an outcome says nothing about the job, so the job keeps its due time.
         case Released(error=None) | Interrupted(by_hand=True):
             return Transition(Status.QUEUED, failures, losses, job.interruptions)
         case Released(after=after):

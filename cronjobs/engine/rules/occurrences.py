@@ -47,7 +47,7 @@ def ran_early(reason: str | None, attempts: int | None) -> bool:
 
 
 def only_ran_early(reason: str | None, status: str | None, attempts: int | None) -> bool:
-    """Return whether the only success of the occurrence was early, as in ``ran_early``.
+    """Return whether the only success of the occurrence was a run before it was due (see ``ran_early``).
 
     *status* is the status of its job, or None if the job was pruned, because it ended long ago.
     """

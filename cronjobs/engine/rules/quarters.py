@@ -99,7 +99,7 @@ def evenly(row: ResultSpan, first: int, count: int) -> Iterable[int]:
     (begin, end), steps = row.span, row.many - 1
     if (end - begin) / QUARTER <= steps:
         return range(max(row.first, first), min(row.last, first + count) + 1)
-    # So many occurrences, or one more, were due before *first*.
+    # This many occurrences, or one more, were due before *first*.
     before = int((first - row.first) * QUARTER * steps / (end - begin))
     # There is at most one occurrence per quarter.
     places = range(max(0, before - 1), min(steps, before + count + 1) + 1)

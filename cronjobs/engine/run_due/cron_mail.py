@@ -120,7 +120,7 @@ class Reporter:
         return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
-        # An idle tick has its row, to which a log line every minute would add nothing.
+        # An idle tick has a row in the database. A log line every minute would add nothing to that row.
         if result.did() or result.ended != NOTHING_DUE:
             self.note(events.tick_ended(result.did(), result.ended, took))
         if result.fault is not None:

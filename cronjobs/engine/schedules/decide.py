@@ -38,8 +38,8 @@ class Due:
 
     ``to_emit`` are events to emit. If ``unreadable``, nothing can be planned, so nothing is written. If ``ahead``, the
     watermark is in the future, so the ledger's occurrences in the future are wrong. ``pieces`` are the occurrences of
-    earlier definitions that will still have to be settled. ``held`` are occurrences that a pause held back which is now
-    over. All planned occurrences are later than ``since``.
+    earlier definitions that will still have to be settled. ``held`` are occurrences that were held back by a pause that
+    is now over. All planned occurrences are later than ``since``.
     """
 
     stored: StoredSchedule

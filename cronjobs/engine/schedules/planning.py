@@ -105,8 +105,8 @@ class HeldOccurrences:
 class Plan:
     """What to write: the ``parts`` (oldest first), and the new state of the schedule.
 
-    ``held`` is for the log: the occurrences that pauses held back which are now over. ``faults`` says why definitions
-    cannot be read. Occurrences under unreadable definitions still have to be settled later.
+    ``held`` is for the log. It has the occurrences that were held back by pauses that are now over. ``faults`` says why
+    definitions cannot be read. Occurrences under unreadable definitions still have to be settled later.
     """
 
     parts: tuple[Part, ...]

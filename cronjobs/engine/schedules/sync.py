@@ -199,7 +199,8 @@ class Applying:
         """Return whether no other host has applied a file, or begun to apply one, since this plan was made."""
         if ticks.last_sync(connection) == self.last_sync:
             return True
-        # Another host was first. If it applies the same file and we have not begun, we plan again for what is left.
+        # Another host has applied a file, or begun to. If it is the same file and we have not begun, we plan again for
+        # what is left.
         begun = ticks.unfinished_sync(connection)
         newest = begun.subject if begun is not None else ticks.file_in_force(connection)
         self.stopped = self.begun or newest != self.mark

@@ -51,7 +51,7 @@ def decide(
     """Return how to correct the ledger *rows* that a tick wrote while its clock was ahead.
 
     *taken_back* and *begun* are ids of jobs that were created for future instants. Those in *taken_back* have just been
-    cancelled. Those in *begun* have started; each has the number of its last attempt. A job in neither of them was
+    cancelled. Those in *begun* have started, and each has the number of its last attempt. A job in neither of them was
     cancelled by someone else, or its row is locked. The ledger row of such a job can stay: if the job is still waiting,
     it will run when it is due.
     """

@@ -42,7 +42,7 @@ class TablesInUse(CronjobsError):
 class Content:
     """What would be dropped: the ``relations``, and the jobs (their number by status) that someone may still need.
 
-    ``hosts`` are all hosts of whose ticks the database still has rows. If ``is_shared_file``, another program has
+    ``hosts`` are all hosts whose ticks still have rows in the database. If ``is_shared_file``, another program has
     tables in the same SQLite file. If ``in_django``, Django's migration table lists our migrations.
     """
 

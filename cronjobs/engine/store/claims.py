@@ -221,9 +221,9 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
 def _picked(*, behind_full_keys: bool = False) -> str:
     """Return the SQL for ``picked``, the rows to claim.
 
-    With *behind_full_keys*, the statement leaves out jobs whose concurrency key is full, and it steps over them only
-    once, in ``due``. The lateral subqueries see the same snapshot, so each of them can begin at the first row that
-    ``due`` found in its lane. If ``due`` found fewer rows than it asked for, there are no others to take.
+    With *behind_full_keys*, the statement leaves out jobs whose concurrency key is full. It steps over them only once,
+    in ``due``. The lateral subqueries see the same snapshot, so each of them can begin at the first row that ``due``
+    found in its lane. If ``due`` found fewer rows than it asked for, there are no others to take.
     """
     but = heads = first = from_first = ""
     others = "head"  # the lanes that may give more than their share
@@ -417,7 +417,7 @@ def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, ad
         connection, f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL", ids=taken
     )
     take_turns(connection, scheduled.scalars().all(), admission.runnable)
-    # If this claimed a job, more jobs may be due behind it.
+    # If a job was claimed, more jobs may be due behind it.
     return Claim(database_now(connection), [], more_due or bool(ids), refused, taken)
 
 

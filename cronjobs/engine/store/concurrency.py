@@ -129,8 +129,9 @@ def late_behind_others(
     """Count, by queue and type, the jobs due for longer than *late* that could not run during all that time.
 
     Such a job waited for a limit or for another job of its schedule, or it was created late, for a past occurrence.
-    *runnable* has the same meaning as in ``ClaimFilter``. *held* are the limits that held jobs back recently. They are
-    passed in because nothing runs between two ticks: a limit that was reached then looks free now.
+    *runnable* has the same meaning as in ``ClaimFilter``. *held* are the limits that held jobs back recently. The
+    caller passes them because no job runs between two ticks, so a limit that was reached during the last tick looks
+    free now.
     """
     running = running_by_key(connection) if limits else {}
     now = full(limits, running)

@@ -20,8 +20,8 @@ from cronjobs.text import clean
 
 # The number of rows to fold in one transaction. It is small because on SQLite every other writer waits meanwhile.
 BATCH: Final = 500
-# If there are at least this many new rows, the next tick that did any work folds them. Fewer rows wait for the hourly
-# round.
+# If there are at least this many new rows, the next tick that has done any work folds them. Fewer rows wait for the
+# hourly round.
 MANY: Final = 500
 KEPT_HOURS: Final = 31 * 24
 # This "hour" stands for all hours. Real hours are counted from the beginning of 1970.

@@ -70,12 +70,12 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
 
 
 def pruned_dead(connection: Connection, job_ids: Collection[int]) -> dict[int, datetime]:
-    """Return when pruning removed these jobs, for those that were dead and still open when it removed them."""
+    """Return when pruning removed these jobs. Leave out jobs that were not dead, or had been dismissed."""
     found: dict[int, datetime] = {}
     if not job_ids:
         return found
     wanted = set(job_ids)
-    # The "+ 0" has the same reason as in ``given_up``.
+    # Without "+ 0", PostgreSQL may walk the whole trail.
     rows = run(
         connection,
         f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.actor = :by "

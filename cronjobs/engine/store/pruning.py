@@ -117,7 +117,9 @@ def delete_jobs(connection: Connection, ids: Collection[int], status: str, befor
 
 
 def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
-    """Record the open dead jobs among *gone* in the audit trail, because their finding disappears with them."""
+    """Record dead jobs among *gone* that nobody dismissed in the audit trail, because their finding disappears with
+    them.
+    """
     found: dict[str, dict[str, Any]] = {}
     for row in gone:
         if row.status == "dead" and (row.dismissed_at is None or row.dismissed_at < row.finished_at):

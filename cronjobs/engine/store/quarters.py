@@ -137,7 +137,10 @@ def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> list
 
 
 def _spans(connection: Connection, rows: Iterable[Row[Any]]) -> list[ResultSpan]:
-    """Return *rows*, selected by _BECAME. A job that retention removed while dead and open still counts as dead."""
+    """Return *rows*, selected by _BECAME.
+
+    A dead job that nobody dismissed still counts as dead after retention has removed it.
+    """
     became = [ResultSpan._make(row) for row in rows]
     gone = {each.job_id for each in became if each.status is None and each.job_id is not None}
     died = pruned_dead(connection, gone)

@@ -46,7 +46,7 @@ class TickContext:
     limits: TickFilter = field(default_factory=TickFilter)
     say_not_started: bool = False
     tells_each: bool = True  # report every job's start and success, for a log or a terminal
-    # As in ``Loop``: the seconds between progress lines on a terminal.
+    # The seconds between progress lines on a terminal.
     say_progress_s: float = math.inf
     waits_for_long_jobs: bool = False  # if True, signals are passed on to the long jobs
     # How this process was started. The fast path of the next tick compares this with its own start.

@@ -59,7 +59,8 @@ def arm() -> Guard:
     global _armed
     if _armed is None:
         open_standard_streams()
-        # So Ctrl-C causes no traceback before the tick installs its own handler, nor after it has removed that handler.
+        # This prevents a traceback if Ctrl-C comes before the tick has installed its own handler, or after it has
+        # removed it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         age = process_age()
         if age > LONGEST_START_S:

@@ -62,7 +62,7 @@ class EndWriter:
     caught: Callable[[Exception], None]
     database_now: datetime
     now_read_at: float
-    # As in ``TickContext``. If False, report only the first success of each type.
+    # If False, report only the first success of each type.
     tells_each: bool = True
     named_types: set[str] = field(default_factory=set)
     last: Decided | None = None
@@ -97,7 +97,7 @@ class EndWriter:
         """Return how long to wait for another end, so that one write covers many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
-        # So many workers wait for their end to be written before they take another job.
+        # The number of workers that take no other job before the end of their last job is written.
         waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)
         if left > 0 and not waiting and running > max(self.workers.count, self.planner.ahead() // 2):
             return left

@@ -282,8 +282,8 @@ class Loop:
             unsettled = self.writer.claim_unsettled
             went_well = self._turn(last=write)
             done = went_well and not unsettled
-            # A second signal ends the loop at once. The exception is a turn that has just looked for such jobs: then
-            # the database works, so the next turn can release them.
+            # Normally a second signal ends the loop at once. But if this turn has just looked for such jobs, the
+            # database works, so the next turn can release them.
             hurried = self.hurry and not (went_well and unsettled)
             until = min(self.deadline, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
@@ -385,8 +385,8 @@ class Loop:
             if turn.postponed:
                 self.pace.nothing_due = False
         self.in_flight.recorded(turn.recorded)
-        # Call this after ``looked``, because it may set ``nothing_due`` to False: jobs that this turn released may be
-        # due, although its claim did not find them.
+        # Call ``written`` after ``looked``, because ``written`` may set ``nothing_due`` to False. Jobs that this turn
+        # released may be due, although the turn's claim did not find them.
         self.ends.written(turn)
         if turn.cleared:
             for name in sorted(set(turn.cleared) & set(self.crashing)):

@@ -173,7 +173,7 @@ def in_words(entry: Mapping[str, Any]) -> str | None:
     """Return an entry as a sentence, or None if the entry lacks a fact."""
     try:
         spans = {name: rough(timedelta(seconds=value)) for name, value in entry.items() if name.endswith("_s")}
-        # Rounded, both look the same, as if the timeout fitted. So show a decimal.
+        # If both times were rounded, they would look the same, as if the timeout fitted. So show a decimal.
         if spans.get("left_s") == spans.get("timeout_s"):
             spans |= {name: f"{entry[name]:.1f}s" for name in ("left_s", "timeout_s") if name in spans}
         stop = f", with {spans['stop_s']} to stop its process," if "stop_s" in spans else ""

@@ -54,7 +54,7 @@ class Pace:
         self.next_long_claim = math.inf
 
     def looked(self, sent: float, *, room: int, found: int, more_due: bool) -> None:
-        """Note how many jobs a claim found that was sent at *sent*.
+        """Note the result of the claim that was sent at *sent*: it found *found* jobs, and had room for *room* jobs.
 
         If *more_due*, another runner was checking limits.
         """

@@ -125,7 +125,8 @@ class Pruner:
         """Delete ended jobs, but only strip those with a key. The next round will start after the stripped jobs."""
         start = self._places.get(status)
         place = None if start is None else PrunePosition(start, 0)
-        # When the first job ended that was locked and so not removed. The next round will start there.
+        # If a job was locked, and so was not removed, this is when the first such job ended. The next round will start
+        # there.
         stuck: datetime | None = None
         while self.go_on():
             page = self._page(status, before, place)
@@ -139,7 +140,7 @@ class Pruner:
             if left and stuck is None:
                 stuck = left[0].finished_at
             place = PrunePosition(page[-1].finished_at, page[-1].id)
-            # If neither is the case, all rows of the page are gone, and there is nothing to skip.
+            # If no job is locked or has a key, all rows of the page are gone, and there is nothing to skip.
             if stuck is not None or any(job.keyed for job in page):
                 self._places[status] = place.finished_at if stuck is None else stuck
         return False

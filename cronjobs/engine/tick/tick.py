@@ -178,7 +178,7 @@ class Tick(TickContext):
     def _recover(self) -> None:
         try:
             self.recovery.run()
-        # Do this even if this try fails, because the next try continues where this one stopped.
+        # Do this even if recovery fails, because the next try continues where this one stopped.
         finally:
             self.result.recovered = self.recovery.recovered
 

@@ -339,7 +339,7 @@ class BatchResult:
     recorded: frozenset[int] = frozenset()
     renewal: Renewal | None = None
     reported: Sequence[Report] = ()  # the reports that the renewal wrote
-    # The jobs of an earlier claim, the reply to whose COMMIT was lost.
+    # The jobs of an earlier claim whose COMMIT got no reply.
     settled: Sequence[Job] = ()
     # These jobs are leased, but must not start: another session has locked the row, or a failover may undo the lease.
     unsure: Sequence[Job] = ()

@@ -119,7 +119,7 @@ class Work:
             with self.tick.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
                 self.tick.row.begin(connection)
                 return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
-        # If nothing can be written, the loop will deal with it. So only read.
+        # If nothing can be written, only read. The loop will handle the error.
         except DatabaseError:
             with self.tick.database.read() as connection:
                 return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
