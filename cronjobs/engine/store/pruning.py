@@ -117,8 +117,9 @@ def delete_jobs(connection: Connection, ids: Collection[int], status: str, befor
 
 
 def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
-    """Record dead jobs among *gone* that nobody dismissed in the audit trail, because their finding disappears with
-    them.
+    """Write an audit entry about the dead jobs among *gone* that nobody dismissed.
+
+    The finding about these jobs disappears with them.
     """
     found: dict[str, dict[str, Any]] = {}
     for row in gone:
