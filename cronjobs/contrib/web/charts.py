@@ -120,10 +120,11 @@ def charts(found: Sequence[Bar], span: str) -> list[Chart]:
         ),
         Chart(
             "Failures",
-            f"{counted(failed, 'attempt')} failed in {over}, and {counted(dead, 'job')} died",
+            f"{counted(failed, 'attempt')} failed or {'was' if failed == 1 else 'were'} lost in {over}, and there "
+            f"{'was' if dead == 1 else 'were'} {counted(dead, 'death')}",
             _drawn([("retrying", bar.failed) for bar in found], most_failed)
             + _drawn([("dead", bar.dead) for bar in found], most_failed),
-            (("retrying", "attempts that failed"), ("dead", "jobs that died")),
+            (("retrying", "attempts that failed or were lost"), ("dead", "deaths")),
         ),
         Chart(
             "Waiting time",

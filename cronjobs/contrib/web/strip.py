@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from cronjobs.desk.insight.formatting import LocalTimes
-from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WAITING, WORDS, number_of, worse
+from cronjobs.engine.rules.quarters import NOTHING, QUARTER, WORDS, number_of
 
 QUARTERS: Final = 96
 LONGEST: Final = 8  # at most this many quarters (two hours) share a link
@@ -72,15 +72,6 @@ def hours_below(first: int, times: LocalTimes) -> list[tuple[float, str]]:
         if local.hour % 6 == 0 and local.minute < QUARTER.total_seconds() / 60:
             found.append((round(100 * place / QUARTERS, 2), f"{local:%H:%M}"))
     return found
-
-
-def strip(name: str, letters: str, next_at: datetime | None, now: datetime) -> Strip:
-    """Return the strip. If an occurrence is due and no tick has settled it yet, its quarter is shown as waiting."""
-    first = first_quarter(now)
-    place = QUARTERS if next_at is None or next_at > now else number_of(next_at) - first
-    if 0 <= place < QUARTERS:
-        letters = letters[:place] + worse(letters[place], WAITING) + letters[place + 1 :]
-    return Strip(name, letters, first)
 
 
 def _instant_of(quarter: int) -> datetime:

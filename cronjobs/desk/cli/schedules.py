@@ -180,7 +180,7 @@ def timing_text(definition: Any) -> str:
 def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
     if last is None:
         return "none yet"
-    became = "done, and pruned" if last["outcome"] == PRUNED else status_word(last["outcome"])
+    became = PRUNED if last["outcome"] == PRUNED else status_word(last["outcome"])
     job = f" (job {last['job_id']})" if last["job_id"] is not None else ""
     return f"{times.ago(last['at'])}: {became}{job}"
 

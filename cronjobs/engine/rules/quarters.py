@@ -17,6 +17,7 @@ IN_AN_HOUR: Final = 4
 NOTHING: Final = "."
 WAITING: Final = "w"
 EARLY: Final = "e"
+PRUNED: Final = "p"  # the job is gone, so nobody knows how it ended
 
 # From the best to the worst. ``cronjobs_quarters`` stores the letters.
 WORDS: Final = {
@@ -24,6 +25,7 @@ WORDS: Final = {
     "s": "succeeded",
     "c": "coalesced",
     "k": "skipped",
+    PRUNED: "pruned",
     WAITING: "waiting",
     "r": "running",
     "x": "cancelled",
@@ -35,9 +37,9 @@ WORDS: Final = {
 _RANK: Final = {letter: rank for rank, letter in enumerate(WORDS)}
 # These outcomes change only if somebody runs the occurrence again in a backfill. A dead job may be retried, so it is
 # not among them.
-FINAL_LETTERS: Final = frozenset({NOTHING, "s", "c", "k", "m"})
+FINAL_LETTERS: Final = frozenset({NOTHING, "s", "c", "k", PRUNED, "m"})
 _OF_LEDGER: Final = {"coalesced": "c", "skipped": "k", "missed": "m"}
-_OF_JOB: Final = {"queued": WAITING, "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
+_OF_JOB: Final = {"succeeded": "s", "queued": WAITING, "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
 
 
 class ResultSpan(NamedTuple):
@@ -76,8 +78,7 @@ class ResultSpan(NamedTuple):
             return _OF_LEDGER.get(self.outcome, "m")
         if only_ran_early(self.early, self.status, self.attempts):
             return EARLY
-        # A job that no longer exists ended long ago.
-        return _OF_JOB.get(self.status or "", "s")
+        return _OF_JOB.get(self.status or "", PRUNED)
 
 
 def worse(one: str, other: str) -> str:

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.engine.crontime.grammar import parse
-from cronjobs.engine.crontime.timing import CronTiming
-from cronjobs.engine.probe.sql_text import JOBS, OCCURRENCES, QUARTERS, SCHEDULES, either
+from cronjobs.engine.crontime.timing import Timing, timing
+from cronjobs.engine.probe.sql_text import JOBS, NOW, OCCURRENCES, QUARTERS, SCHEDULES, either
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.quarters import (
     FINAL_LETTERS,
@@ -23,11 +22,13 @@ from cronjobs.engine.rules.quarters import (
     IN_AN_HOUR,
     NOTHING,
     QUARTER,
+    WAITING,
     ResultSpan,
     evenly,
     gaps,
     number_of,
     painted,
+    worse,
 )
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.sql import AMONG_IDS, group, run
@@ -87,7 +88,10 @@ _IN_GAP: Final = either(
 
 
 def strips(connection: Connection, ids: Collection[int], first: int, count: int) -> dict[int, str]:
-    """Return, by schedule id, the worst letter of each of *count* quarter-hours, beginning with number *first*."""
+    """Return, by schedule id, the worst letter of each of *count* quarter-hours, beginning with number *first*.
+
+    An occurrence that is due and that no tick has settled yet is waiting.
+    """
     known = _hours(connection, ids, first)
     open_ranges = [
         {"schedule_id": id_, "begin": _at(begin), "ends": _at(end)}
@@ -96,7 +100,38 @@ def strips(connection: Connection, ids: Collection[int], first: int, count: int)
     ]
     became = _became_in(connection, open_ranges)
     cells = painted(became, first, count, _due(connection, became))
-    return {id_: _with_hours(cells.get(id_, NOTHING * count), first, known.get(id_, {})) for id_ in ids}
+    waiting = _unsettled(connection, ids, first, count)
+    return {
+        id_: _with_waiting(
+            _with_hours(cells.get(id_, NOTHING * count), first, known.get(id_, {})), first, waiting.get(id_, ())
+        )
+        for id_ in ids
+    }
+
+
+def _unsettled(connection: Connection, ids: Collection[int], first: int, count: int) -> dict[int, set[int]]:
+    """Return, by schedule id, the quarters in which an occurrence is due and not settled yet."""
+    rows = run(
+        connection,
+        f"""SELECT s.id, s.definition, s.next_at, {NOW} AS now FROM {SCHEDULES} s
+           WHERE s.id {AMONG_IDS} AND s.next_at <= {NOW}""",
+        ids=sorted(ids),
+    )
+    found: dict[int, set[int]] = {}
+    for row in rows:
+        quarters = {number_of(row.next_at)}
+        if (when := _timing(row.definition)) is not None:
+            begin, end = max(row.next_at, _at(first)), min(row.now, _at(first + count))
+            quarters |= {second // SECONDS for second in when.seconds(begin - MICROSECOND, end)}
+        found[row.id] = {quarter for quarter in quarters if first <= quarter < first + count}
+    return found
+
+
+def _with_waiting(cells: str, first: int, quarters: Iterable[int]) -> str:
+    line = list(cells)
+    for quarter in quarters:
+        line[quarter - first] = worse(line[quarter - first], WAITING)
+    return "".join(line)
 
 
 def _hours(connection: Connection, ids: Collection[int], first: int) -> dict[int, dict[int, str]]:
@@ -150,31 +185,33 @@ def _spans(connection: Connection, rows: Iterable[Row[Any]]) -> list[ResultSpan]
 def _due(connection: Connection, became: Iterable[ResultSpan]) -> Callable[[ResultSpan, int, int], Iterable[int]]:
     """Return a function for the quarters in which a row's occurrences were due.
 
-    The function uses the schedule's cron expression, or else spreads the occurrences evenly. Because a row may come
-    from an earlier definition, the present expression is used only if it gives the row's first and last occurrence and
-    their number.
+    The function uses the schedule's timing, or else spreads the occurrences evenly. A row may come from an earlier
+    definition. So the present timing is used only if it gives the same first and last occurrence, and the same number
+    of occurrences.
     """
     wide = sorted({row.schedule_id for row in became if row.span})
     statement = f"SELECT s.id, s.definition FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}"
-    timings = {row.id: _cron(row.definition) for row in run(connection, statement, ids=wide)} if wide else {}
+    timings = {row.id: _timing(row.definition) for row in run(connection, statement, ids=wide)} if wide else {}
 
     def due(row: ResultSpan, first: int, count: int) -> Iterable[int]:
-        timing = timings.get(row.schedule_id)
-        if timing is None or row.span is None or row.span[1] - row.span[0] > COUNTED:
+        when = timings.get(row.schedule_id)
+        if when is None or row.span is None or row.span[1] - row.span[0] > COUNTED:
             return evenly(row, first, count)
         after, until = row.span[0] - MICROSECOND, row.span[1]
-        if timing.span(after, until) != (row.many, *row.span):
+        if when.span(after, until) != (row.many, *row.span):
             return evenly(row, first, count)
-        seconds = timing.seconds(max(after, _at(first) - MICROSECOND), min(until, _at(first + count)))
+        seconds = when.seconds(max(after, _at(first) - MICROSECOND), min(until, _at(first + count)))
         return {second // SECONDS for second in seconds}
 
     return due
 
 
-def _cron(definition: Any) -> CronTiming | None:
-    """Return the cron timing of *definition*, or None if it has no cron expression or cannot be read."""
+def _timing(definition: Any) -> Timing | None:
+    """Return the timing of *definition*, or None if it cannot be read."""
     try:
-        return CronTiming(parse(definition["cron"]), definition.get("timezone", "UTC"))
+        every = definition.get("every_s")
+        each = None if every is None else timedelta(seconds=every)
+        return timing(definition.get("cron"), each, definition.get("timezone", "UTC"))
     except (CronjobsError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
         # Plain SQL may have written anything into the definition.
         return None

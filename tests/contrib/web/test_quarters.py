@@ -17,7 +17,19 @@ from cronjobs.contrib.web.strip import QUARTERS, first_quarter
 from cronjobs.engine.crontime.timing import fire_times
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.rules.quarters import HOUR, NOTHING, QUARTER, WORDS, ResultSpan, gaps, number_of, painted, worse
+from cronjobs.engine.rules.quarters import (
+    FINAL_LETTERS,
+    HOUR,
+    NOTHING,
+    PRUNED,
+    QUARTER,
+    WORDS,
+    ResultSpan,
+    gaps,
+    number_of,
+    painted,
+    worse,
+)
 from cronjobs.engine.store import operating, pruning, quarters
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.schedules import LedgerRow, forget_occurrences, record_occurrences
@@ -42,13 +54,13 @@ def by_select(database: Database, schedule_id: int, now: datetime) -> str:
         plan = select(tables.schedules.c.definition).where(tables.schedules.c.id == schedule_id)
         definition = connection.execute(plan).scalar_one()
     due = [instants_of(row, definition) for row in ledger]
-    of_job = {"queued": "w", "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
+    of_job = {"succeeded": "s", "queued": "w", "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
     for place in range(QUARTERS):
         begin = end - DAY + place * QUARTER
         for row, instants in zip(ledger, due, strict=True):
             if any(begin <= each < begin + QUARTER for each in instants):
                 letter = {"missed": "m", "skipped": "k", "coalesced": "c"}.get(row.outcome)
-                letter = letter or of_job.get(statuses.get(row.job_id, ""), "s")
+                letter = letter or of_job.get(statuses.get(row.job_id, ""), "p")
                 cells[place] = worse(cells[place], letter)
     return "".join(cells)
 
@@ -177,24 +189,29 @@ def test_strips_are_what_the_ledger_says_whatever_was_kept(
         night.settle(schedule_id, clock.now())
     for _ in range(12):
         night.act()
-        told = strips(database, night.ids, clock.now())
-        assert told == {each: by_select(database, each, clock.now()) for each in night.ids}
+        for each, told in strips(database, night.ids, clock.now()).items():
+            expected = by_select(database, each, clock.now())
+            # A closed hour may have been kept before its jobs were pruned, so that it knows more than the ledger.
+            assert all(
+                one == other or (other == PRUNED and one in FINAL_LETTERS)
+                for one, other in zip(told, expected, strict=True)
+            ), (told, expected)
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["from the ledger", "kept"])
 def test_a_job_pruned_while_dead_and_open_stays_dead(rows: Rows, database: Database, closed: bool) -> None:
-    """It was drawn as succeeded; books, explain and status called it dead."""
+    """Both were drawn as succeeded; books, explain and status called the first dead, and the other unknown."""
     schedule = rows.schedule("s", seen_until=NOW)
     due = NOW - timedelta(hours=3)
     dead, old = (rows.job(status="dead", run_at=due, started_at=due, finished_at=due) for _ in range(2))
     with database.write() as connection:
         pruning.delete_jobs(connection, [dead], "dead", NOW)
-        connection.execute(tables.jobs.delete().where(tables.jobs.c.id == old))  # as for a succeeded job: no record
+        connection.execute(tables.jobs.delete().where(tables.jobs.c.id == old))  # no record says how it ended
     rows.occurrence(schedule, due, "enqueued", job_id=dead)
     rows.occurrence(schedule, due + QUARTER, "enqueued", job_id=old)
     if closed:
         close_all(database, NOW)
-    assert strips(database, [schedule], NOW)[schedule].strip(NOTHING) == "ds"
+    assert strips(database, [schedule], NOW)[schedule].strip(NOTHING) == "dp"
 
 
 def test_an_hour_is_looked_at_once_and_goes_after_a_day(rows: Rows, database: Database, clock: FakeClock) -> None:

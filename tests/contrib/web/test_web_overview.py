@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -13,12 +14,14 @@ from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
 from cronjobs.contrib.web.pages.overview import BY_CRON, OPEN_FINDINGS, SCHEDULES, named
-from cronjobs.contrib.web.strip import QUARTERS, first_quarter, hours_below, strip
+from cronjobs.contrib.web.strip import QUARTERS, first_quarter, hours_below
 from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.store import exec_runs
 from cronjobs.desk.store.schedule_runs import active_names
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.rules.quarters import number_of
+from cronjobs.engine.store.quarters import strips
 
 # --- now --------------------------------------------------------------------------------------------------------------
 
@@ -209,14 +212,33 @@ def test_of_many_lines_the_rest_is_a_click_away(rows: Rows, browser: Browser) ->
     assert len(browser.get("/?by_cron=all").tables["Run by cron"]) == BY_CRON + 2
 
 
-@pytest.mark.parametrize(("became", "shown"), [(".", "w"), ("s", "w"), ("c", "w"), ("r", "r"), ("d", "d")])
-def test_a_quarter_with_an_occurrence_that_is_owed_shows_the_worst_of_it(became: str, shown: str) -> None:
+@pytest.mark.parametrize(("status", "shown"), [(None, "w"), ("succeeded", "w"), ("running", "r"), ("dead", "d")])
+def test_a_quarter_with_an_unsettled_occurrence_shows_the_worst_of_it(
+    rows: Rows, database: Database, status: str | None, shown: str
+) -> None:
     """An occurrence that no tick had settled shared its quarter with a success, and nothing was to be seen of it."""
-    letters = "s" * (QUARTERS - 3) + became + ".."
-    owed = strip("ten", letters, ago(minutes=30), NOW)
-    assert (owed.letters[-3], owed.letters[:-3], owed.letters[-2:]) == (shown, letters[:-3], "..")
-    assert strip("ten", letters, NOW + timedelta(minutes=5), NOW).letters == letters
-    assert strip("ten", letters, ago(hours=30), NOW).letters == letters
+    id_ = rows.schedule("ten", next_at=ago(minutes=1), definition={"every_s": 600, "job": "t", "timezone": "UTC"})
+    if status is not None:
+        rows.occurrence(id_, ago(minutes=2), job_id=rows.job(status=status))
+    with database.read() as connection:
+        [letters] = strips(connection, [id_], first_quarter(NOW), QUARTERS).values()
+    assert letters.strip(".") == shown
+
+
+@pytest.mark.parametrize("definition", [{"cron": "7 * * * *"}, {"every_s": 3600}, {"cron": "no expression"}])
+@pytest.mark.parametrize("hours", [-1, 3, 30])
+def test_every_unsettled_occurrence_of_the_day_is_waiting(
+    rows: Rows, database: Database, definition: dict[str, Any], hours: int
+) -> None:
+    """After an outage of more than a day, the strip said that nothing was due."""
+    next_at = ago(hours=hours).replace(minute=7 if "cron" in definition else 0, second=0, microsecond=0)
+    id_ = rows.schedule("hourly", next_at=next_at, definition=definition | {"job": "t", "timezone": "UTC"})
+    with database.read() as connection:
+        [letters] = strips(connection, [id_], first_quarter(NOW), QUARTERS).values()
+    known = 1 if definition.get("cron") == "no expression" else 32
+    due = [at for each in range(known) if (at := next_at + timedelta(hours=each)) <= NOW]
+    places = {number_of(at) - first_quarter(NOW) for at in due} & set(range(QUARTERS))
+    assert {place for place, letter in enumerate(letters) if letter == "w"} == places
 
 
 def test_what_a_clock_ahead_ran_too_early_is_no_success_on_the_pages(rows: Rows, browser: Browser) -> None:

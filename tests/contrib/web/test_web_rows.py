@@ -31,7 +31,7 @@ LAST_DUE = datetime(2026, 7, 1, 6, 15, tzinfo=UTC)  # of Rows.schedule
         ("running", ("running", "running"), {}),
         ("cancelled", ("cancelled", "cancelled"), {}),
         ("succeeded", ("succeeded", "succeeded"), {}),
-        (None, ("gone", "done, and pruned"), {}),
+        (None, ("gone", "pruned"), {}),
     ],
 )
 def test_the_badge_of_an_occurrence_is_how_its_job_stands(

@@ -11,7 +11,7 @@ from werkzeug.exceptions import NotFound
 from cronjobs.contrib.web.charts import axis, bars, charts, first_hour
 from cronjobs.contrib.web.pages.cause import causes_section
 from cronjobs.contrib.web.pages.now import now_sections
-from cronjobs.contrib.web.strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below, strip
+from cronjobs.contrib.web.strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.causes import causes_of
 from cronjobs.desk.insight.finding import WELL
@@ -64,7 +64,7 @@ def first_sections(
     ids, total = _chosen(connection, health, view, sought, number * most)
     ids = ids[begin:]
     by_id = {row.id: row for row in rows_with_next(connection, ids)}
-    now, last, first = view.times.now, last_runs(connection, ids), first_quarter(view.times.now)
+    last, first = last_runs(connection, ids), first_quarter(view.times.now)
     letters = quarters.strips(connection, ids, first, QUARTERS)
     return {
         **wrong_sections(connection, health, view),
@@ -73,7 +73,7 @@ def first_sections(
         "schedules": [
             # As in ``cronjobs status``, the date of the newest run is when it ran, not when it was due: it may have
             # been late.
-            (row, last.get(row.id), strip(row.name, letters[row.id], row.next_at, now))
+            (row, last.get(row.id), Strip(row.name, letters[row.id], first))
             for row in (by_id[each] for each in ids if each in by_id)
         ],
         "sought": sought,

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest, NotFound
 
 from cronjobs.contrib.web.lines import errors_of, in_lines
-from cronjobs.contrib.web.strip import LEGEND, QUARTERS, first_quarter, hours_below, iso, strip
+from cronjobs.contrib.web.strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below, iso
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.desk.insight.explain_facts import Explanation
@@ -47,7 +47,7 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
     return view.page(
         "schedule.html",
         stored=stored,
-        strip=strip(stored.name, letters, stored.next_at, now),
+        strip=Strip(stored.name, letters, first_quarter(now)),
         legend=LEGEND,
         hours=hours_below(first_quarter(now), view.times),
         definition=_definition(stored, really_next(connection, {stored.name: stored.next_at})[stored.name], view),
@@ -65,7 +65,8 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
 def badge(explanation: Explanation) -> tuple[str, str]:
     """Return the outcome of an occurrence and the name of its colour.
 
-    If the occurrence made a job, the outcome is the job's current status, or "…, and pruned" if the job is gone.
+    If the occurrence made a job, the outcome is the job's current status. If the job is gone, the outcome is "pruned"
+    or "dead, and pruned".
     """
     job, facts = explanation.facts.get("job"), explanation.facts
     if explanation.verdict != "enqueued":
@@ -75,7 +76,7 @@ def badge(explanation: Explanation) -> tuple[str, str]:
     if only_ran_early(ledger.get("reason"), status, attempts):
         return "ran early", "early"
     if not isinstance(job, Mapping):
-        return ("dead, and pruned", "dead") if facts.get("pruned_dead") else ("done, and pruned", "gone")
+        return ("dead, and pruned", "dead") if facts.get("pruned_dead") else ("pruned", "gone")
     if job["status"] == Status.DEAD and job.get("dismissed"):
         return "dead, dismissed", "dismissed"
     word = status_word(job["status"])
