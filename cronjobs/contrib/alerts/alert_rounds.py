@@ -1,4 +1,4 @@
-"""Look (judge the health and store the findings). Then, as a separate step, send due messages."""
+"""Look: judge the project's health and store the findings. Send: deliver the messages that are due."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATIENCE_S: Final = 2.0  # how long to wait for SQLite's write lock
 
 @dataclass(frozen=True)
 class Alerting:
-    """Looks for findings and sends messages about them. ``me`` names the tick, as ``locked_by`` does."""
+    """Looks for findings and sends messages about them. ``me`` identifies this tick in the messages' leases."""
 
     settings: Settings
     database: Database
@@ -74,8 +74,8 @@ class Alerting:
     ) -> None:
         """Store the findings. If facts have changed since the look began, store nothing: the next tick looks again."""
         next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
-        # First replace the token. If two processes look at once, the second blocks here, then finds that the token has
-        # changed.
+        # Replace the look's token before storing anything. If two processes look at once, the second one waits here for
+        # the first, and then finds that the token has changed.
         if not store.end_look(connection, token, next_at):
             return
         episodes = store.open_episodes(connection)
@@ -157,7 +157,8 @@ class Alerting:
                 else events.alert_not_sent(name, len(leased[name]), error)
             )
             answers.append((leased[name], error))
-            with suppress(DatabaseError):  # keep sending; the next call tries to mark this channel again
+            # If the database fails here, keep sending. The next call of _mark_all tries to mark this channel again.
+            with suppress(DatabaseError):
                 self._mark_all(answers)
         self._mark_all(answers)
 
@@ -167,7 +168,8 @@ class Alerting:
         with self.database.write(patience=patience_s) as connection:
             for name in self.channels:
                 for alert in store.lease_due(connection, name, self.me) if name in names else ():
-                    if decide.is_unheard(alert.state):  # the finding ended before any message about it was delivered
+                    # The finding ended before any message about it was delivered, so drop the "over" message too.
+                    if decide.is_unheard(alert.state):
                         store.put_state(connection, alert.episode.id, name, None, over=True)
                     else:
                         found.setdefault(name, []).append(alert)
@@ -204,7 +206,7 @@ class Alerting:
 
 
 def jobs_behind(connection: Connection, alerts: Sequence[DueAlert], why: Sequence[Cause]) -> dict[int, list[FailedJob]]:
-    """Return a few jobs of each episode, by the episode's id. For dead jobs, return one per cause in *why*."""
+    """Return a few jobs of each episode, by the episode's id. For the finding "dead", return one per cause."""
     ids: dict[int, list[int]] = {}
     for alert in alerts:
         if not alert.state.over:

@@ -22,13 +22,13 @@ class CommandRefused(OSError):
     """The program did not exit in time, or exited with a nonzero status."""
 
 
-KILLED_BEFORE_S: Final = 0.5  # kill the program this long before time is up, so that the caller still gets the error
+KILLED_BEFORE_S: Final = 0.5  # kill the program this early, so that the caller still gets the error
 
 
 def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Path) -> None:
-    """Run the program in *folder*, in its own session.
+    """Run the channel's program in *folder*, in its own session, with the message as JSON on its stdin.
 
-    Kill the session if the program does not exit in time. Raises OSError.
+    If the program does not exit in time, kill its whole session. Raises OSError.
     """
     timeout_s = max(KILLED_BEFORE_S, timeout_s - KILLED_BEFORE_S)
     process = subprocess.Popen(

@@ -21,10 +21,11 @@ from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store.schedules import StoredSchedule
 
 UNDELIVERED: Final = "alert"  # the kind of finding for a channel that does not deliver
-# the kind of finding about one host's files; only that host can see that the finding is over
+# The kind of finding about one host's files. Only that host can see whether such a finding is over.
 OF_ONE_HOST: Final = "config"
-WHILE_QUIET: Final = timedelta(minutes=5)  # the longest time between looks, since not every change comes from a tick
-WHILE_OPEN: Final = timedelta(minutes=2)  # the time between looks while a finding is open, or may begin without a tick
+WHILE_QUIET: Final = timedelta(minutes=5)  # longest time between looks: some changes come from no tick
+# The time between looks while a finding is open, or while one may begin without any tick writing a fact.
+WHILE_OPEN: Final = timedelta(minutes=2)
 ROWS_KEPT: Final = 1000  # at most this many rows are stored for a finding
 OFTEN: Final = 3  # if a finding recurs this often within an hour, its next message is delayed
 FIRST_RETRY: Final = timedelta(minutes=1)
@@ -122,7 +123,7 @@ def kept_rows(finding: Finding) -> list[str]:
 def wants(channel: AlertChannel, finding: Finding) -> bool:
     """Whether *channel* gets messages about *finding*. No channel gets messages about an acknowledged finding.
 
-    If *finding* covers a finding of a kind that the channel wants, the channel gets *finding*, whatever its kind.
+    One finding can cover others. If the channel wants one of those, it gets *finding*, whatever the kind of *finding*.
     """
     only = channel.only
     keys = [finding.key, *(each.key for each in finding.covers)]
@@ -149,7 +150,7 @@ def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_of
         return now + HOURLY if came_often else now
     if state.sent_at is None or state.first_at is None:
         return state.due_at or now
-    if state.failures:  # the last failed try set the time of the next one
+    if state.failures:  # the failed delivery has already set the time of the retry
         return state.due_at or now
     if state.severity is None or finding.severity.rank < Severity(state.severity).rank:
         return now
@@ -159,12 +160,12 @@ def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_of
 
 
 def over_at(state: AlertState, now: datetime) -> datetime | None:
-    """Return when to send "it is over": now if the channel got, or is getting, word of the finding, else None."""
+    """Return when to send "it is over": now if a message about the finding was or is being sent, else None."""
     return now if state.sent or state.locked_until is not None else None
 
 
 def is_unheard(state: AlertState) -> bool:
-    """Whether the finding is over, but every message about it failed, so "it is over" would only confuse the reader."""
+    """Whether the finding ended before any message about it was delivered: "it is over" would be confusing then."""
     return state.over and not state.sent and state.failures > 0
 
 
@@ -193,12 +194,13 @@ def ticking_hosts(health: Health) -> set[str]:
 def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: bool) -> datetime:
     """Return when to look next if no tick does any work until then.
 
-    Even without work, a finding may begin, end or have to be repeated.
+    A finding may begin, end or be due for a repeated message even while no tick does any work.
 
-    A tick that does some work looks in any case.
+    A tick that does work always looks, whatever this function returns.
     """
     now = health.now
-    # These can change without a tick: an app can fill a capped queue, and a tick that was killed never records its end.
+    # Capped queues and unended ticks can become findings without a tick's work: an app can fill a capped queue, and a
+    # tick that was killed never records its end.
     capped = any(queue.max_waiting is not None for queue in health.queues.values())
     unended = any(tick["finished_at"] is None for tick in health.ticks)
     if open_or_waiting or health.pauses or health.running_total or capped or unended:

@@ -17,7 +17,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CHANNEL_S: Final = 10.0
-LEAST_S: Final = 1.0  # with less time left, try no channel
+LEAST_S: Final = 1.0  # if less time than this is left, try no channel
 LONGEST_ERROR: Final = 300
 
 
@@ -32,8 +32,8 @@ def deliver(
     As soon as a channel is done, yield its name and the masked error, or None if the message was delivered.
 
     Each channel has its own thread, since a DNS lookup has no time limit, and a server that sends a byte a second never
-    lets a socket time out. A hanging thread is abandoned: the process exits without waiting for it. If the thread
-    still delivers its message after that, the message is sent twice.
+    lets a socket time out. A hanging thread is abandoned: the process exits without waiting for it. An abandoned thread
+    may still deliver its message. The message is then sent twice, because it was marked as failed.
     """
     give_up_at = SYSTEM.monotonic() + timeout_s
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
@@ -45,7 +45,8 @@ def deliver(
             _send(channels[name], messages[name], settings.folder, timeout_s)
             error = None
         except Exception as failure:  # a library may raise any exception on a bad response
-            # urllib wraps the time-out of a connect, whose socket may give up before this function does.
+            # The socket may time out before this function does. urllib wraps that time-out in its own error, as its
+            # `reason`.
             gave_up = isinstance(getattr(failure, "reason", failure), TimeoutError)
             error = no_answer if gave_up else _in_words(failure)
         finally:
@@ -55,7 +56,7 @@ def deliver(
         thread = threading.Thread(target=run, args=(name,), name=f"cronjobs-alert-{name}", daemon=True)
         try:
             thread.start()
-        except (RuntimeError, MemoryError) as failure:  # process or memory limit reached
+        except (RuntimeError, MemoryError) as failure:  # the process or memory limit is reached
             answers.put((name, _in_words(failure)))
     waiting = list(messages)
     while waiting:

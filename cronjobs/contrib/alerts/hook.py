@@ -22,11 +22,13 @@ from cronjobs.engine.tick.mail_throttle import Alarm, away_name
 from cronjobs.errors import ConfigError, CronjobsError, DatabaseBusy
 
 LEAST_LEFT_S: Final = 3.0  # a look needs this much time left in the tick
-LEFT_FOR_MARKS_S: Final = 1.0  # this much more time is kept for marking messages as sent or failed
+# Sending stops this long before the tick must end, so that messages can still be marked as sent or failed.
+LEFT_FOR_MARKS_S: Final = 1.0
 OVERDUE_TICKS: Final = 2  # after this many ticks without time to look, a tick looks before its work
-OVERDUE_SHARE: Final = 0.25  # the share of the tick's time that such an early look may take; more in a short tick
+# The share of the tick's time that a look before the work may take. In a short tick it may take more.
+OVERDUE_SHARE: Final = 0.25
 AWAY: Final = "database"  # the name for a database outage in a channel's findings: and ignore:
-UNUSABLE: Final = "config"  # the name for an unusable configuration there
+UNUSABLE: Final = "config"  # the name for an unusable configuration in findings: and ignore:
 DATABASE_TROUBLE: Final = 4  # the exit code if the database cannot be reached or used
 
 
@@ -91,14 +93,14 @@ class AlertHook(Hook):
         try:
             do()
         except DatabaseBusy:
-            return  # the next tick looks
+            return  # the next tick will look
         except CronjobsError as error:
             self.context.emit(events.alerts_failed(str(error)))
         except Exception as error:
             self.context.emit(events.alerts_failed(f"{type(error).__name__}: {error}"))
 
     def _look_and_send(self, types: JobTypes | None, left_s: Callable[[], float], *, anyway: bool) -> None:
-        # This imports the judging code, which most ticks do not need.
+        # Import here, because this module imports the judging code, which most ticks do not need.
         from cronjobs.contrib.alerts.alert_rounds import Alerting
 
         context = self.context
@@ -115,7 +117,7 @@ hook = AlertHook
 def is_overdue(look_at: datetime | None, last_tick_at: datetime | None, now: datetime, every: timedelta) -> bool:
     """Whether recent ticks had no time to look.
 
-    After an outage the answer is no: the work comes first, because it ends most findings.
+    After an outage the result is False, so that the work comes first: the work ends most findings.
 
     If *look_at* is None, no tick has looked yet. If *last_tick_at* is None, this is the first tick.
     """
@@ -154,7 +156,7 @@ def _alert_outage(settings: Settings, kind: str, text: str, until: float) -> Non
     message = texts.note(text, settings, Identity.here().host, now)
     for name, failed in _deliver(untold, message, settings, left_s):
         if failed is not None:
-            alarm.forget(name)  # the next tick tries again
+            alarm.forget(name)  # forget that it was reported, so that the next tick retries
 
 
 def alert_outage_over(settings: Settings, now: datetime, left_s: Callable[[], float]) -> None:
@@ -163,7 +165,7 @@ def alert_outage_over(settings: Settings, now: datetime, left_s: Callable[[], fl
     causes = alarm.causes()
     channels = [name for name in (settings.alerts.channels if settings.alerts is not None else ()) if name in causes]
     if not channels or left_s() < LEAST_S:
-        return  # the next look retries
+        return  # the next look will report it
     message = texts.note(texts.back(), settings, Identity.here().host, now)
     for name, failed in _deliver(channels, message, settings, left_s()):
         if failed is None:

@@ -38,7 +38,8 @@ _WELL_FORMED: Final = fields.matching(
     r"[a-z_]{1,40}(:[^\x00-\x1f\x7f]{1,1000})?",
     "a finding: write it like dead, or host:web2",
     words="finding",
-    schema=schema_parts.text(rf"({'|'.join(sorted(FINDING_KINDS))})(:.+)?"),  # editors flag other kinds
+    # Name the kinds in the schema, so that editors flag any other kind.
+    schema=schema_parts.text(rf"({'|'.join(sorted(FINDING_KINDS))})(:.+)?"),
 )
 
 

@@ -30,7 +30,8 @@ def send(channel: MailChannel, message: Message, timeout_s: float) -> None:
         if channel.user is not None and channel.password is not None:
             smtp.login(channel.user, channel.password)
         refused = smtp.send_message(as_mail(channel, message), channel.sender, channel.to)
-        if refused:  # a retry sends the other recipients a duplicate: better than leaving one uninformed
+        # Raise if even one recipient was refused. The retry sends the others a duplicate, but may still reach that one.
+        if refused:
             raise smtplib.SMTPRecipientsRefused(refused)
         with suppress(OSError):  # an error is harmless now: the server has accepted the mail
             smtp.quit()

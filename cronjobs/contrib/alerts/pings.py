@@ -1,8 +1,8 @@
 """Dead-man's switches: Healthchecks pings for runs of schedules and for ticks.
 
 https://healthchecks.io/docs/http_api/: the URL alone means success; /start, /fail, /log or /EXIT-CODE may follow, and
-?rid= links a start to its end. Healthchecks raises an alarm if a ping is missing, so an unsent ping is not stored, and
-is retried at most once. The process waits for pings only at its end.
+?rid= links a start to its end. Healthchecks raises an alarm if a ping is missing. So a ping that cannot be sent is
+retried at most once and never stored. The process waits for its pings only before it exits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from cronjobs.text import one_line
 PING_S: Final = 5.0
 FLUSH_S: Final = 10.0
 FAILURES: Final = 3  # after this many failures in a row, this process sends no more pings
-_LATER: Final = {  # sent as /log, which raises no alarm: the run has not failed for good, or an operator ended it
+# Events sent as /log, which raises no alarm: either the run has not failed for good, or an operator ended it.
+_LATER: Final = {
     "job.retried": "failed, will be retried",
     "job.interrupted": "interrupted, will run again",
     "job.snoozed": "put off by its handler",
@@ -37,7 +38,7 @@ _LATER: Final = {  # sent as /log, which raises no alarm: the run has not failed
 class Ping(NamedTuple):
     url: str
     body: str
-    of: str  # the schedule, or "tick"
+    of: str  # the schedule's name, or "tick"
 
 
 class Pings:
@@ -68,7 +69,7 @@ class Pings:
             self._put(url, "start", run_id, "", str(job.schedule))
 
     def ended(self, finished: Finished) -> None:
-        """Remember the exit code with which the handler failed, if there is one, for the ping of ``job_event``."""
+        """Remember the handler's exit code, if it failed with one. ``job_event`` sends the code with its ping."""
         if finished.job.id in self._running and isinstance(finished.outcome, Failed):
             kind, _, code = finished.outcome.error_type.partition("-")
             self._codes[finished.job.id] = code if kind == "exit" and code.isdecimal() else ""
@@ -117,7 +118,8 @@ class Pings:
             thread = threading.Thread(target=self._send_all, name="cronjobs-pings", daemon=True)
             try:
                 thread.start()
-            except (RuntimeError, MemoryError):  # process or memory limit: Healthchecks will miss the ping
+            # The process or memory limit is reached. Healthchecks will notice that the ping is missing.
+            except (RuntimeError, MemoryError):
                 return
             self._thread = thread
 

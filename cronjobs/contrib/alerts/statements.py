@@ -1,9 +1,9 @@
 """The statements of alerts: when to look for findings, past and present findings, and who was alerted.
 
-``look_at`` in the meta row says when the next look is due, and is also the token of a running look. A process that
+``look_at`` in the meta row says when the next look is due. It is also the token of a running look: a process that
 begins a look sets ``look_at``, and writes its findings only if ``look_at`` has not changed since. A process that writes
-facts sets ``look_at`` to now (``look_soon`` of ``engine.store.alerts``). So a look that may have missed those facts is
-discarded and repeated.
+facts sets ``look_at`` to now (``look_soon`` of ``engine.store.alerts``). So the findings of a look that may have missed
+those facts are discarded, and the look is repeated.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _episode(row: Any) -> Episode:
 
 
 def open_episode(connection: Connection, **values: Any) -> Episode | None:
-    """Insert an episode. Return None if another process has just inserted the same one."""
+    """Insert an episode. Return None if another process has just inserted an episode of the same finding."""
     new = inserted_into(connection, findings).values(values).on_conflict_do_nothing()
     row = connection.execute(new.returning(*findings.c)).first()
     return None if row is None else _episode(row)
@@ -126,7 +126,7 @@ def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class AlertState:
-    """The state of one episode on one channel. ``rows`` and ``severity`` are as the last message reported them."""
+    """The state of one episode on one channel. ``rows`` and ``severity`` are those that the last message reported."""
 
     finding_id: int
     channel: str
@@ -241,7 +241,7 @@ def something_waits(connection: Connection, channels: Collection[str]) -> bool:
 
 @dataclass(frozen=True)
 class UndeliveredChannel:
-    """A channel that cannot deliver: since when, how many messages are waiting, and one of their errors."""
+    """A channel that cannot deliver: since when it cannot, how many messages wait, and one of their errors."""
 
     channel: str
     since: datetime

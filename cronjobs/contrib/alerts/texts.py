@@ -19,9 +19,9 @@ from cronjobs.model import rough
 from cronjobs.text import one_line, visible
 
 DEAD: Final = "dead"  # the kind of finding whose causes a message lists
-MOST: Final = 20  # most findings in one message; the rest are only counted
+MOST: Final = 20  # list at most this many findings in one message; only count the rest
 OUTPUT_LINES: Final = 5
-CAUSES: Final = 5  # causes listed per finding
+CAUSES: Final = 5  # list at most this many causes per finding
 SUBJECT: Final = 180
 
 
@@ -52,7 +52,7 @@ class Message:
     findings: Sequence[ReportedFinding] = ()
     left_out: int = 0
     zone: str = "UTC"
-    note: str = ""  # a sentence in place of findings
+    note: str = ""  # a sentence that replaces the list of findings
     sent_at: datetime | None = None
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
@@ -131,7 +131,7 @@ def _of_cause(cause: Cause, settings: Settings, now: datetime) -> dict[str, Any]
 
 
 def note(text: str, settings: Settings, host: str, now: datetime) -> Message:
-    """Return a message that has one sentence in place of findings, such as a test or the report of an outage."""
+    """Return a message with one sentence and no findings, such as a test message or the report of an outage."""
     words = one_line(mask(text, settings.secrets), MESSAGE_LIMIT)
     return Message(settings.project, settings.environment, host, note=words, sent_at=now, secrets=settings.secrets)
 

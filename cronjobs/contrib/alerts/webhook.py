@@ -11,7 +11,7 @@ from cronjobs.contrib.alerts.texts import Message, as_json, body, subject
 from cronjobs.engine.config.settings import WebhookChannel
 from cronjobs.version import __version__
 
-LONGEST: Final = 20_000  # characters: Slack truncates at 40,000, Teams rejects more than 28 KB
+LONGEST: Final = 20_000  # characters; Slack truncates a text at 40,000, Teams rejects more than 28 KB
 
 
 class WebhookRefused(OSError):
@@ -28,7 +28,7 @@ class _NoRedirects(HTTPRedirectHandler):
 def send(channel: WebhookChannel, message: Message, timeout_s: float) -> None:
     """POST the message.
 
-    Raises OSError, also if the response is not 2xx. The error never quotes the URL, which is a secret.
+    Raises OSError, including when the response is not 2xx. The error never quotes the URL, which is a secret.
     """
     post(channel.url, json.dumps(payload(channel, message)).encode(), timeout_s)
 
@@ -55,7 +55,7 @@ def payload(channel: WebhookChannel, message: Message) -> dict[str, Any]:
             text = f"*{subject(message)}*\n{body(message)}"[:LONGEST]
             return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
         case "teams":
-            # Use rich text blocks, since a text block would render any Markdown in jobs' texts.
+            # Use rich text blocks: a plain text block would render any Markdown in a job's error or output.
             blocks = [
                 {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text} | more]}
                 for text, more in ((subject(message), {"weight": "bolder"}), (body(message)[:LONGEST], {}))
