@@ -118,8 +118,8 @@ class Pings:
             thread = threading.Thread(target=self._send_all, name="cronjobs-pings", daemon=True)
             try:
                 thread.start()
-            # The process or memory limit is reached. Healthchecks will notice that the ping is missing.
             except (RuntimeError, MemoryError):
+                # The process or memory limit is reached. Healthchecks will notice that the ping is missing.
                 return
             self._thread = thread
 

@@ -20,7 +20,7 @@ from cronjobs.errors import CronjobsError, UsageError
 DIFFERENCES_SHOWN: Final = 20
 NOTES_SHOWN: Final = 20
 NAME_SHOWN: Final = 40  # a longer name is cut to this many columns
-ALWAYS: Final = ("due", "ran", "failed", "missed", "wrong")  # other columns are shown only if they have values
+ALWAYS: Final = ("due", "ran", "failed", "missed", "wrong")  # the table shows any other column only if it has a value
 
 
 def books(

@@ -64,7 +64,8 @@ def books(
     for job in store.unnamed_jobs(connection, period.begin, period.end, UNNAMED_AT_MOST):
         if owner := _owner(job, names):
             unnamed.setdefault(owner, []).append(job)
-    set_back = cache(partial(store.clock_set_back, connection, period.begin))  # many audit entries share an instant
+    # Cache the result, because many audit entries have the same time.
+    set_back = cache(partial(store.clock_set_back, connection, period.begin))
     kept = []
     unsettled = _unsettled_because(connection, settings)
     for each in stored:
@@ -78,9 +79,9 @@ def books(
 
 
 def _period(connection: Connection, retention: Retention, begin: datetime, end: datetime, now: datetime) -> Period:
-    """Return the period, and how far back rows are complete.
+    """Return the period, and the instants from which ledger rows and jobs are complete.
 
-    The oldest rows show whether retention used to be shorter.
+    If retention used to be shorter than today, the oldest rows are younger than today's retention.
     """
     first_tick = explaining.first_tick_at(connection)
     oldest = store.oldest_succeeded(connection)
@@ -147,11 +148,11 @@ def _account(
 def in_order(
     rows: Sequence[Any], begin: datetime, now: datetime, set_back: Callable[[datetime], datetime | None]
 ) -> tuple[list[ScheduleAct], list[Doubt]]:
-    """Return the entries in the order they were written, and the spans in which a wrong clock makes them uncertain.
+    """Return the entries in the order they were written, and the spans in which their times are uncertain.
 
-    If an entry's time is later than its successor's or than *now*, that time is wrong. All that is known is that the
-    entry was written after its predecessor. For the first entry, *set_back* may show from the ticks how old the entry
-    can be; otherwise, the entry may be as old as *begin*.
+    An entry's time is wrong if it is later than the next entry's time or than *now*. Such an entry was written at some
+    time after its predecessor. The first entry has no predecessor. If the ticks show that the clock was set back,
+    *set_back* returns the earliest time for it; otherwise that time is *begin*.
     """
     acts: list[ScheduleAct] = []
     doubts: list[Doubt] = []
@@ -195,7 +196,7 @@ def _timezone(periods: Sequence[DefinitionPeriod], otherwise: str) -> str:
 
 
 def _owed(stored: StoredSchedule) -> tuple[list[tuple[datetime, datetime]], bool]:
-    """Return the unsettled spans of earlier definitions, and whether some are unreadable."""
+    """Return the spans that a pause holds back under earlier definitions, and whether they are unreadable."""
     try:
         return [(piece.start, piece.end) for piece in pieces_from(stored.owed)], False
     except ValueError:
@@ -211,7 +212,7 @@ def _span(detail: Any) -> tuple[datetime, datetime] | None:
 
 
 def _unsettled_because(connection: Connection, settings: Settings) -> str:
-    """Return why occurrences are unsettled when their schedule itself gives no reason."""
+    """Return why ticks have not settled some occurrences, when the schedules themselves give no reason."""
     newest = explaining.newest_tick(connection)
     off = newest is not None and newest.schedules_on == 0
     if off and not status_facts.fired_lately(connection, silence_after(settings.run.every)):

@@ -28,7 +28,8 @@ MICROS: Final = 1_000_000
 
 SETTLED: Final = ("ran", "failed", "skipped", "missed", "coalesced")
 OPEN: Final = ("unsettled", "waiting", "running")
-# Counted separately: occurrences whose job or ledger row is pruned, that cannot be judged, or that were not due.
+# These counts are not results. They count occurrences whose job is pruned, whose ledger row is pruned, that cannot be
+# judged, and that ran without being due.
 BESIDE: Final = ("pruned", "beyond", "unjudged", "extra")
 
 OF_JOB: Final = {
@@ -43,7 +44,7 @@ OF_JOB: Final = {
 
 @dataclass(frozen=True)
 class Period:
-    """The period from ``begin`` to ``end``, and how far back rows are complete.
+    """The period from ``begin`` to ``end``, and the instants from which ledger rows and jobs are complete.
 
     All ledger rows from ``ledger_from`` on are still there, all jobs from ``jobs_from`` on, and all dead or cancelled
     jobs from ``dead_from`` on. By today's retention, all jobs from ``kept_from`` on should be there.
@@ -70,8 +71,8 @@ class Doubt:
 class Account:
     """The evidence for one schedule's books. ``owed`` lists the spans (after, until] that a pause still holds back.
 
-    ``open_because`` says why due occurrences are not settled. ``backfills`` lists ranges backfilled by hand. ``early``
-    lists occurrences that ran before they were due, because a clock was wrong, and have not run again since.
+    ``open_because`` says why due occurrences are not settled. ``backfills`` lists ranges that an operator backfilled.
+    ``early`` lists occurrences that a wrong clock ran before they were due, and that have not run again since.
     """
 
     schedule: str
@@ -100,7 +101,7 @@ class DayBook:
     timezone: str
     due: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    cancelled: int = 0  # how many of the failed ones were cancelled
+    cancelled: int = 0  # the number of failed occurrences whose job was cancelled
     differences: int = 0
 
     @property
@@ -110,7 +111,7 @@ class DayBook:
 
 @dataclass(frozen=True)
 class Difference:
-    """``count`` occurrences from ``first`` to ``last`` that do not balance, and the command that shows more."""
+    """``count`` occurrences from ``first`` to ``last`` do not balance. ``command`` shows more about them."""
 
     schedule: str
     first: datetime
@@ -130,7 +131,7 @@ class Book:
 
 
 def keep(account: Account, period: Period) -> Book:
-    """Return one schedule's books, without days that have neither due occurrences nor rows."""
+    """Return one schedule's books. Leave out days that have no due occurrences and no rows."""
     return _Bookkeeper(account, period).book()
 
 
@@ -144,7 +145,7 @@ class _Bookkeeper:
         self.cover = bytearray(len(self.due))
         self.differences: list[Difference] = []
         self.unnamed = {job.at / MICROS: job for job in account.unnamed}
-        self.gone_early = 0  # occurrences whose job is gone, although today's retention cannot have pruned it
+        self.gone_early = 0  # occurrences whose job is missing although today's retention keeps it
 
     def book(self) -> Book:
         if not self.days:
@@ -186,7 +187,7 @@ class _Bookkeeper:
     def _enter_all(self) -> None:
         """Enter the ledger rows.
 
-        The fast path handles most rows: those for a single occurrence, the next one that was due.
+        The fast path handles most rows: a row for a single occurrence that is also the next due one.
         """
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
@@ -225,7 +226,8 @@ class _Bookkeeper:
             if at >= self.period.kept_from and entry.by != "early":
                 self.gone_early += 1
                 return "pruned"
-            # From dead_from on, dead and cancelled jobs are still kept, so a missing job must have succeeded.
+            # Retention still keeps all dead and cancelled jobs since dead_from. So a job that is missing here must have
+            # succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
             text = "the ledger says that a job was made, but does not say which"
@@ -251,7 +253,7 @@ class _Bookkeeper:
             low = upto
 
     def _check_range(self, entry: Entry, low: int, high: int) -> None:
-        """Check that a row's range begins and ends with a due occurrence, and has as many of them as the row says."""
+        """Check that a row's range begins and ends with a due occurrence, and that the row's count is right."""
         inside = entry.first >= _micros(self.period.begin) and entry.last <= _micros(self.period.end)
         if self._doubted(entry.first, entry.last):
             self._day(max(entry.first // MICROS, self.starts[0])).counts["unjudged"] += max(
@@ -393,7 +395,7 @@ def _seconds(era: DefinitionPeriod, after: datetime, until: datetime) -> list[in
 
 @lru_cache(maxsize=64)
 def _days(timezone: str, begin: datetime, end: datetime) -> tuple[tuple[date, int], ...]:
-    """Return the zone's days from *begin* to *end*, each with its start. Days that the zone skips are left out."""
+    """Return the zone's days from *begin* to *end*, each with its start. Leave out dates that the zone skipped."""
     zone = ZoneInfo(timezone)
     day, last = in_zone(begin, zone).date(), in_zone(end, zone).date()
     found: list[tuple[date, int]] = []

@@ -1,4 +1,7 @@
-"""The SQL of ``books``: ledger rows with the status of their jobs, and schedules' jobs that no ledger row names."""
+"""The SQL of ``books``.
+
+It reads ledger rows with the status of their jobs, and schedules' jobs that no ledger row names.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ FIRST_S, LAST_S = (
 
 
 def _microseconds(column: str) -> str:
-    """Return SQL that reads an instant as a number, for speed, and clamps "infinity", which plain SQL may write."""
+    """Return SQL that reads an instant as a number, which is fast.
+
+    Clamp "infinity", which hand-written SQL may store.
+    """
     return either(
         postgresql=f"CAST(greatest(least(extract(epoch FROM {column}), {LAST_S}), {FIRST_S}) * 1000000 AS bigint)",
         sqlite=column,
@@ -32,7 +38,7 @@ _LAST_MICROS: Final = _microseconds("c.last_for")
 _JOB_MICROS: Final = _microseconds("j.scheduled_for")
 _A_WHILE_BEFORE: Final = shifted(":at", "-600")
 _A_WHILE_AFTER: Final = shifted(":at", "600")
-# A tick's row may be written after the rows of ticks that began up to this much later.
+# A tick may write its row late: even after the rows of ticks that began up to two minutes later.
 _JUST_BEFORE: Final = shifted(":at", "-120")
 
 # Ticks' rows are written in the order of their ids. If a tick with a higher id began earlier, the clock was set back.
@@ -41,9 +47,9 @@ _SET_BACK = f"""
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# Like _SET_BACK, but the clock may have been set back by any amount. The clock then went through the time before :at a
-# second time, so the last ticks before :at have higher ids than the ticks at :at. Search for the first such tick only
-# if there are any.
+# This is like _SET_BACK, but the clock may have been set back by any amount. In that case the clock went through the
+# time before :at twice, so the last ticks before :at have higher ids than the ticks at :at. Search for the first tick
+# of that time only if the last ticks show that there is one.
 _AT_WORK = (
     f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
 )
@@ -55,7 +61,7 @@ _LIVED_AGAIN = f"""
         SELECT l.id FROM {TICKS} l WHERE l.started_at < {_JUST_BEFORE} ORDER BY l.started_at DESC LIMIT 100) n
       WHERE n.id > {_AT_WORK})"""
 
-# Use scalar subqueries, because the planner might read all jobs for a join.
+# Use scalar subqueries, because the planner might read the whole job table for a join.
 _ENTRIES = f"""
   SELECT {_FIRST_MICROS} AS first_micros, {_LAST_MICROS} AS last_micros, c.count, c.outcome,
     CASE WHEN c.reason LIKE '{BACKFILLED}%' THEN 'backfill'
@@ -69,8 +75,8 @@ _ENTRIES = f"""
 
 
 def _unnamed(which: str) -> str:
-    # Find unfinished jobs by the schedule index, others by finished_at. A job that was cancelled before it began does
-    # not count as a run: see engine/schedules/wrong_clock.py.
+    # Find unfinished jobs by the schedule index, and finished jobs by finished_at. A job that was cancelled before it
+    # began does not count as a run. engine/schedules/wrong_clock.py explains why.
     return f"""
   SELECT j.id, j.schedule, {_JOB_MICROS} AS micros FROM {JOBS} j
   WHERE {which} AND j.schedule IS NOT NULL AND j.schedule > ''
@@ -92,7 +98,7 @@ _WHICH = (
 
 
 class Entry(NamedTuple):
-    """A ledger row for ``number`` occurrences. ``first`` and ``last`` are in microseconds since 1970.
+    """A ledger row about ``number`` occurrences. ``first`` and ``last`` are in microseconds since 1970.
 
     ``by`` is "backfill", "early" (a wrong clock made the job), or None. ``job`` is the status of the job that the row
     names, "other" if that job belongs to another occurrence, or None if there is no such job.
@@ -127,7 +133,7 @@ def entries(connection: Connection, schedule_id: int, begin: datetime, end: date
 
 
 def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end: datetime) -> list[datetime]:
-    """Return the occurrences that ran before they were due, because a clock was wrong, and have not run again since."""
+    """Return the occurrences that a wrong clock ran before they were due, and that have not run again since."""
     rows = run(
         connection,
         f"""
@@ -144,7 +150,7 @@ def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end:
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:
     """Yield schedules' jobs that no ledger row names, in no particular order.
 
-    *most* is the limit for each condition in _WHICH.
+    Return at most *most* jobs for each condition in _WHICH.
     """
     for which in _WHICH:
         rows = run(connection, _unnamed(which), begin=begin, end=end, most=most)
@@ -162,10 +168,10 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
 
 
 def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
-    """Return the start of the time before *at* that the clock went through twice, if ticks show that it was set back.
+    """Return the start of the time before *at* that the clock went through twice, because it was set back.
 
-    The result is not before *begin*. It is *at* itself if the clock had been ahead of *at* by at most ten minutes, and
-    was set back. If the ticks show neither, the result is None.
+    The result is never before *begin*. The result is *at* if ticks show only that a clock at most ten minutes ahead of
+    *at* was set back. The result is None if ticks show no clock that was set back.
     """
     began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
     if began is not None:

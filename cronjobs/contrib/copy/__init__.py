@@ -1,6 +1,7 @@
 """``db copy``: move a project from SQLite to PostgreSQL. A second copy brings over the old side's newer ("late") jobs.
 
-The copy first closes the old side: ticks there end with a message that names the new side, and the file refuses claims
-and occurrences. Then the copy reads everything from one snapshot and writes it in one transaction of the new side. A
-copy that is killed has written nothing to the new side, and can be started again.
+The copy first closes the old side. From then on, ticks there end with a message that names the new side, and triggers
+in the database file refuse claims and new ledger rows. Then the copy reads everything from one snapshot, and writes
+everything in one transaction of the new side. If the copy is killed before that transaction commits, the new side is
+unchanged, and the copy can be started again.
 """

@@ -90,7 +90,8 @@ def copy(
                 wait=patience,
                 progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
             )
-        except SchemaMissing:  # the new side has no tables; the old side's tables were created above
+        except SchemaMissing:
+            # Only the new side can lack tables here: the code above has created the old side's.
             raise SchemaMissing(str(target.address), _upgrade(typed)) from None
         except BaseException:
             with suppress(CronjobsError):
@@ -104,7 +105,8 @@ def copy(
     if as_json:
         echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
         return
-    # Print a URL with "${NEW_URL}" as it was typed, since the configuration should name the variable too.
+    # If the operator typed the URL with "${NEW_URL}", print it as typed: the configuration should name the variable
+    # too.
     for sentence in _copied(report, typed if typed and "${" in typed else str(target.address)):
         echo(sentence)
 
@@ -120,7 +122,7 @@ def _upgrade(typed: str | None) -> str:
 
 
 def _filled(url: str, settings: Settings) -> str:
-    """Replace ``${NAME}`` and ``${file:…}`` in *url*, as in the configuration."""
+    """Replace ``${NAME}`` and ``${file:…}`` in *url*, as is done in the configuration file."""
     try:
         text, came_in = Variables(os.environ, settings.folder).fill(url)
     except ValueError as error:

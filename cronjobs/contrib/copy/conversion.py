@@ -1,4 +1,4 @@
-"""Convert rows for PostgreSQL: in SQLite, plain SQL may have written any type into any column."""
+"""Convert rows for PostgreSQL. In SQLite, hand-written SQL may have stored any type in any column."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def _text(value: Any) -> str:
 
 
 def as_jsonb(text: str) -> tuple[str, str | None]:
-    """Return *text* and None if jsonb accepts it and keeps all digits.
+    """Return *text* and None if jsonb accepts *text* and keeps all digits of its numbers.
 
-    Otherwise, return *text* as a JSON string, and the reason.
+    Otherwise, return *text* as a JSON string, and why jsonb refuses it.
 
-    On either side, a job with a payload that jsonb refuses dies when it is due, and its error says why.
+    A job whose payload jsonb refuses dies when it is due, on either side. The job's error says why.
     """
     try:
         if isinstance(text, BrokenText):
@@ -58,7 +58,7 @@ def as_jsonb(text: str) -> tuple[str, str | None]:
         if len(text) > MOST_FETCHED:  # parsing the text may need a hundred times its size in memory
             raise ValueError(f"the value is larger than {MOST_FETCHED:,} bytes")
         found = json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_number)
-        json.dumps(found, default=str, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
+        json.dumps(found, default=str, ensure_ascii=False).encode()  # raises UnicodeEncodeError for a lone surrogate
         if re.search(r"(?<!\\)(\\\\)*\\u0000", text):
             raise ValueError("the value holds the character NUL")
     except RecursionError:
@@ -76,7 +76,7 @@ def _refuse(name: str) -> None:
 
 def _number(text: str) -> Decimal:
     number = Decimal(text)
-    # This is the limit of the table's CHECK. PostgreSQL's numeric itself holds 131,072 digits before the point and
+    # The table's CHECK sets these limits. PostgreSQL's numeric itself holds 131,072 digits before the decimal point and
     # 16,383 after it.
     if number.copy_abs() > LARGEST or -int(number.as_tuple().exponent) > LIMIT_DIGITS:
         raise ValueError("the value holds a number that is out of range")

@@ -22,10 +22,11 @@ from cronjobs.engine.store.meta import MOVED, Meta, adopt, is_ours, read_meta, r
 from cronjobs.engine.store.pruning import set_pruned_at
 from cronjobs.errors import CronjobsError, UsageError
 
-ACTION: Final = "copy"  # the new side's audit entry that records how far the copy got
+ACTION: Final = "copy"  # the action of the new side's audit entry about a copy
 POLL_S: Final = 0.2
 
-# A row in these tables means that a database is in use. An unused database may have pauses, queues and audit entries.
+# A database is in use if one of these tables has a row. Even an unused database may have pauses, queues and audit
+# entries.
 _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
@@ -103,7 +104,9 @@ def copy(
         with ExitStack() as gate, source.read() as old, target.write() as new:
             report = _copy(old, new, source, settings, actor, progress, closed=closed)
             _hold_closed(gate.enter_context(source.write()), where)
-            reopens = False  # COMMIT is next, and may take effect even if it reports an error
+            # COMMIT is next. It may take effect even if it reports an error, so the old side must stay closed from here
+            # on.
+            reopens = False
     except BaseException:
         if reopens:
             _reopen(source, before, closing, actor)
@@ -143,7 +146,7 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
 
 
 def _life(connection: Connection) -> dict[str, int]:
-    """Return row counts and highest ids. If they differ later, the database has been used since."""
+    """Return row counts and highest ids. If they are different later, somebody has used the database in between."""
     return {
         "jobs": store.newest(connection, jobs),
         "runs": store.count(connection, job_runs),
@@ -153,7 +156,7 @@ def _life(connection: Connection) -> dict[str, int]:
 
 
 def _is_unused(connection: Connection, mark: CopyMark) -> bool:
-    """Whether the new side has not been used since the copy of *mark*: no tick, no job, no audit entry."""
+    """Whether the new side has had no tick, no new job and no audit entry since the copy of *mark*."""
     return mark.here == _life(connection) and store.newest(connection, audit) == mark.id
 
 
@@ -191,16 +194,17 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
 
 
 def _hold_closed(old: Connection, where: str) -> None:
-    """Check that the old side is closed. The caller's write transaction keeps it closed until the new side commits.
+    """Check that the old side is closed.
 
-    The new side's COMMIT may take a long time if it waits for a synchronous standby.
+    The caller's write transaction on the old side keeps it closed until the new side commits. The new side's COMMIT may
+    take a long time if it waits for a synchronous standby.
     """
     if read_meta(old).environment != where:
         raise CopyRefused('"cronjobs db adopt" reopened the old side meanwhile; nothing was copied')
 
 
 def _reopen(source: Database, before: Meta, closing: int, actor: str) -> None:
-    """Reopen the old side, unless another copy, begun since the audit entry *closing*, needs the old side closed."""
+    """Reopen the old side, except if another copy has closed it since the audit entry *closing*."""
     with source.write() as connection:
         if store.last_closing(connection) == closing:
             reopen(connection, before.project, before.environment, actor)
@@ -246,7 +250,7 @@ def _copy(
         store.take_turn(new)
     else:
         store.take_alone(new)
-    mark = _last_mark(new)  # read again under the lock
+    mark = _last_mark(new)  # read the mark again, now that the lock is held
     report = CopyReport()
     if _decide(new, mark, str(source.address), closed=closed):
         _copy_all(old, new, mark, report, progress)

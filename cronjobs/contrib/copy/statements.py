@@ -13,15 +13,17 @@ from cronjobs.engine.probe.sql_text import JOBS, META, NOW
 from cronjobs.engine.store.meta import FENCE, qualified
 from cronjobs.engine.store.sql import group, kinds, run
 
-BATCH: Final = 1000  # rows per batch
+BATCH: Final = 1000  # a batch has at most this many rows
 BATCH_BYTES: Final = 8 * 1024 * 1024  # a batch also ends once it reaches this size
 
-TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)  # jobs before their runs
-# their ids are kept, since other rows or the rows' order depend on them
+# sorted so that jobs come before their runs
+TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)
+# The copy keeps the ids of these tables: other rows refer to them, or the order of the rows depends on them.
 WITH_IDS: Final = (jobs, schedules, ticks, findings)
 
-# These triggers refuse claims and occurrences from ticks that began before the old side was closed. They also refuse to
-# cancel or move a waiting job, since that would have no effect on the new side. Running jobs can still end.
+# These triggers refuse claims and new ledger rows from ticks that began before the old side was closed. They also
+# refuse to cancel or move a waiting job, since that would have no effect on the new side. A running job can still
+# record its end.
 _FENCES: Final = {
     "claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND NEW.locked_by IS NOT NULL",
     "acts": "UPDATE OF status, run_at, payload, cancel_requested_at ON cronjobs_jobs WHEN OLD.locked_by IS NULL "
@@ -37,7 +39,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def put_fences(connection: Connection) -> None:
-    """Create triggers that make the database file refuse claims and occurrences."""
+    """Create triggers that refuse claims and new ledger rows in the database file."""
     for name, event in _FENCES.items():
         connection.exec_driver_sql(
             f"CREATE TRIGGER IF NOT EXISTS {FENCE}{name} BEFORE {event} "
@@ -52,7 +54,7 @@ def last_closing(connection: Connection) -> int:
 
 
 def leased(connection: Connection) -> list[int]:
-    """Return the ids of jobs that may be running: their lease has not expired."""
+    """Return the ids of jobs whose lease has not expired, because they may still be running."""
     return list(run(connection, f"SELECT id FROM {JOBS} WHERE locked_until > {NOW} ORDER BY id").scalars())
 
 
@@ -66,13 +68,13 @@ def newest(connection: Connection, table: Table) -> int:
 
 
 def spent(connection: Connection, table: Table) -> int:
-    """Return the highest id ever used in *table*, since ids of pruned rows must not be reused."""
+    """Return the highest id ever used in *table*, including ids of pruned rows, which must not be reused."""
     found = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).scalar()
     return int(found or 0)
 
 
 def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Rows]:
-    """Yield the rows of *table* in batches, ordered by key, with JSON as text. If *above*, skip ids up to *above*."""
+    """Yield the rows of *table* with ids above *above* in batches, ordered by key, with JSON as text."""
     columns = [
         type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
         for column in table.columns
@@ -96,7 +98,7 @@ def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Ro
 
 
 def take_alone(connection: Connection) -> None:
-    """Keep ticks, enqueuers and other copies from writing until this transaction ends."""
+    """Lock the tables, so that no tick, enqueuer or other copy can write until this transaction ends."""
     names = ", ".join(f"{{{_short(table)}}}" for table in (*TABLES, meta))
     run(connection, f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
     # Deleting a million rows in one statement may take a long time.
