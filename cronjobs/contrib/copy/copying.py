@@ -104,9 +104,7 @@ def copy(
         with ExitStack() as gate, source.read() as old, target.write() as new:
             report = _copy(old, new, source, settings, actor, progress, closed=closed)
             _hold_closed(gate.enter_context(source.write()), where)
-            # COMMIT is next. It may take effect even if it reports an error, so the old side must stay closed from here
-            # on.
-            reopens = False
+            reopens = False  # the COMMIT that follows may take effect even if it reports an error
     except BaseException:
         if reopens:
             _reopen(source, before, closing, actor)

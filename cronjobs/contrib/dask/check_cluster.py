@@ -26,7 +26,7 @@ def wrong_with(executor: ExecutorSettings) -> list[str]:
         return [f"executor {executor.name}: the scheduler {executor.dask} cannot be reached: {error}"]
     try:
         known, said = cluster.workers(), cluster.examine()
-    except Exception as error:  # the connection was lost
+    except Exception as error:  # the connection was lost after it was made
         return [f"executor {executor.name}: the scheduler {executor.dask} does not answer: {error}"]
     finally:
         cluster.close()
@@ -34,9 +34,10 @@ def wrong_with(executor: ExecutorSettings) -> list[str]:
 
 
 def faults(executor: ExecutorSettings, known: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with a cluster. *known* maps addresses to the scheduler's workers.
+    """Yield one sentence for each fault of a cluster.
 
-    *said* holds each worker's answer, or the exception that the worker raised.
+    *known* maps addresses to the scheduler's workers. *said* maps addresses to each worker's answer, or to the
+    exception that the worker raised.
     """
     if not known:
         yield "the scheduler has no workers"

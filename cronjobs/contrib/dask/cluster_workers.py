@@ -1,8 +1,8 @@
 """The workers of a supervisor's loop: submit each attempt to a cluster, and return its outcome.
 
 One thread attends to all attempts: it writes their tokens, submits them, and gets the cluster's messages. The thread
-never trusts the cluster about an attempt. It reads from the attempt's token in the database whether the attempt has
-begun, is running or has ended. So no attempt is ended because a scheduler is away or has lost its state.
+does not trust the cluster's word on whether an attempt has begun, is running or has ended. It reads that from the
+attempt's token in the database. So a scheduler that is away or has lost its state does not end any attempt.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from cronjobs.engine.store.tokens import TokenKey, TokenRow
 from cronjobs.errors import DatabaseError
 from cronjobs.model import Finished, Lost, Outcome, Released
 
-LOOK_S: Final = 1.0  # seconds between reads of cancel requests, and of the tokens of adrift attempts
-IDLE_S: Final = 30.0  # the supervisor exits after this long without an attempt
+# Seconds between reads of cancel requests, and between reads of the tokens of adrift attempts (see FarAttempt).
+LOOK_S: Final = 1.0
+IDLE_S: Final = 30.0  # the supervisor exits after this many seconds without an attempt
 CONNECT_AGAIN_S: Final = 2.0
 WAITING: Final = "waiting"  # the reason to stop an attempt that has waited too long for a worker
 LOST: Final = "the Dask worker died or was disconnected"
@@ -46,7 +47,7 @@ class TaskOver(Protocol):
 
 
 class Cluster(Protocol):
-    """The interface of a cluster; see ``DaskCluster``."""
+    """What this module needs of a cluster. ``DaskCluster`` implements it."""
 
     @property
     def up(self) -> bool: ...
@@ -59,7 +60,7 @@ class Cluster(Protocol):
 
 
 class StopAsked(NamedTuple):
-    """The loop wants an attempt to stop."""
+    """The loop asks for an attempt to be stopped."""
 
     attempt: Attempt
     reason: str
@@ -73,22 +74,23 @@ class Connected(NamedTuple):
 
 @dataclass
 class FarAttempt:
-    """An attempt given to the cluster. ``name`` is the name of its task there.
+    """An attempt given to the cluster. ``name`` is the name of the attempt's task on the cluster.
 
-    If ``adrift``, the cluster will no longer report on the attempt. If ``begun``, a guard on ``worker`` has taken the
-    token. ``if_unbegun`` is the outcome to record if no worker took the token in time.
+    If ``adrift``, the cluster's reports on the attempt no longer count, and only its token shows what became of it. If
+    ``begun``, a guard on ``worker`` has taken the token. ``if_unbegun`` is the outcome to record if no worker took the
+    token in time.
     """
 
     attempt: Attempt
     key: TokenKey
     since: float
-    written: bool = False  # the token is in the database
+    written: bool = False  # whether the token is in the database
     adrift: bool = False
     begun: bool = False
     worker: str = ""
     asked: str | None = None  # why the attempt has to stop
-    why: str = LOST  # the reason to record if it turns out that nobody is running the attempt
-    if_unbegun: Outcome = Released()  # noqa: RUF009 it is frozen
+    why: str = LOST  # the reason to record if no worker runs the attempt any more
+    if_unbegun: Outcome = Released()  # noqa: RUF009 Released is frozen, so sharing it is safe
 
     @property
     def name(self) -> str:
@@ -116,7 +118,7 @@ class ClusterWorkers(Workers):
         self._emit = emit
         self._connected = connected
         self._far: dict[int, FarAttempt] = {}
-        # attempts with a final report, whose tokens are not deleted yet
+        # Attempts that have a final report, and whose tokens still have to be deleted.
         self._over: list[tuple[FarAttempt, GuardReport]] = []
         self._differs: dict[str, tuple[float, float]] = {}  # job type → when workers first and last refused it
         self._looked_at = self._tried_at = self._asked_at = -1e9
@@ -138,7 +140,7 @@ class ClusterWorkers(Workers):
         return []
 
     def leave(self) -> None:
-        """Stop the attending thread, because the process is about to exit."""
+        """Stop the attending thread. The caller is about to exit the process."""
         self._left = True
         self._mail.put(None)
 
@@ -150,8 +152,8 @@ class ClusterWorkers(Workers):
                 self._take_mail(self._wait_s())
                 self.attend()
             except DatabaseError:
-                sleep(0.2)  # the loop reports the error; unwritten tokens are kept
-            except Exception as error:  # a bug in cronjobs: start nothing more, but keep renewing and watching
+                sleep(0.2)  # the loop reports the error; the next round writes the tokens
+            except Exception as error:  # a bug in cronjobs: keep attending to the running attempts
                 self._emit(events.fault_of_ours(error, type(error).__name__))
                 sleep(1.0)
         self.cluster.close()
@@ -176,7 +178,7 @@ class ClusterWorkers(Workers):
 
     def _wait_s(self) -> float:
         if self._over or any(not far.written for far in self._far.values()):
-            return 0.2  # retry the database or the cluster soon
+            return 0.2  # retry the failed write soon
         if any(self._is_urgent(far) for far in self._far.values()) or not self.cluster.up:
             return LOOK_S / 4
         return LOOK_S
@@ -221,7 +223,10 @@ class ClusterWorkers(Workers):
                 self.around.on_start(attempt)
 
     def _note_worker(self, far: FarAttempt, holder: str | None) -> None:
-        """Note which worker runs the attempt. *holder*, the token's holder, begins with the worker's address."""
+        """Note which worker runs the attempt.
+
+        *holder* is the token's holder, a text that begins with the worker's address.
+        """
         far.worker = far.worker or (holder or "").partition(" ")[0]
         far.attempt.worker = f"{self.executor.name} {far.worker}".rstrip()
 
@@ -318,9 +323,9 @@ class ClusterWorkers(Workers):
         return far.adrift or far.asked is not None
 
     def _look(self) -> None:
-        """Read the tokens when that is due, and act on what they show.
+        """If it is time, read the tokens and act on what they show.
 
-        They are read more often if an attempt is urgent.
+        It is time more often while an attempt is urgent.
         """
         now = self.clock.monotonic()
         written = [far for far in self._far.values() if far.written]
@@ -339,19 +344,19 @@ class ClusterWorkers(Workers):
         self._close([far for far in written if self._is_urgent(far) and id(far) not in reported])
 
     def _look_at(self, far: FarAttempt, row: TokenRow | None) -> None:
-        if row is None:  # the token is gone, so the attempt is not ours any more
+        if row is None:  # the token is gone, so the attempt no longer belongs to us
             self._end(far, Lost() if far.begun else far.if_unbegun)
             return
         if row.holder is not None:
             self._note_begun(far, "", row.taken_s or 0.0)
             self._note_worker(far, row.holder)
         if (row.left_s or 0.0) < 0 and not far.attempt.ended_itself:
-            far.adrift = True  # its worker is dead, frozen or cut off, whatever the cluster reports
+            far.adrift = True  # the permit has expired: the worker is dead, frozen or cut off
         if row.ended is not None and far.adrift:
             self._over.append((far, GuardReport.decode(row.ended)))
 
     def _close(self, some: list[FarAttempt]) -> None:
-        """End the attempts in *some* that nobody is running.
+        """End the attempts in *some* that no worker is running.
 
         If an attempt is running but must stop, ask its guard to stop it.
         """
@@ -372,7 +377,10 @@ class ClusterWorkers(Workers):
                 self.cluster.stop(far.worker, far.key.job_id, far.key.attempt, far.asked)
 
     def _look_for_cancels(self) -> None:
-        """Read cancel requests more often than the loop's renewals do, so that workers do not work in vain."""
+        """Read cancel requests.
+
+        The loop's renewals read them too, but less often, and workers would do useless work meanwhile.
+        """
         now, running = self.clock.monotonic(), [far for far in self._far.values() if far.asked is None]
         if not running or now < self._asked_at + LOOK_S:
             return
@@ -384,7 +392,10 @@ class ClusterWorkers(Workers):
         self._take_mail(0)
 
     def _note_waiting(self, written: list[FarAttempt], now: float) -> None:
-        """Mark attempts that have waited too long for a worker. Those that turn out not to have begun are released."""
+        """Mark attempts that have waited too long for a worker.
+
+        A marked attempt is released if no worker has begun it.
+        """
         for far in written:
             if not far.begun and far.asked is None and now >= far.since + self.executor.queue_wait.total_seconds():
                 far.asked = WAITING
@@ -402,7 +413,8 @@ class ClusterWorkers(Workers):
             assert report.outcome is not None
             self._note_worker(far, holders.get(far.key.job_id))
             outcome = report.outcome
-            if isinstance(outcome, Released) and outcome.error is not None:  # not begun: the worker has different code
+            # The attempt has not begun, because the worker has different code.
+            if isinstance(outcome, Released) and outcome.error is not None:
                 outcome = self._of_difference(far, f"worker {far.worker}: {outcome.error}")
             else:
                 self._differs.pop(far.attempt.job.job_type, None)

@@ -15,7 +15,7 @@ Mark = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class CodeOnDisk:
-    """Remembers the state of the configuration's and the handlers' files."""
+    """Remembers the state of the configuration files and of the handlers' source files."""
 
     marks: Mapping[str, Mark | None]
 
@@ -36,7 +36,7 @@ class CodeOnDisk:
 def _mark(file: str) -> Mark | None:
     """Return values that change when the file is rewritten or replaced, or None if the file does not exist."""
     try:
-        found = os.stat(file)  # noqa: PTH116 relative to the original working directory
+        found = os.stat(file)  # noqa: PTH116 the path is relative to the original working directory
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino

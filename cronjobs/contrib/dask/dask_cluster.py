@@ -20,8 +20,8 @@ from cronjobs.contrib.dask.messages import Begun, Progressed, news
 from cronjobs.engine.config.settings import ExecutorSettings
 
 CONNECT_WITHIN_S: Final = 5.0
-STOP_WITHIN_S: Final = 5.0  # ask an unresponsive worker again after this long
-RESULT_WITHIN_S: Final = 5.0  # wait this long for a worker's result; the database has the result too
+STOP_WITHIN_S: Final = 5.0  # seconds to wait for a worker's answer to a stop request
+RESULT_WITHIN_S: Final = 5.0  # seconds to wait for a worker's result, which is also in the database
 
 
 class TaskEnd(NamedTuple):
@@ -53,8 +53,9 @@ class DaskCluster:
         self._futures: dict[str, Future] = {}
         self._stopping: set[tuple[int, int]] = set()  # (job, attempt) of stop calls in progress
         self._avoided: dict[str, float | None] = {}  # avoided worker → when the scheduler last heard from it
-        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # for calls that block on the scheduler
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we report its errors ourselves
+        # runs the calls that block until the scheduler answers
+        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we report Dask's errors ourselves
 
     @property
     def up(self) -> bool:
@@ -72,7 +73,8 @@ class DaskCluster:
                 name="cronjobs",
             )
             client.subscribe_topic(self.topic, self._event)
-        except Exception as error:  # OSError, TimeoutError, an SSL error, a scheduler of another version
+        except Exception as error:
+            # OSError, TimeoutError, an SSL error, or any error that a scheduler of another version causes.
             raise ClusterAway(f"{type(error).__name__}: {error}") from None
         self._client = client
 
@@ -104,14 +106,17 @@ class DaskCluster:
             self._calls.submit(_quietly, future.cancel)
 
     def avoid(self, worker: str) -> None:
-        """Prefer other workers until the scheduler hears from *worker* again, since an attempt was lost on *worker*.
+        """Prefer other workers until the scheduler hears from *worker* again, because *worker* lost an attempt.
 
-        A frozen worker stays in Dask's list for minutes (``worker-ttl``) and looks idle to the scheduler.
+        A frozen worker looks idle to the scheduler, and stays in the scheduler's list for minutes (``worker-ttl``).
         """
         self._avoided.setdefault(worker, None)
 
     def stop(self, worker: str, job_id: int, attempt: int, reason: str) -> None:
-        """Ask the guard on *worker* to stop an attempt. The request may get lost: ask again until the attempt ends."""
+        """Ask the guard on *worker* to stop an attempt.
+
+        The request may get lost, so callers repeat it until the attempt ends.
+        """
         client, called = self._client, (job_id, attempt)
         if client is not None and called not in self._stopping:
             self._stopping.add(called)
@@ -138,7 +143,7 @@ class DaskCluster:
             _quietly(client.close, timeout=1)
 
     def _preferred(self) -> list[str] | None:
-        """Return the workers to prefer, or None if any worker will do."""
+        """Return the workers to prefer, or None if there is no worker to avoid."""
         if not self._avoided:
             return None
         heard = {address: worker["last_seen"] for address, worker in self.workers().items()}

@@ -1,8 +1,9 @@
-"""The guard is the function that a cluster's worker calls to run one attempt, which then runs nowhere else.
+"""The guard is the function that a cluster's worker calls to run one attempt. It ensures that no other worker runs it.
 
 The guard takes the attempt's token in the database, starts the handler in a child process of the launcher, and holds a
-permit. Unless the database confirms the permit in time, the process is killed before the lease ends. Clusters rerun a
-task whose worker they lost, so the guard may be called twice. A call that finds the token taken changes nothing.
+permit. If the database does not confirm the permit in time, the child process is killed before the lease ends. A
+cluster reruns a task whose worker it lost, so the guard may be called twice for one attempt. If another call has taken
+the token, the guard does nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _running: dict[tuple[int, int], StopSignal] = {}  # (job, attempt) → the attem
 
 
 def run(text: str) -> str:
-    """Run the attempt in *text* (a ``Spec``) unless another worker is running it. Return a ``GuardReport`` as text."""
+    """Run the attempt in *text* (a ``Spec``), if no other worker has taken it. Return a ``GuardReport`` as text."""
     spec = Spec.decode(text)
     if (why := difference(spec.versions, versions())) is not None:
         return GuardReport("differs", f"worker {this_worker()}: {why}").encode()
@@ -65,7 +66,7 @@ def run(text: str) -> str:
     _running[place] = stop
     try:
         report = _run(spec, settings, permit).encode()
-    finally:  # after any error: a permit still being renewed would hold the attempt forever
+    finally:  # even after an error: a renewed permit would hold the attempt forever
         permit.confirm_no_more()
         _running.pop(place, None)
     permit.end(report)
@@ -125,7 +126,7 @@ def _reporter(spec: Spec) -> Any:
     """Return a function that sends news to the supervisor through the scheduler. News may get lost."""
 
     def tell(kind: str, *facts: Any) -> None:
-        with suppress(Exception):  # losing news is harmless
+        with suppress(Exception):  # it is harmless to lose news
             from distributed import get_worker
 
             worker = get_worker()

@@ -105,7 +105,7 @@ def _executor(reading: Reading, node: Node, path: str) -> ExecutorSettings:
 
 
 def _is_loopback(host: str) -> bool:
-    import ipaddress  # only for a file with executors
+    import ipaddress  # import here, because only a file with executors needs it
 
     try:
         return ipaddress.ip_address(host).is_loopback

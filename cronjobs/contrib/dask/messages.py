@@ -28,9 +28,9 @@ def versions() -> Versions:
 
 @dataclass(frozen=True)
 class Spec:
-    """An attempt as sent to a worker, which sends progress to ``topic``.
+    """An attempt, as the supervisor sends it to a worker. The worker sends its progress to ``topic``.
 
-    ``request`` is for the handler's process, and names the claiming host's folders.
+    ``request`` is for the handler's process. Its folders are those of the claiming host.
     """
 
     key: TokenKey
@@ -43,7 +43,8 @@ class Spec:
     @classmethod
     def of(cls, attempt: Attempt, key: TokenKey, settings: Settings, topic: str) -> Spec:
         registration = attempt.job_type.registration
-        # Do not send values that may come from ${…}, above all env and env_file.
+        # Send only settings that cannot hold a secret. Values that may come from ${…} stay here, above all env and
+        # env_file.
         plain = Settings(
             file=settings.file,
             folder=settings.folder,
@@ -54,7 +55,8 @@ class Spec:
             around=settings.around,
             run=RunSettings(shutdown_grace=settings.run.shutdown_grace),
         )
-        # Send the fence: a worker with its own database connection needs it for effects and transactions.
+        # Send the job's fence too: a worker with its own database connection needs the fence for effects and
+        # transactions.
         request = Request(
             attempt.job,
             plain,
@@ -86,11 +88,11 @@ class Spec:
 class GuardReport(NamedTuple):
     """A guard's report.
 
-    If ``said`` is "ended", the report has an outcome. Any other word means that this guard ran nothing.
+    If ``said`` is "ended", the report has an outcome. With any other word, this guard did not start the handler.
 
     "taken" means that another guard has the token. "cancelled" and "over" mean that nobody may take the token any more.
-    "differs" means that the worker must not run the attempt, and "cannot" that the worker could not; ``why`` gives the
-    reason.
+    "differs" means that the worker must not run the attempt. "cannot" means that the worker could not begin the
+    attempt. For these two, ``why`` gives the reason.
     """
 
     said: Said
@@ -108,7 +110,7 @@ class GuardReport(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> GuardReport:
-        """Parse a report. An unreadable report counts as a failure, since the handler did run."""
+        """Parse a report. An unreadable report counts as a failed attempt, because the handler may have run."""
         try:
             facts = json.loads(text)
             outcome = outcome_from(facts["outcome"]) if "outcome" in facts else None

@@ -1,4 +1,4 @@
-"""An attempt's permit on a worker: the handler may run only while the database confirms the permit."""
+"""The permit of an attempt on a worker. The handler may run only while the database keeps confirming the permit."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cronjobs.engine.store import tokens
 from cronjobs.engine.store.tokens import Permit, TokenKey
 from cronjobs.errors import DatabaseError
 
-AGAIN_S: Final = 1.0  # retry interval after a database error, until the permit ends
+AGAIN_S: Final = 1.0  # seconds between retries after a database error
 FOR_GOOD_S: Final = 60 * 86_400.0  # twice the longest timeout
 TAKE_TRIES: Final = 3
-LAST_TRIES: Final = 3  # tries to write the outcome
+LAST_TRIES: Final = 3  # how often to try to write the outcome
 
 
 @dataclass
 class HeldPermit:
-    """The permit of one attempt. By ``safe_until``, a monotonic instant, the attempt's handler must be gone.
+    """The permit of one attempt. The attempt's handler must be gone by ``safe_until``, a monotonic instant.
 
-    The launcher's kernel timer enforces this. A confirmed permit counts from when the confirmation was requested, so a
-    delay in this process can only shorten the permit.
+    The launcher's kernel timer enforces this. A permit's time counts from the moment when this process asked for the
+    confirmation, so a delay in this process can only shorten the permit.
     """
 
     database: Database
@@ -40,8 +40,8 @@ class HeldPermit:
     def take(self) -> Permit:
         """Take the token, and try again if the connection is lost. Raises DatabaseError.
 
-        A call whose answer was lost may have taken the token for us. If we then gave up, nobody could begin the
-        attempt.
+        A call may have taken the token for us although its answer was lost. If we gave up then, no worker could begin
+        the attempt.
         """
         for left in reversed(range(TAKE_TRIES)):
             sent = self.clock.monotonic()
@@ -67,9 +67,9 @@ class HeldPermit:
         self._over.set()
 
     def end(self, report: str) -> None:
-        """Write the outcome to the database, for a supervisor that the cluster cannot reach.
+        """Write the outcome to the database, in case the cluster cannot reach the supervisor.
 
-        Call this only when nothing of the attempt is running any more.
+        Call this only when the attempt's processes have ended.
         """
         if len(report) > tokens.MOST_ENDED:
             return
@@ -98,7 +98,9 @@ class HeldPermit:
                     return
                 continue
             pause_s = heartbeat_s(self.lease_s)
-            if found.answer == "done":  # no other attempt of this job will begin, so ours may run to its timeout
+            # The handler has ended its job itself. No other attempt of the job will begin, so this one may run to its
+            # timeout.
+            if found.answer == "done":
                 self.safe_until = self.clock.monotonic() + FOR_GOOD_S
                 return
             if found.answer == "over":

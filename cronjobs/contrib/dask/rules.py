@@ -8,18 +8,19 @@ from typing import Final, NamedTuple
 from cronjobs.model import Failed, Outcome, Released, rough
 from cronjobs.text import ERROR_LIMIT, one_line
 
-DIFFERS_FOR: Final = timedelta(minutes=10)  # how long different code on workers counts as a deploy in progress
-# after this long without a difference, the next one belongs to another deploy
+DIFFERS_FOR: Final = timedelta(minutes=10)  # for this long, different code on a worker is taken for a deploy
+# If workers have shown no difference for this long, the next difference belongs to another deploy.
 DIFFERS_AFRESH: Final = timedelta(hours=1)
-DIFFERS_AGAIN: Final = timedelta(seconds=20)  # until the next try, during a deploy
-AWAY_AGAIN: Final = timedelta(seconds=10)  # until the next try if a scheduler or worker could not begin the attempt
+DIFFERS_AGAIN: Final = timedelta(seconds=20)  # time until the next try during a deploy
+# Time until the next try if the scheduler or a worker could not begin the attempt.
+AWAY_AGAIN: Final = timedelta(seconds=10)
 
 
 class Versions(NamedTuple):
-    """The versions that the claiming host and the worker must have in common."""
+    """The versions that must be the same on the claiming host and on the worker."""
 
     cronjobs: str
-    python: str  # including the minor version: "3.12"
+    python: str  # major and minor version, such as "3.12"
 
 
 def difference(claimed: Versions, here: Versions) -> str | None:
@@ -40,9 +41,10 @@ def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
 
 
 def of_difference(why: str, since_s: float) -> Outcome:
-    """The outcome of an attempt that a worker refused because its code differs; the first refusal was *since_s* ago.
+    """Return the outcome of an attempt that a worker refused because the worker's code differs.
 
-    During a deploy such a refusal costs no try. After ten minutes it counts as a failure, so that somebody notices.
+    *since_s* is how many seconds ago workers began to refuse the job type. For the first ten minutes a deploy may be
+    the reason, so a refusal costs no try. After that a refusal counts as a failure, so that somebody notices.
     """
     if since_s < DIFFERS_FOR.total_seconds():
         return Released(_short(why), after=DIFFERS_AGAIN)

@@ -28,19 +28,19 @@ from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, TickFilte
 from cronjobs.engine.tick.watchdog import Watchdog
 
 LOOK_S: Final = 1.0  # seconds between looks for work and for changed files
-NO_DEADLINE: Final = timedelta(days=62)  # twice the longest timeout
+NO_DEADLINE: Final = timedelta(days=62)  # more than twice the longest timeout
 IDLE: Final = "the supervisor was idle"
 DEPLOY: Final = "the configuration or its handlers have changed"
 
 
 @dataclass
 class Supervisor:
-    """A supervisor at work.
+    """A running supervisor.
 
     ``has_changed`` returns whether the configuration file or the handlers have changed on disk.
 
-    ``wake`` is set by signals. ``up`` is true while we are connected to the cluster. ``stale`` is true once a deploy
-    has replaced our code.
+    The signal handlers set ``wake``. ``up`` is true while we are connected to the cluster. ``stale`` is true once a
+    deploy has replaced our code.
     """
 
     loop: Loop
@@ -70,12 +70,15 @@ class Supervisor:
             self.loop.pace.look_again()
 
     def connected(self, up: bool) -> None:
-        """Note that the connection to the cluster was made or lost. Without a connection, nothing is claimed."""
+        """Note that the connection to the cluster was made or lost.
+
+        Without a connection, the supervisor claims no jobs.
+        """
         self.up = up
         self._open_or_close()
 
     def look_at_code(self) -> None:
-        """Watch for a deploy, in a thread of its own, since the loop blocks on jobs that may take days."""
+        """Watch for a deploy. This runs in a separate thread, because the loop blocks on jobs that may take days."""
         while not self.stale:
             threading.Event().wait(LOOK_S)
             if self.has_changed():
@@ -90,7 +93,7 @@ class Supervisor:
 
 @dataclass(frozen=True)
 class SupervisorSetting:
-    """A supervisor's settings and job types, once its file has been read and its handlers have been imported."""
+    """What a supervisor needs to run, after it has read its file and imported its handlers."""
 
     settings: Settings
     executor: ExecutorSettings
@@ -114,7 +117,7 @@ def supervise(given: SupervisorSetting) -> Loop:
         to_log(event)
         leave_death(settings.file, f"a job of executor {executor.name}", event)
 
-    # Without a deadline, no job takes too long.
+    # A supervisor runs all jobs itself: without a deadline, no job is too long for it.
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
         executor,

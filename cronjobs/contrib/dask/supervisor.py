@@ -1,9 +1,9 @@
 """The supervisor of one executor on this host. A tick starts this module with ``python -m`` (``tick.executors``).
 
-A supervisor is a tick's loop whose workers are a cluster. It claims jobs of the executor's types, submits them, renews
-their leases together, and records their outcomes. It has no deadline, and exits after a while without work. After a
-deploy (the file or the handlers' modules have changed), it claims nothing more, and the next tick starts another
-supervisor. Like a tick's watchdog, a supervisor's watchdog fires before a lease ends.
+A supervisor is a tick's loop whose workers are a cluster. It claims jobs of the executor's types, submits them to the
+cluster, renews their leases together, and records their outcomes. It has no deadline, and exits after a while without
+work. After a deploy (the file or the handlers' modules have changed), it claims nothing more, and the next tick starts
+another supervisor. Like a tick's watchdog, a supervisor's watchdog fires before a lease ends.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ from cronjobs.engine.tick.executors import Supervision, SupervisorLock
 from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 
-TAG: Final = "cluster-"  # prefix of the tick part of a supervisor's locked_by
-START_UP_S: Final = 120.0  # time to import the handlers and reach the database
+TAG: Final = "cluster-"  # in a supervisor's locked_by, the part for the tick begins with this
+START_UP_S: Final = 120.0  # seconds allowed to import the handlers and reach the database
 
 
 def main() -> None:
-    """Run the supervisor and exit: with 0 if it ended by itself, 4 if the database was away, else the error's code."""
+    """Run the supervisor and exit.
+
+    The exit code is 0 after a normal end, 4 if the database was away, else the error's code.
+    """
     supervision = Supervision.decode(sys.stdin.buffer.read())
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent when the tick's terminal closes
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignore the SIGHUP that a closing terminal sends
     lock = SupervisorLock.take(supervision)
     if lock is None:
         os._exit(0)

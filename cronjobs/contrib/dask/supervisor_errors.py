@@ -1,4 +1,4 @@
-"""Leave a supervisor's error for the next tick to print, since cron mails a tick's output, not the supervisor's."""
+"""Leave a supervisor's error for the next tick to print. cron mails the output of ticks, not that of supervisors."""
 
 from __future__ import annotations
 

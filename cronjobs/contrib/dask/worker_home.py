@@ -1,4 +1,4 @@
-"""A cluster worker's own configuration, if any, and its database connections."""
+"""The configuration file of a cluster worker, if it has one, and the worker's database connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.errors import CronjobsError
 from cronjobs.masking import named_secrets
 
-TOKEN_URL: Final = "CRONJOBS_TOKEN_URL"  # for a role that may only take tokens and confirm permits
+# The URL for a database role that may only take tokens and confirm permits.
+TOKEN_URL: Final = "CRONJOBS_TOKEN_URL"
 NO_DATABASE: Final = (
     f"the worker has no {TOKEN_URL}, no CRONJOBS_DATABASE_URL and no cronjobs.yaml in its working folder, so it "
     "cannot ensure that an attempt runs only once"
@@ -30,7 +31,7 @@ def settings_here(claimed: Settings) -> Settings:
 
     If there is no such file, return the claiming host's settings.
 
-    The secrets are the worker's own, since the claiming host sends none. Raises CronjobsError.
+    In either case the secrets are the worker's own, because the claiming host sends none. Raises CronjobsError.
     """
     file = Path(os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     if file.exists():
@@ -42,7 +43,7 @@ def settings_here(claimed: Settings) -> Settings:
 
 
 def database_at(url: str, schema: str | None) -> Database:
-    """Return the Database that all attempts of this process share."""
+    """Return the Database for *url*. All attempts in this process share it."""
     with _lock:
         found = _databases.get((url, schema))
         if found is None:
@@ -51,7 +52,7 @@ def database_at(url: str, schema: str | None) -> Database:
 
 
 def token_database(claimed: Settings) -> tuple[Settings, Database]:
-    """Return the worker's settings, and the database where it takes tokens. Raises CronjobsError."""
+    """Return the worker's settings, and the database in which the worker takes tokens. Raises CronjobsError."""
     settings = settings_here(claimed)
     url = os.environ.get(TOKEN_URL) or settings.database
     if not url:

@@ -77,9 +77,10 @@ def beat(ctx: Context, of: str) -> None:
     effect(f"{of} of {ctx.scheduled_for:%H:%M}")
 '''
 
-WAIT_S = 10.0  # how long to wait for the retry: it is due after a second, but the machine may be busy
-LONGEST_S = 60  # how long one command may take
-ROOM_S = 15  # how long the demo takes on a busy machine
+# Wait this long for the retry. The retry is due after a second, but the machine may be busy.
+WAIT_S = 10.0
+LONGEST_S = 60  # one command may take this many seconds
+ROOM_S = 15  # the demo takes this many seconds on a busy machine
 NEEDED = (
     *(f"cronjobs.desk.cli.{name}" for name in ("main", "enqueue", "jobs_list")),
     *(f"cronjobs.engine.{name}" for name in ("run_due.command", "schema.migrations", "tick.work")),
@@ -271,7 +272,7 @@ class Demo:
         return [line for line in (file.read_text().splitlines() if file.exists() else []) if line.startswith(of)]
 
     def expect(self, effects: list[str]) -> None:
-        """Check what the handlers did, apart from schedules' jobs: schedules may come due by themselves meanwhile."""
+        """Check what the handlers did. Leave out schedules' jobs, because a schedule may come due at any time."""
         done = [line for line in self.effects() if " of " not in line]
         if done != effects:
             raise DemoFailed(f"the effects are {done} instead of {effects}")
@@ -294,9 +295,9 @@ class Demo:
         raise DemoFailed(f"the retry did not come due within {WAIT_S:g} s")
 
     def a_minute_passes(self, schedule: str) -> None:
-        """Set the schedule's watermark back by a minute.
+        """Make the schedule due by setting its watermark back by a minute.
 
-        If a tick has already fired the schedule, wait for the next minute instead. Otherwise, the same minute would run
+        If a tick has already fired the schedule, wait for the next minute instead, because the same minute would run
         twice.
         """
         fired, next_at = self.query(
