@@ -35,18 +35,19 @@ from cronjobs.errors import ConfigError, Problem
 from cronjobs.masking import named_secrets
 from cronjobs.text import clean, one_line, visible
 
-MOST_COUNTED: Final = 10_000  # a list stops counting here, since counting ten million rows takes seconds
-RECENT: Final = 1000  # the types and queues of this many newest jobs are offered as filters
+MOST_COUNTED: Final = 10_000  # lists stop counting at this number of rows: counting ten million takes seconds
+RECENT: Final = 1000  # filters offer the types and queues of this many newest jobs
 ATTEMPTS: Final = 20
 LONGEST: Final = 20_000  # a longer value is cut to this many characters
 
 
-if admin.site.index_template is None:  # keep a site's own template
-    admin.site.index_template = "cronjobs/admin_index.html"  # admin/index.html plus a link to the pages
+if admin.site.index_template is None:  # if the site has its own template, keep it
+    # This template is admin/index.html with a link to the pages.
+    admin.site.index_template = "cronjobs/admin_index.html"
 
 
 class CappedPaginator(Paginator):
-    """Stops counting at MOST_COUNTED rows, since nobody pages further."""
+    """Stops counting rows at MOST_COUNTED, because nobody pages further than that."""
 
     @cached_property
     def count(self) -> int:
@@ -54,7 +55,7 @@ class CappedPaginator(Paginator):
 
 
 class RecentFilter(admin.SimpleListFilter):
-    """Filters by a column's value, and offers the values of the newest jobs."""
+    """Filters by a column's value. The values to choose from are those of the newest jobs."""
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         recent = JobModel.objects.order_by("-id").values_list(self.parameter_name, flat=True)[:RECENT]
@@ -63,7 +64,7 @@ class RecentFilter(admin.SimpleListFilter):
     def queryset(self, request: Any, queryset: Any) -> Any:
         if (value := self.value()) is None:
             return queryset
-        if clean(value) != value:  # PostgreSQL would refuse a NUL
+        if clean(value) != value:  # the value has a NUL, which PostgreSQL would refuse
             return queryset.none()
         return queryset.filter(**{self.parameter_name: value})
 
@@ -79,12 +80,12 @@ class QueueFilter(RecentFilter):
 
 
 def _text(value: Any) -> str:
-    """Make stored text safe to show: mask secrets, escape control characters and bidi overrides."""
+    """Make stored text safe to show: mask secrets, and escape control characters and bidirectional overrides."""
     return visible(masking.hide(str(value or "")))
 
 
 def _column(name: str) -> Callable[[Any, Any], str]:
-    """Make a column that shows the field's text, made safe by ``_text``."""
+    """Make a column that shows the text of field *name*. ``_text`` makes the text safe to show."""
 
     @admin.display(description=name.replace("_", " "))
     def shown(_admin: Any, row: Any) -> str:
@@ -119,13 +120,14 @@ class JobAdmin(ReadOnlyAdmin):
     shown_enqueuer, shown_holder = _column("enqueued_by"), _column("locked_by")
     list_display = ("id", "shown_type", "status", "shown_queue", "run_at", "tries", "error", "shown_schedule")
     list_filter = ("status", TypeFilter, QueueFilter)
-    search_fields = ("id",)  # only enables the search box; get_search_results parses its text
+    # Without this, Django shows no search box. get_search_results decides what the box searches.
+    search_fields = ("id",)
     search_help_text = "A job's id, its full type, or its full idempotency key"
-    sortable_by = ("id",)  # other columns have no index
+    sortable_by = ("id",)  # the other columns have no index to sort by
     actions = ("retry", "cancel")
 
     def get_queryset(self, request: Any) -> Any:
-        """Defer the JSON columns, since a list does not show them and they may be large."""
+        """Defer the JSON columns: they may be large, and a list does not show them."""
         return super().get_queryset(request).defer("payload", "meta", "result")
 
     fields = (
@@ -161,7 +163,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description="last error")
     def error(self, job: Any) -> str:
-        if job.status == "succeeded":  # the error is from an earlier try
+        if job.status == "succeeded":  # last_error is from an earlier try
             return ""
         return one_line(masking.hide(job.last_error or ""), 120)
 
@@ -298,14 +300,14 @@ def _batches(ids: list[int]) -> Iterator[Collection[int]]:
 
 
 def _configuration() -> Settings:
-    """Return the project's configuration, which says which payloads to show.
+    """Return the project's configuration. It says which payloads the admin may show.
 
-    If it is unreadable, no payloads are shown.
+    If the file is unreadable, return settings that show no payload.
     """
     file = config_file(settings)
     try:
         found = load(file, environ=os.environ, need_database=False, only_database=True)
-    except ConfigError as error:  # "cronjobs check" reports it; until it is fixed, show no payloads
+    except ConfigError as error:  # "cronjobs check" reports the fault; show no payloads until then
         place = (file or Path("cronjobs.yaml")).absolute()
         found = Settings(place, place.parent, problems=(*error.problems, Problem(str(place), 0, 0, "job_types", "")))
     masking.remember(found.secrets | named_secrets(os.environ))

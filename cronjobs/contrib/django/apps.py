@@ -1,4 +1,4 @@
-"""The app's configuration, used by ``INSTALLED_APPS += ["cronjobs.contrib.django"]``."""
+"""The app's configuration. Django finds it by ``INSTALLED_APPS += ["cronjobs.contrib.django"]``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cronjobs.engine.config.django_project import APP
 from cronjobs.engine.jobs.around import around_attempts
 from cronjobs.engine.jobs.job_types import also_import
 
-MODULES: Final = ("jobs", "tasks")  # module names searched in each app
+MODULES: Final = ("jobs", "tasks")  # the modules of each app that may have handlers
 
 
 class CronjobsConfig(AppConfig):
-    """Provides the tables (by ``migrate``), ``manage.py cronjobs`` and the admin.
+    """Provides the tables (created by ``migrate``), the command ``manage.py cronjobs`` and the admin.
 
-    Handlers are found in the modules ``jobs`` and ``tasks`` of each installed app.
+    Ticks import handlers from the modules ``jobs`` and ``tasks`` of each installed app.
     """
 
     name = APP
@@ -29,7 +29,7 @@ class CronjobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from cronjobs.contrib.django import checks  # noqa: F401  it registers them
+        from cronjobs.contrib.django import checks  # noqa: F401  the import registers the checks
         from cronjobs.contrib.django.clean import CleanConnections
 
         around_attempts(CleanConnections)
@@ -47,7 +47,10 @@ def modules_of_apps() -> Iterator[str]:
 
 
 def import_modules_of_apps() -> None:
-    """Import the apps' modules in a process other than a tick. Skip modules that fail, since ticks report those."""
+    """Import the apps' modules in a process that is not a tick.
+
+    Skip modules that fail to import: ticks report those.
+    """
     for module in modules_of_apps():
         with suppress(Exception):
             import_module(module)

@@ -1,4 +1,4 @@
-"""System checks for ``manage.py check``: the setting CRONJOBS, the databases, the pages' URL."""
+"""System checks for ``manage.py check``. They check the setting CRONJOBS, the databases and the pages' URL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGES: Final = "cronjobs"  # the URL name of the pages, in urls.py
 
 @register
 def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
-    """Check that ticks use the database that this project enqueues to, since cronjobs.yaml may name another one."""
+    """Check that ticks use the database that this project enqueues to. cronjobs.yaml may name another database."""
     if in_tests():
         return []
     try:
@@ -45,16 +45,16 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
 
 
 def _place(address: Address) -> tuple[str, str | None]:
-    """Return the parts of an address that can be compared.
+    """Return those parts of an address that are the same wherever the address is written.
 
-    The host is not one of them, because a host may have several names.
+    The host's name is left out, because a host may have several names.
     """
     return address.url.get_backend_name(), address.url.database
 
 
 @register
 def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
-    """Check ``CRONJOBS``: unknown keys, and a database that is unknown, unsupported or without our tables."""
+    """Check the keys of ``CRONJOBS``, and that its database is known, supported and open to our migrations."""
     given = getattr(settings, "CRONJOBS", {})
     if not isinstance(given, dict):
         hint = 'CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
@@ -88,7 +88,10 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
 
 @register(Tags.urls)
 def pages_are_reached(app_configs: Any, **_: Any) -> list[CheckWarning]:
-    """Check that the pages' URL resolves to the pages, since the admin catches every URL below its own."""
+    """Check that the pages' URL leads to the pages.
+
+    If the admin's URL comes first, the admin catches every URL below its own.
+    """
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     try:

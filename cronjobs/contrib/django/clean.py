@@ -16,14 +16,15 @@ from cronjobs.errors import Snooze, TransactionLeftOpen
 class CleanConnections:
     """A hook for ``around_attempts`` that cleans the connections of the handler's thread and of its async ORM thread.
 
-    The hook closes unusable and old connections. If the handler left a transaction open, the hook rolls it back, and
-    the attempt fails. Otherwise later jobs would write into that transaction, which nobody would ever commit.
+    The hook closes unusable and old connections. If the handler left a transaction open, the hook rolls the transaction
+    back, and the attempt fails. Without the rollback, later jobs would write into that transaction, and no code would
+    ever commit it.
     """
 
     def __init__(self, _ctx: Context) -> None:
         self._here, self._there = _ThreadConnections(), _ThreadConnections()
-        # Use a separate thread: all async handlers of the process share Django's usual thread, so they would share a
-        # transaction left open there.
+        # Run this handler's async ORM calls in a separate thread. Django's usual thread serves all async handlers of
+        # the process, so they would share a transaction that one of them left open.
         self._thread: Any = ThreadSensitiveContext()
 
     def __enter__(self) -> None:
@@ -47,13 +48,13 @@ class CleanConnections:
 def _judge(left_open: bool, error: BaseException | None) -> None:
     if not left_open:
         return
-    if error is None or isinstance(error, Snooze):  # as far as the handler is concerned, the attempt succeeded
+    if error is None or isinstance(error, Snooze):  # no error of the handler explains why the attempt fails
         raise TransactionLeftOpen
     error.add_note(str(TransactionLeftOpen()))
 
 
 class _ThreadConnections:
-    """This thread's connections around one attempt, except those in a test's own ``atomic`` block."""
+    """Cleans one thread's connections before and after an attempt, except those in a test's ``atomic`` block."""
 
     def __init__(self) -> None:
         self._tests: set[str] = set()
@@ -65,7 +66,8 @@ class _ThreadConnections:
     def end(self, *, last: bool = False) -> bool:
         """Clean the connections.
 
-        Return whether a transaction was left open. If *last*, close all of them, because the thread is about to end.
+        Return whether a transaction was left open. If *last*, close all connections, because the thread is about to
+        end.
         """
         left_open = False
         for connection in connections.all(initialized_only=True):
@@ -80,11 +82,12 @@ def _cleaned(connection: Any, *, last: bool) -> bool:
         connection.close_if_unusable_or_obsolete()
         return False
     if left_open:
-        with suppress(Exception):  # the server is gone, and with it the transaction
+        with suppress(Exception):  # if this fails, the server is gone, and the transaction with it
             connection.connection.rollback()
     connection.close()
     if connection.in_atomic_block:
-        del connections[connection.alias]  # Django still thinks a transaction is open; now it will reconnect
+        # Django still believes that a transaction is open. Without this connection object, Django makes a new one.
+        del connections[connection.alias]
     return left_open
 
 

@@ -19,7 +19,7 @@ VENDORS: Final = ("postgresql", "sqlite")
 
 
 def in_tests() -> bool:
-    """Whether Django's tests are running. They have a database of their own."""
+    """Whether Django's test runner is active. Its tests use a separate database."""
     return hasattr(mail, "outbox")
 
 
@@ -34,7 +34,7 @@ def is_jobs_database(alias: str) -> bool:
 
 @contextmanager
 def in_transaction(alias: str | None = None) -> Iterator[Any]:
-    """Yield Django's connection in its open transaction, or in a new one for the block."""
+    """Yield Django's connection. If no transaction is open, open one for the block."""
     connection = connections[alias or jobs_alias()]
     if connection.in_atomic_block or not connection.get_autocommit():
         yield connection
@@ -45,7 +45,7 @@ def in_transaction(alias: str | None = None) -> Iterator[Any]:
 
 @contextmanager
 def ours(alias: str | None = None) -> Iterator[Connection]:
-    """Yield what ``in_transaction`` yields, as an SQLAlchemy connection for ``store`` and ``insight``."""
+    """Yield the connection of ``in_transaction`` as an SQLAlchemy connection, which ``store`` and ``insight`` need."""
     with in_transaction(alias) as connection:
         connection.ensure_connection()
         raw = connection.connection

@@ -17,16 +17,17 @@ from cronjobs.text import BrokenText, decoded
 
 
 def _undecoded(connection: Any, sql: str) -> str:
-    """Return SQL that reads a text column as bytes on SQLite, whose driver raises for text that is not UTF-8."""
+    """On SQLite, return SQL that reads a text column as bytes: SQLite's driver raises for text that is not UTF-8."""
     is_column = "(" not in sql
     return f"CAST({sql} AS BLOB)" if connection.vendor == "sqlite" and is_column else sql
 
 
 class AnyTextField(models.TextField):
-    """Text that anyone may have written. Bytes that are not UTF-8 become replacement characters."""
+    """Text that hand-written SQL may have stored. Bytes that are not UTF-8 become replacement characters."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        # In a subquery, keep text: the outer query compares text with the column, and text never equals bytes.
+        # In a subquery, do not cast to bytes: the outer query compares the column with text, and bytes never equal
+        # text.
         return (sql if compiler.query.subquery else _undecoded(compiler.connection, sql)), params
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -34,10 +35,10 @@ class AnyTextField(models.TextField):
 
 
 class JsonField(models.JSONField):
-    """JSON that anyone may have written. Unreadable JSON is read as None, so that one bad row does not break a list."""
+    """JSON that hand-written SQL may have stored. Unreadable JSON reads as None, so that one bad row breaks no list."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        if compiler.query.subquery or "(" in sql:  # not a plain column
+        if compiler.query.subquery or "(" in sql:  # the SQL is not just a column
             return sql, params
         if compiler.connection.vendor == "postgresql":
             return statement_text(if_not_too_large(sql), postgresql=True), params
@@ -54,7 +55,8 @@ class JsonField(models.JSONField):
             return None
         if found in NOT_FETCHED or (isinstance(value, str) and too_deep(value, found)):
             return None
-        # Django returns invalid JSON as plain text. The value of a key transform is parsed already, so it may be text.
+        # If Django returns a text unchanged, the text is invalid JSON. Only a key transform may return a text, which is
+        # parsed.
         is_text = found is value and isinstance(value, str) and not isinstance(expression, KeyTransform)
         return None if is_text else found
 
@@ -62,11 +64,12 @@ class JsonField(models.JSONField):
 class InstantField(models.DateTimeField):
     """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite.
 
-    In Python, naive or aware, depending on USE_TZ.
+    In Python the value is a datetime: aware with USE_TZ = True, else naive.
     """
 
     def get_internal_type(self) -> str:
-        return "InstantField"  # or Django would parse SQLite's integer as a date string
+        # With Django's own name for the type, Django would parse SQLite's integer as the text of a date.
+        return "InstantField"
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> datetime | None:
         if value is None:

@@ -1,4 +1,4 @@
-"""Convert instants to and from the project's form: aware in UTC, or, with USE_TZ = False, naive in TIME_ZONE."""
+"""Convert instants to and from the project's form: aware in UTC with USE_TZ = True, else naive in TIME_ZONE."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def from_djangos(instant: datetime) -> datetime:
 
 
 def zone_name() -> str:
-    """Return the time zone for a page: the activated zone if it has a name, else the project's."""
+    """Return the name of a page's time zone: the zone that Django has activated, if it has a name, else TIME_ZONE."""
     current = timezone.get_current_timezone()
     return str(current.key if settings.USE_TZ and isinstance(current, ZoneInfo) else settings.TIME_ZONE)

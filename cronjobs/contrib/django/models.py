@@ -18,7 +18,7 @@ from cronjobs.text import visible
 
 
 class JobsManager(models.Manager):
-    """Queries the jobs database, unless ``using`` names another."""
+    """Queries the jobs database by default. ``using`` selects another."""
 
     def get_queryset(self) -> Any:
         queryset = super().get_queryset()
@@ -75,7 +75,7 @@ class JobModel(models.Model):
 
 
 class JobRunModel(models.Model):
-    """One attempt that has begun."""
+    """One attempt. An attempt gets its row when it has ended."""
 
     pk = models.CompositePrimaryKey("job_id", "attempt")
     job = models.ForeignKey(JobModel, models.DO_NOTHING, related_name="runs")

@@ -1,4 +1,4 @@
-"""Django migrations that bring the tables to a revision, unless they already have it.
+"""Django migrations. Each brings the tables to one revision, and does nothing if they already have it.
 
 ``cronjobs_alembic_version`` is the only record of the tables' revision. If ``migrate``, ``cronjobs db upgrade`` or a
 first tick on SQLite has applied a revision, the other two do not apply it again.
@@ -24,7 +24,7 @@ LABEL: Final = "cronjobs"
 
 
 def migration(revision: str, *, after: str | None = None) -> Any:
-    """Return the migration that brings the tables to *revision*. *after* is the migration before it, or None."""
+    """Return the migration that brings the tables to *revision*. *after* names the previous migration, or is None."""
     parts = {"operations": [ToRevision(revision)], "dependencies": [(LABEL, after)] if after else []}
     return type("Migration", (Migration,), parts | {"__module__": __name__})
 
@@ -33,7 +33,8 @@ class ToRevision(Operation):
     """Bring the tables to *revision* with the SQL of ``cronjobs db sql``."""
 
     reduces_to_sql = True
-    reversible = True  # only so that migrating backwards raises an error with instructions
+    # This is True only so that Django calls database_backwards, whose error says what to do instead.
+    reversible = True
     atomic = True
 
     def __init__(self, revision: str) -> None:
@@ -71,7 +72,8 @@ class ToRevision(Operation):
                 return
             for statement in statements:
                 cursor.execute(statement)
-            if path is not None:  # restore search_path: Django records the migration next, in this transaction
+            # Restore search_path, because Django next records the migration in this transaction.
+            if path is not None:
                 cursor.execute("SELECT set_config('search_path', %s, true)", path)
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
@@ -90,6 +92,6 @@ def _revision(connection: Any, cursor: Any) -> str | None:
     """Return the tables' revision, or None if there are no tables."""
     if VERSION_TABLE not in connection.introspection.table_names(cursor):
         return None
-    cursor.execute(f"SELECT max(version_num) FROM {VERSION_TABLE}")  # noqa: S608 a name of ours
+    cursor.execute(f"SELECT max(version_num) FROM {VERSION_TABLE}")  # noqa: S608 the name is a constant of ours
     [found] = cursor.fetchone()
     return str(found) if found is not None else None

@@ -1,4 +1,4 @@
-"""Register Django tasks as handlers of job types named by the tasks' paths."""
+"""Register Django tasks as handlers. A task's job type has the name of the task's path."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 from cronjobs.engine.jobs.context import Context
 from cronjobs.engine.jobs.registry import INNER_FAULT, job, signature_of
 
-KNOWN: Final[dict[str, Any]] = {}  # path → task; shared by the backends of all threads
+KNOWN: Final[dict[str, Any]] = {}  # path → task; the backends of all threads share it
 
 
 def know(task: Any) -> None:
-    """Register *task* as the handler of the job type named by its path."""
+    """Register *task* as the handler of the job type that is named like the task's path."""
     path = task.module_path
-    if path in KNOWN and KNOWN[path].func is task.func:  # the same task through task.using(…)
+    if path in KNOWN and KNOWN[path].func is task.func:  # task.using(…) made a copy of a known task
         return
     KNOWN[path] = task
     job(path)(_handler(task))
@@ -25,7 +25,7 @@ def _handler(task: Any) -> Any:
     def run(ctx: Context, args: list[Any] | None = None, kwargs: dict[str, Any] | None = None) -> Any:
         return _call(KNOWN[task.module_path], ctx, args or [], kwargs or {})
 
-    # the name shown in errors and logs
+    # Give the handler the name of the task's function, because errors and logs show the handler's name.
     run.__module__, run.__qualname__, run.__name__ = task.func.__module__, task.func.__qualname__, task.func.__name__
     run.__doc__ = task.func.__doc__
     setattr(run, INNER_FAULT, _fault_of_call(task))
@@ -33,19 +33,21 @@ def _handler(task: Any) -> Any:
 
 
 def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
-    """Return a function that says why a payload's arguments, positional or keyword, do not fit the task's function.
+    """Return a function that says why a payload's arguments do not fit the task's function.
 
-    It returns None if the arguments fit. It does not compare types with annotations, since Django passes JSON values
-    unchanged.
+    The function returns None if the positional and keyword arguments fit. The function does not compare their types
+    with annotations, because Django passes JSON values unchanged.
     """
 
     def fault(payload: Mapping[str, Any]) -> str | None:
         try:
             signature = signature_of(task.func)
-        except Exception:  # broken annotations may raise any exception; the call itself will report it
+        except Exception:
+            # Broken annotations may raise any exception. The call of the task will report it.
             return None
         args, kwargs = payload.get("args") or [], payload.get("kwargs") or {}
-        if not isinstance(args, list) or not isinstance(kwargs, dict):  # the handler's own annotations report this
+        # The check against the annotations of run() reports this.
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
             return None
         context = [None] if task.takes_context else []
         try:
@@ -58,7 +60,7 @@ def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
 
 
 def _call(task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Call the task as Django's backends do. For an async task, return a coroutine, which the tick awaits or stops."""
+    """Call the task as Django's backends do. For an async task, return a coroutine for the tick to await or cancel."""
     backend = task.get_backend()
     running = backend.begin(task, ctx, args, kwargs)
     given = (backend.context_of(running), *args) if task.takes_context else tuple(args)

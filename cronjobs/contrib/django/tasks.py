@@ -55,7 +55,7 @@ PRIORITIES: Final = _base.TASK_MAX_PRIORITY - _base.TASK_MIN_PRIORITY + 1  # 201
 STATUSES: Final = {
     Status.QUEUED: TaskResultStatus.READY,
     Status.RUNNING: TaskResultStatus.RUNNING,
-    Status.FAILED: TaskResultStatus.READY,  # it will be retried
+    Status.FAILED: TaskResultStatus.READY,  # the job waits for its retry
     Status.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
     Status.DEAD: TaskResultStatus.FAILED,
     Status.CANCELLED: TaskResultStatus.FAILED,
@@ -64,7 +64,10 @@ FAILURES: Final = ("failed", "timed_out", "lost")  # outcomes that count as the 
 
 
 def level_of(priority: int) -> int:
-    """Map Django's priority (-100 to 100, high first) to ours (0 to 9, low first). Django's 0 is our default, 5."""
+    """Map Django's priority to ours.
+
+    Django's is -100 to 100, high first. Ours is 0 to 9, low first. 0 becomes our default, 5.
+    """
     return LEVELS - 1 - (int(priority) - int(_base.TASK_MIN_PRIORITY)) * LEVELS // PRIORITIES
 
 
@@ -76,8 +79,9 @@ def priority_of(level: int) -> int:
 class CronjobsBackend(BaseTaskBackend):
     """Runs tasks as jobs whose type is the task's path, such as shop.tasks.send_invoice.
 
-    If Django's connection has an open transaction, the job is enqueued in it, so both are committed or neither is.
-    Failures are retried as ``job_types:`` and ``defaults:`` in cronjobs.yaml say, by default up to ten attempts.
+    If Django's connection has an open transaction, the job is enqueued in that transaction. So the job is committed
+    only if the transaction's other changes are. A failed task is retried as ``job_types:`` and ``defaults:`` in
+    cronjobs.yaml say. By default it gets up to ten attempts.
     """
 
     supports_defer = True
@@ -97,8 +101,8 @@ class CronjobsBackend(BaseTaskBackend):
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Enqueue a job for the task. Return its TaskResult.
 
-        Raises TypeError or PayloadError if the arguments are not JSON, PayloadError if the task cannot be called with
-        them, and QueueFull if the queue is full and refuses jobs.
+        Raises TypeError or PayloadError if the arguments are not JSON. Raises PayloadError if the task cannot be called
+        with them. Raises QueueFull if the queue is full and refuses jobs.
         """
         self.validate_task(task)
         result = TaskResult(
@@ -124,7 +128,7 @@ class CronjobsBackend(BaseTaskBackend):
                 queue=task.queue_name,
                 priority=level_of(task.priority),
             )
-            # created_at is from the database's clock, as in get_result
+            # Read created_at, which is from the database's clock, so that get_result returns the same time.
             times = JobModel.objects.using(connection.alias).filter(id=made.id).values_list("created_at", flat=True)
             _set(result, enqueued_at=times[0] if made.id else as_djangos(SYSTEM.now()))
         if made.id is None:
@@ -138,7 +142,7 @@ class CronjobsBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> Any:
         """Return a job's TaskResult. Raises TaskResultDoesNotExist if no job of this project's tasks has that id."""
-        # accept only the form that enqueue returns, since int() also accepts other numerals
+        # Accept only an id as enqueue returns it. int() would also accept other forms, such as "١" or " 1".
         is_id = isinstance(result_id, str) and result_id.isascii() and result_id.isdecimal() and len(result_id) < 19
         with in_transaction() as connection:
             found = find(connection, id=int(result_id)) if is_id and int(result_id) else None
@@ -154,7 +158,8 @@ class CronjobsBackend(BaseTaskBackend):
         payload = found.payload if isinstance(found.payload, dict) else {}
         args, kwargs = payload.get("args"), payload.get("kwargs")
         started = [run.started_at for run in runs]
-        if found.started_at is not None and (running or not runs):  # the job was claimed slightly before it started
+        # The running attempt has no row yet. found.started_at is when it was claimed, slightly before it started.
+        if found.started_at is not None and (running or not runs):
             started.append(as_djangos(found.started_at))
         result = TaskResult(
             task=self._as_enqueued(task, found),
@@ -179,7 +184,7 @@ class CronjobsBackend(BaseTaskBackend):
         return result
 
     def _as_enqueued(self, task: Any, found: FoundJob) -> Any:
-        """Return *task* with the options it was enqueued with, as far as the row shows them."""
+        """Return *task* with the options that it was enqueued with, as far as the job's row shows them."""
         changes: dict[str, Any] = {"backend": self.alias}
         if level_of(task.priority) != found.priority:
             changes["priority"] = priority_of(found.priority)
@@ -193,7 +198,7 @@ class CronjobsBackend(BaseTaskBackend):
 
     def begin(self, task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Return the TaskResult of an attempt that starts now, and send task_started."""
-        if task.takes_context:  # the task may ask for earlier attempts
+        if task.takes_context:  # the task's context shows earlier attempts
             result = self.get_result(str(ctx.job_id))
         else:
             at = None if ctx.started_at is None else as_djangos(ctx.started_at)
@@ -221,7 +226,8 @@ class CronjobsBackend(BaseTaskBackend):
         """Send task_finished with the attempt's outcome. Return *value* as JSON."""
         _set(result, finished_at=as_djangos(SYSTEM.now()))
         if error is None:
-            with suppress(TypeError, ValueError):  # a value that is not JSON is not stored; the attempt reports that
+            # A value that is not JSON cannot be stored. The attempt reports that later.
+            with suppress(TypeError, ValueError):
                 value = _json.normalize_json(value)
             _set(result, status=TaskResultStatus.SUCCESSFUL, _return_value=value)
         elif isinstance(error, Snooze | RetryLater | errors.Cancelled):
@@ -245,7 +251,10 @@ class CronjobsBackend(BaseTaskBackend):
 
 
 def _task(job_type: str) -> Any:
-    """Return the project's task for *job_type*, or None. Never imports a path from a row, only the apps' modules."""
+    """Return the project's task for *job_type*, or None.
+
+    Import only the apps' modules, never a path that a row names.
+    """
     if job_type not in task_jobs.KNOWN:
         import_modules_of_apps()
     return task_jobs.KNOWN.get(job_type)
@@ -270,4 +279,4 @@ def _path(error_type: str | None) -> str:
 
 def _set(result: Any, **values: Any) -> None:
     for name, value in values.items():
-        object.__setattr__(result, name, value)  # the dataclass is frozen
+        object.__setattr__(result, name, value)  # TaskResult is a frozen dataclass

@@ -1,4 +1,4 @@
-"""The pages' URL, to be included before the admin's URL. Staff may see the pages, and superusers may act."""
+"""The URL of the pages. Include it before the admin's URL. Staff may see the pages, and superusers may act on jobs."""
 
 from django.urls import re_path  # type: ignore[import-untyped]
 

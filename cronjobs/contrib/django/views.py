@@ -28,7 +28,8 @@ from cronjobs.engine.config.django_project import config_file
 from cronjobs.installed import needed
 
 REQUEST: Final = "cronjobs.contrib.django.request"
-EXEMPT: Final = "cronjobs.csrf_exempt"  # as in contrib.web.security, which not every project can import
+# The same name as in contrib.web.security. That module cannot be imported here: not every project has its packages.
+EXEMPT: Final = "cronjobs.csrf_exempt"
 
 Asked = Callable[[Any], bool]
 Connect = Callable[[], AbstractContextManager[Connection]]
@@ -65,7 +66,7 @@ def pages(
     def show(request: Any, path: str = "") -> Any:
         if not request.user.is_authenticated:
             return redirect(f"{_login(request)}?next={quote(request.get_full_path())}")
-        if not made:  # built at the first request, when settings are available
+        if not made:  # build the app at the first request, when settings are available
             made.append(_mounted(connect, may_see, may_act, config))
         answer = HttpResponse()
         begun: list[tuple[str, list[tuple[str, str]]]] = []
@@ -75,7 +76,7 @@ def pages(
         answer.status_code = int(status.partition(" ")[0])
         for name, value in headers:
             if name.lower() == "set-cookie":
-                answer.cookies.load(value)  # Django's test client stores only these cookies
+                answer.cookies.load(value)  # Django's test client reads only answer.cookies
             else:
                 answer[name] = value
         return answer
@@ -88,7 +89,7 @@ def _login(request: Any) -> str:
     prefix = get_script_prefix()
     try:
         place = str(resolve_url(settings.LOGIN_URL))
-        if place.startswith(prefix):  # a URL of another site cannot be resolved here
+        if place.startswith(prefix):  # only a URL of this site can be resolved
             resolve("/" + place.partition("?")[0].removeprefix(prefix), getattr(request, "urlconf", None))
     except (NoReverseMatch, Resolver404):
         try:
@@ -115,7 +116,10 @@ def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: st
 
 
 class DoorsOfTest:
-    """Gives the pages Django's own connection, since no other connection sees what a test has written."""
+    """Gives the pages Django's own connection in tests.
+
+    No other connection can see the rows of a test's open transaction.
+    """
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -129,7 +133,7 @@ class DoorsOfTest:
 
 
 def _environ(request: Any, path: str) -> dict[str, Any]:
-    """Return the WSGI environ of an app mounted at the view's path. This works under ASGI, too."""
+    """Return the WSGI environ for an app mounted at the view's path. Django may itself run under WSGI or ASGI."""
     whole = request.path_info
     before = whole[: len(whole) - len(path)].rstrip("/")
     given = {name: value for name, value in request.META.items() if isinstance(value, str)}
@@ -140,14 +144,17 @@ def _environ(request: Any, path: str) -> dict[str, Any]:
         "QUERY_STRING": request.META.get("QUERY_STRING", ""),
         "CONTENT_LENGTH": request.META.get("CONTENT_LENGTH", ""),
         "wsgi.url_scheme": request.scheme,
-        "wsgi.input": request,  # read lazily: the body is not read before access is granted
+        "wsgi.input": request,  # the pages read the body only after they grant access
         REQUEST: request,
         **(_form_of_test(request) if in_tests() else {}),
     }
 
 
 def _form_of_test(request: Any) -> dict[str, Any]:
-    """Return the form that Django's test client sent (as multipart by default), encoded as a browser would send it."""
+    """Return the form that Django's test client sent, encoded as a browser would encode it.
+
+    The client sends multipart.
+    """
     form = request.POST.urlencode().encode()
     exempt = {EXEMPT: True} if getattr(request, "_dont_enforce_csrf_checks", False) else {}
     return exempt | {

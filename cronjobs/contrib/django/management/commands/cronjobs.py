@@ -14,7 +14,7 @@ from cronjobs.__main__ import main
 from cronjobs.desk.cli.loading import begun_by
 from cronjobs.engine.config.django_project import config_file
 
-DJANGOS: Final = ("--settings", "--pythonpath")  # manage.py has already handled these
+DJANGOS: Final = ("--settings", "--pythonpath")  # manage.py has already handled these options
 ENDS_ITS_PROCESS: Final = ("run-due", "dev", "exec", "web")
 
 
@@ -22,7 +22,7 @@ class CommandLine(BaseCommand):
     """Passes on all words after ``cronjobs``, and exits with the command's exit code."""
 
     help = "The command line of cronjobs: manage.py cronjobs --help lists its commands."
-    requires_system_checks: list[str] = []  # noqa: RUF012 Django's own way to say none
+    requires_system_checks: list[str] = []  # noqa: RUF012 Django's documented value for "no checks"
 
     def run_from_argv(self, argv: list[str]) -> None:
         begun_by(argv[0])
@@ -35,7 +35,7 @@ class CommandLine(BaseCommand):
         parser.add_argument("words", nargs=REMAINDER)
 
     def handle(self, *_: Any, words: list[str], **__: Any) -> None:
-        """Run a command for ``call_command("cronjobs", "jobs", "list")``."""
+        """Run a command that code calls, as in ``call_command("cronjobs", "jobs", "list")``."""
         if words[:1] and words[0] in ENDS_ITS_PROCESS:
             raise CommandError(
                 f"cronjobs {words[0]} ends its process: run it as a subprocess (in tests, drain() runs jobs)"
