@@ -19,7 +19,7 @@ from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 
 COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red", "not applicable": "bright_black"}
-TEXT: Final = 600  # at most this many characters of a diagnosis are printed
+TEXT: Final = 600  # print at most this many characters of a diagnosis
 
 
 def doctor(
@@ -56,7 +56,8 @@ def doctor(
         write([json_text({"ok": not counts["problem"], "host": patient.host, "checks": checks, "counts": counts})])
     else:
         write(_lines(found, counts))
-    leaving.leave(1 if counts["problem"] else 0, stuck=False)  # the user's modules may have started threads
+    # leave() does not wait for threads that the user's modules started
+    leaving.leave(1 if counts["problem"] else 0, stuck=False)
 
 
 def _lines(found: Sequence[tuple[Examination, Diagnosis]], counts: Counter[str]) -> Iterator[str]:

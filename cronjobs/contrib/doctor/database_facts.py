@@ -27,14 +27,14 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded
 
 RELATIONS = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
-ASKED = 3  # the number of clock readings; the quickest one counts
+ASKED = 3  # read the clock this often, and use the quickest reading
 
 
 def reached(connection: Connection, settings: Settings, name: str) -> judge.Reached:
     try:
         found = read_meta(connection)
     except DatabaseError:
-        return judge.Reached(name)  # the tables are missing, which another check reports
+        return judge.Reached(name)  # the tables are missing; another check reports that
     try:
         is_ours(settings, found.project, found.environment)
     except CronjobsError:
@@ -54,7 +54,10 @@ def revision(connection: Connection) -> Diagnosis:
 
 
 def clocks(database: Database) -> Diagnosis:
-    """Compare the database's clock with the time on this host's clock halfway through the query."""
+    """Compare the database's time with this host's time.
+
+    A query takes a while, so use this host's time halfway through it.
+    """
     skew, best = timedelta(0), timedelta.max
     for _ in range(1 if database.is_sqlite else ASKED):
         with database.read() as connection:
@@ -85,7 +88,7 @@ def statistics(connection: Connection) -> list[statements.TableStatistics]:
 
 
 def roles(connection: Connection) -> list[judge.RoleRights]:
-    """Return the rights of the session's role, of the existing roles of ``db grants``, and of PUBLIC."""
+    """Return the rights of the session's role, of PUBLIC, and of those roles from ``db grants`` that exist."""
     server = statements.server(connection)
     named = {name: role for role, name in DEFAULT_NAMES.items()}
     there = statements.existing_roles(connection, named)
@@ -116,7 +119,10 @@ def roles(connection: Connection) -> list[judge.RoleRights]:
 
 
 def _kind_by(held: Sequence[statements.HeldRights]) -> Role:
-    """Guess from a role's rights what the role is for, since its name is a custom one."""
+    """Guess from a role's rights what the role is for.
+
+    Its name does not show that, because it is none of our default names.
+    """
     changes = {each.relation for each in held if (each.rights | each.partly) & {"INSERT", "UPDATE", "DELETE"}}
     if held and not changes:
         return Role.READ

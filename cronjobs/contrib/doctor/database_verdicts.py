@@ -16,9 +16,9 @@ from cronjobs.model import rough
 
 SKEWED: Final = timedelta(seconds=5)
 FAR_OFF: Final = timedelta(minutes=2)
-MANY_ROWS: Final = 10_000  # a table with fewer rows is fast in any state
+MANY_ROWS: Final = 10_000  # a table with fewer rows is fast even if it is bloated
 LARGE: Final = 100 * MIB
-NEWEST_SERVER: Final = 18  # newest tested version
+NEWEST_SERVER: Final = 18  # the newest version that cronjobs was tested with
 
 
 # --- reachable, and ours ----------------------------------------------------------------------------------------------
@@ -26,10 +26,10 @@ NEWEST_SERVER: Final = 18  # newest tested version
 
 @dataclass(frozen=True)
 class Reached:
-    """The database.
+    """The database, or why it cannot be used.
 
-    ``trouble`` says why it does not answer. ``no_file`` is true if that is because the SQLite file does not exist.
-    ``belongs_to`` names the database's project if that is not ours.
+    ``trouble`` says why the database does not answer. ``no_file`` is true if the reason is that the SQLite file does
+    not exist. ``belongs_to`` names the project that owns the database, if that is not ours.
     """
 
     name: str
@@ -42,7 +42,7 @@ def database(found: Reached) -> Diagnosis:
     if found.trouble and found.no_file:
         return problem(
             found.trouble,
-            "the first tick creates it, also the one that cronjobs crontab swap or install tries; if the file existed "
+            "the first tick creates it, or the trial tick of cronjobs crontab swap or install; if the file existed "
             "before, find out who removed it",
         )
     if found.trouble:
@@ -53,7 +53,7 @@ def database(found: Reached) -> Diagnosis:
     if found.belongs_to:
         return problem(
             f"{found.name} belongs to {found.belongs_to}: ticks with this configuration claim no jobs there",
-            'use the right database, or run "cronjobs db adopt" if it should be yours',
+            'use the right database, or run "cronjobs db adopt" if this database should belong to your project',
         )
     return ok(f"{found.name} answers")
 
@@ -73,9 +73,13 @@ def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis
         return problem(f"the tables are at revision {there}, this version needs {code}", "cronjobs db upgrade")
     if there > code:
         works = oldest_code is not None and oldest_code <= code
-        text = f"the tables are at revision {there}, newer than this version's {code}"
+        text = f"the tables are at revision {there}, which is newer than this version's revision {code}"
         fix = "install the version that the other hosts run"
-        return warning(f"{text}, which still runs on them", fix) if works else problem(f"{text}: ticks refuse it", fix)
+        return (
+            warning(f"{text}, but this version can use them", fix)
+            if works
+            else problem(f"{text}: ticks refuse to run", fix)
+        )
     return ok(f"the tables are at this version's revision {code}")
 
 
@@ -86,7 +90,10 @@ def drift(findings: Sequence[str]) -> Diagnosis:
 
 
 def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnosis:
-    """Judge *skew*: how far the host's clock is ahead of the database's, give or take *uncertain*."""
+    """Judge *skew*, by which the host's clock is ahead of the database's clock.
+
+    *skew* may be wrong by up to *uncertain*.
+    """
     if same_host:
         return not_applicable("SQLite uses this host's clock")
     off = abs(skew) - uncertain
@@ -106,10 +113,10 @@ class FileFacts:
     """A SQLite file; ``mode`` and ``folder_mode`` are permission bits."""
 
     path: str
-    filesystem: str | None  # None if unknown
+    filesystem: str | None  # the type, such as "ext4", or None if it is unknown
     mode: int
     folder_mode: int
-    ours: bool  # this user owns the file
+    ours: bool  # whether this user owns the file
     wal_size: int = 0
 
 
@@ -193,7 +200,7 @@ def bloat(tables: Sequence[TableStatistics], *, autovacuum: bool) -> Diagnosis:
 def statistics(tables: Sequence[TableStatistics]) -> Diagnosis:
     never = [table.name for table in tables if table.live > MANY_ROWS and table.analyzed_at is None]
     old = [
-        f"{table.name}: {table.changed:,} rows changed since"
+        f"{table.name}: {table.changed:,} rows changed since it was analyzed"
         for table in tables
         if table.analyzed_at is not None and table.changed > MANY_ROWS and table.changed > table.live
     ]
@@ -210,8 +217,8 @@ _RIGHT: Final = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?")
 class RoleRights:
     """A role, its purpose, the rights that it should have, and the rights that it has.
 
-    ``wanted`` maps a relation to rights such as "SELECT, UPDATE (column)". It is None for PUBLIC, which should have no
-    rights.
+    ``wanted`` maps a relation to rights such as "SELECT, UPDATE (column)". For PUBLIC, which should have no rights,
+    ``wanted`` is None.
     """
 
     role: str
@@ -239,7 +246,8 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
             more = sorted(held.rights - {right for right, columns in wanted.items() if not columns})
             if more and not held.owner:
                 many.append(f"{role.role} has {', '.join(more)} on {held.relation}")
-            # On cronjobs_jobs, "db grants" with --replace or --find grants more columns.
+            # Do not report columns of cronjobs_jobs: "db grants" with --replace or --find grants rights on more of
+            # them.
             partly = sorted(held.partly - held.rights - wanted.keys())
             if partly and not held.owner and held.relation != "cronjobs_jobs":
                 many.append(f"{role.role} has {', '.join(partly)} on columns of {held.relation}")

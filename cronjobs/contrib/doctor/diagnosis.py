@@ -1,4 +1,4 @@
-"""The result of a check: its status, what was found, and the fix."""
+"""The result of a check: a status, a sentence about what was found, and how to fix it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class ExaminedSite:
     """The host, file and database to examine.
 
     ``unusable`` says why a tick could not use the file. ``settings`` is None if not even a database address is known.
-    If ``database`` is None, ``unreachable`` may say why; ``no_file`` is true if that is because the SQLite file does
+    If ``database`` is None, ``unreachable`` may say why. ``no_file`` is true if the reason is that the SQLite file does
     not exist. ``tables`` is true if this version can use the database's tables. ``root`` is the root of the host's file
     system.
     """
@@ -108,12 +108,12 @@ def _one(check: Examination, patient: ExaminedSite) -> Diagnosis:
 def _cannot(needs: Needs, patient: ExaminedSite) -> str | None:
     """Return why a check with these *needs* does not apply, or None if it applies."""
     if needs == "settings" and (patient.settings is None or patient.unusable):
-        return "it needs the configuration, which cannot be used"
+        return "this check needs the configuration, which cannot be used"
     if needs in ("database", "tables", "postgresql", "sqlite"):
         if patient.settings is None or patient.database is None:
-            return "it needs the database, which cannot be reached"
+            return "this check needs the database, which cannot be reached"
         if needs == "tables" and not patient.tables:
-            return "it needs tables that this version can use"
+            return "this check needs tables that this version can use"
         if needs == "postgresql" and patient.database.is_sqlite:
             return "the database is SQLite"
         if needs == "sqlite" and not patient.database.is_sqlite:
@@ -125,7 +125,8 @@ def _cannot(needs: Needs, patient: ExaminedSite) -> str | None:
 
 
 def _configuration(patient: ExaminedSite) -> Diagnosis:
-    if patient.settings is None or patient.unusable:  # settings may hold just the address, for the database checks
+    # If the file is unusable, patient.settings may hold only the database's address, for the database checks.
+    if patient.settings is None or patient.unusable:
         return host_verdicts.unreadable(str(patient.file), patient.unusable)
     found = check_config.check(patient.settings, None, file=patient.file.name, environ=patient.environ, now=patient.now)
     problems = [str(finding.problem) for finding in found.findings]
@@ -165,7 +166,8 @@ def _database(patient: ExaminedSite) -> Diagnosis:
         )
         return database_verdicts.database(database_verdicts.Reached("", why, no_file=patient.no_file))
     name = str(patient.database.address)
-    if patient.unusable:  # only the file names our project, so it is unknown whether the database is ours
+    # Only the file says which project is ours. Without it nobody knows whether the database belongs to the project.
+    if patient.unusable:
         return database_verdicts.database(database_verdicts.Reached(name))
     with patient.database.read() as connection:
         return database_verdicts.database(database_facts.reached(connection, patient.settings, name))
@@ -241,7 +243,8 @@ def _crontab(patient: ExaminedSite) -> Diagnosis:
             found = database_facts.fired(connection, patient.settings.run.every, patient.host)
             begun = [row.started_at for row in statements.ticks_of_host(connection, patient.host)]
         quiet = quiet_after(patient.settings.run.every)
-        changed = program.changed_at()  # the ticks before may have been started by a line that is gone
+        # Ignore ticks from before the crontab's last change: a line that is now gone may have started them.
+        changed = program.changed_at()
         still = found.last_at is not None and found.now - found.last_at <= quiet
         ticks = still and len(begun) >= STEADY_TICKS and (changed is None or changed < max(begun))
     return host_verdicts.crontab(_cron_line(patient), ticks=ticks)

@@ -20,7 +20,7 @@ from cronjobs.engine.host.temporary import sqlite_temporary_folder
 from cronjobs.engine.probe import state_files
 from cronjobs.errors import CronjobsError
 
-PROBE: Final = "doctor"  # the file written to test the state folder
+PROBE: Final = "doctor"  # the name of the file that doctor writes to test the state folder
 
 
 def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
@@ -84,7 +84,7 @@ def kept_state(root: Path) -> StateFolder:
 
 
 def volumes(settings: Settings | None) -> list[Volume]:
-    """Return the disks that cronjobs writes to on this host."""
+    """Return the disks on this host that cronjobs writes to."""
     places = [("state", state_folder())]
     if settings is not None:
         if settings.log is not None:

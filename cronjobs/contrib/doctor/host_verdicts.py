@@ -16,16 +16,17 @@ from cronjobs.model import duration_text, rough
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
-FULL: Final = 100 * MIB  # a problem if less than this is free
-NEARLY_FULL: Final = GIB  # a warning if less than this, and less than a twentieth of the disk, is free
+FULL: Final = 100 * MIB  # it is a problem if less space than this is free
+# Warn if the free space is less than this and also less than a twentieth of the disk.
+NEARLY_FULL: Final = GIB
 # File systems whose locks SQLite cannot rely on, named as in /proc/self/mountinfo.
 _NETWORK: Final = """
   nfs nfs4 cifs smb3 smbfs afs ceph 9p glusterfs lustre beegfs gpfs ocfs2 gfs2 davfs ncpfs
   fuse.sshfs fuse.glusterfs fuse.ceph-fuse fuse.s3fs fuse.gcsfuse fuse.rclone fuse.davfs"""
 ON_A_NETWORK: Final = frozenset(_NETWORK.split())
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
-LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # within this time, a tick or exec should deliver a spooled run
-OFTEN: Final = 3  # fewer times may be a coincidence
+LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # a tick or exec should deliver a spooled run within this time
+OFTEN: Final = 3  # ignore what happened fewer times: it may be a coincidence
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
@@ -42,7 +43,7 @@ def configuration(file: str, findings: Sequence[str]) -> Diagnosis:
 
 def unreadable(file: str, why: str) -> Diagnosis:
     return problem(
-        f"{file} cannot be used, so nothing runs: {why}", "correct it; cronjobs check names the line and column"
+        f"{file} cannot be used, so nothing runs: {why}", "correct the file; cronjobs check names the line and column"
     )
 
 
@@ -59,8 +60,8 @@ def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
 def job_types(unknown: Sequence[str], not_ticked: Sequence[str], waiting: Mapping[str, int]) -> Diagnosis:
     """Judge the job types. *unknown* lists names in the file that have no handler.
 
-    *waiting* counts the waiting jobs of each type that has no handler. *not_ticked* lists the types of due jobs that no
-    tick knows, although there is a handler here.
+    *waiting* maps each type without a handler to the number of its waiting jobs. *not_ticked* lists types that have due
+    jobs and a handler on this host, but that no tick knows.
     """
     found = [
         *unknown,
@@ -97,11 +98,11 @@ class CronLine:
     state: Literal["same", "differs", "missing", "broken", "unknown"]
     said: str
     daemon: bool | None
-    others: Sequence[str] = ()  # blocks that name the same file by other paths
-    twice: str = ""  # names the crontab's lines that both cron and a schedule run
-    hand_over: str = '"cronjobs crontab swap"'  # what to type so that only ticks run them
-    changed: str = ""  # names the lines whose schedule runs another command
-    settle_changed: str = ""  # what to do about them
+    others: Sequence[str] = ()  # other blocks of the crontab that name the same file by another path
+    twice: str = ""  # a sentence that names the commands that both cron and a schedule run
+    hand_over: str = '"cronjobs crontab swap"'  # the command after which only ticks run those commands
+    changed: str = ""  # a sentence that names the lines whose schedule runs another command
+    settle_changed: str = ""  # what to do about the lines in ``changed``
 
 
 def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
@@ -116,7 +117,7 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
             f"to hand those lines over to ticks: {found.hand_over}",
         )
     if found.changed and (ticks or found.state != "missing"):
-        return warning(found.changed, f"{found.settle_changed}; if both are meant, rename the schedule")
+        return warning(found.changed, f"{found.settle_changed}; if both commands should run, rename the schedule")
     if found.state == "missing":
         if found.twice:
             return not_applicable(f"{found.twice}; to hand those lines over to ticks: {found.hand_over}")
@@ -157,7 +158,7 @@ class TickTimes:
 
 
 def firing(found: TickTimes, cron: CronLine) -> Diagnosis:
-    """Judge whether ticks run on this host, given what its crontab has."""
+    """Judge whether ticks run on this host. *cron* is the state of this host's crontab."""
     every = duration_text(found.every)
     if found.last_at is not None and found.now - found.last_at <= found.quiet_after:
         return ok(f"ticks run on {found.host}")
@@ -175,17 +176,17 @@ def firing(found: TickTimes, cron: CronLine) -> Diagnosis:
 
 @dataclass(frozen=True)
 class MailSetUp:
-    """``mailto`` is who gets cron's mail, "" if nobody does, or None if the crontab does not run the file."""
+    """``mailto`` is the address that gets cron's mail, "" if none does, or None if the crontab lacks our line."""
 
     program: str | None
     mailto: str | None
-    logs: bool  # log: is configured
+    logs: bool  # whether the file sets log:
     mailto_line: int | None = None  # the number of the line that sets MAILTO for our line
 
 
 def mail(found: MailSetUp) -> Diagnosis:
     fix = (
-        "make sure that somebody notices anyway: run cronjobs check --live in your monitoring, and set "
+        "make sure that somebody notices a failing tick: run cronjobs check --live in your monitoring, and set "
         "log: in the configuration"
     )
     if found.mailto is None:
@@ -230,7 +231,7 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
     if over >= OFTEN:
         return warning(
             f"{over} of the last {len(ordered)} ticks began while the previous one was still running: each job still "
-            "runs only once, but a host may run twice as many jobs at a time as its run.workers",
+            "runs only once, but this host may run twice run.workers jobs at a time",
             "make run.budget shorter than run.every, or jobs' timeouts shorter",
         )
     return ok("a tick ends before the next one begins")
@@ -241,13 +242,16 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """The state folder. If not ``lasting``, it is the temporary folder, because the home folder is not writable."""
+    """The state folder.
+
+    If not ``lasting``, the state is in the temporary folder, because the home folder is not writable.
+    """
 
     path: str
     lasting: bool
-    fault: str | None  # why nothing can be written to the folder
+    fault: str | None  # why ticks cannot write to the folder, or None if they can
     filesystem: str | None
-    runs: int = 0  # exec runs of all projects that are waiting there for their database
+    runs: int = 0  # number of exec runs, of all projects, that wait there for their database
     longest: timedelta = timedelta(0)  # how long ago the oldest of these runs began
 
 

@@ -18,13 +18,14 @@ def filesystem_of(path: Path, root: Path = Path("/")) -> str | None:
     place = os.path.realpath(path)
     found, longest = None, -1
     for line in table.splitlines():
-        # proc(5): id, parent, device, root, mount point, options, optional fields, "-", type, source, options
+        # The fields of a line are, by proc(5): id, parent, device, root, mount point, options, optional fields, "-",
+        # type, source, options.
         mount, dash, rest = line.partition(" - ")
         fields = mount.split()
         if not dash or len(fields) < 5:
             continue
         point = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), fields[4])
         inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= longest:  # of two mounts on the same point, the later one is on top
+        if inside and len(point) >= longest:  # the later of two mounts on the same point hides the earlier one
             found, longest = rest.split(" ", 1)[0], len(point)
     return found

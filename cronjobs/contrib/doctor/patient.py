@@ -1,4 +1,4 @@
-"""Prepare what ``doctor`` examines: read the file and open the database, as far as they can be used."""
+"""Prepare what ``doctor`` examines: read the file if it is usable, and open the database if it answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cronjobs.errors import ConfigError, CronjobsError
 
 
 def patient_of(source: Source, open_things: ExitStack) -> ExaminedSite:
-    """Return the patient to examine. Its database stays open until *open_things* is closed."""
+    """Return the host, file and database to examine. The database stays open until *open_things* is closed."""
     file = program.absolute(Path(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
     patient = ExaminedSite(file, Identity.here().host, SYSTEM.now(), os.environ, known_types)
     settings, unusable = _settings(source, file)

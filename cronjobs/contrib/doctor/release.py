@@ -13,7 +13,7 @@ from cronjobs.model import duration_text
 
 Answer = Literal["ok", "to do", "ask"]
 
-MANY_TRIES: Final = 25  # this many tries take eleven hours with the default delays
+MANY_TRIES: Final = 25  # with the default delays, this many tries take eleven hours
 SHOWN: Final = 6
 
 
@@ -62,7 +62,7 @@ def checklist(
 
 
 def _config(findings: Sequence[str]) -> ReleaseItem:
-    about = "Does cronjobs check find nothing?"
+    about = 'Is "cronjobs check" without findings?'
     if findings:
         return ReleaseItem(
             "check", about, "to do", listed(findings), "cronjobs check lists all problems, with line and column"
@@ -71,7 +71,10 @@ def _config(findings: Sequence[str]) -> ReleaseItem:
 
 
 def _examined(name: str, about: str, diagnosis: Diagnosis) -> ReleaseItem | None:
-    """Turn a diagnosis into an item. A warning becomes a question: a person decides whether it blocks the release."""
+    """Turn a diagnosis into an item.
+
+    A warning becomes a question, because a person must decide whether it blocks the release.
+    """
     match diagnosis.status:
         case "not applicable":
             return None
@@ -105,16 +108,16 @@ def _names(facts: ReleaseFacts) -> ReleaseItem:
         "names",
         about,
         "to do",
-        f"without {missing} a copy restored for staging runs production's jobs there",
+        f"without {missing}, a copy of the database that is restored for staging runs production's jobs",
         f"write {missing} in the file",
     )
 
 
 def _timezone(facts: ReleaseFacts) -> ReleaseItem:
-    about = "Whose 02:00 is it?"
+    about = "Which time zone do the schedules use?"
     in_utc = [name for name, each in facts.settings.schedules.items() if each.cron and each.timezone == "UTC"]
     if in_utc and "timezone" not in facts.settings.positions:
-        text = f"the file has no timezone:, so these schedules go by UTC: {_names_of(in_utc)}"
+        text = f"the file has no timezone:, so these schedules use UTC: {_names_of(in_utc)}"
         return ReleaseItem("time zone", about, "ask", text, "write timezone: Europe/Berlin, or timezone: UTC")
     return ReleaseItem("time zone", about, "ok", f"{facts.settings.timezone}, unless a schedule names its own")
 
@@ -137,7 +140,7 @@ def _timeouts(facts: ReleaseFacts) -> ReleaseItem:
 
 
 def _overridden(facts: ReleaseFacts, job_type: str) -> bool:
-    """Whether the job type has schedules and all of them set a timeout."""
+    """Whether the job type has schedules, and each of these schedules sets a timeout."""
     found = [each.timeout for each in facts.settings.schedules.values() if each.job == job_type]
     return bool(found) and None not in found
 
@@ -168,7 +171,10 @@ def _lost(facts: ReleaseFacts) -> ReleaseItem:
     again = [name for name, each in facts.types.types.items() if _runs_again(each)]
     if not again:
         return ReleaseItem(
-            "lost runs", about, "ok", "no job type runs again by itself (on_lost: dead), so a person looks first"
+            "lost runs",
+            about,
+            "ok",
+            "no job is retried automatically when its runner dies (on_lost: dead), so a person decides",
         )
     return ReleaseItem(
         "lost runs",
@@ -205,15 +211,17 @@ def _alerts(facts: ReleaseFacts) -> ReleaseItem:
         )
     untried = sorted(set(alerts.channels) - set(facts.delivered or ()))
     if untried:
-        text = f"nothing has ever been delivered by {_names_of(untried)}"
+        text = f"these channels have never delivered a message: {_names_of(untried)}"
         return ReleaseItem("alerts", about, "ask", text, "run cronjobs alerts test, and check that the message arrives")
-    return ReleaseItem("alerts", about, "ok", f"alerts have arrived by {_names_of(sorted(alerts.channels))}")
+    return ReleaseItem(
+        "alerts", about, "ok", f"these channels have delivered messages: {_names_of(sorted(alerts.channels))}"
+    )
 
 
 def _silence(facts: ReleaseFacts) -> ReleaseItem:
     about = "Does someone get an alert when ticks stop?"
     if facts.settings.run.ping:
-        return ReleaseItem("silence", about, "ok", "ticks ping a service elsewhere: run.ping")
+        return ReleaseItem("silence", about, "ok", "each tick pings a monitoring service (run.ping)")
     text = (
         "a stopped tick cannot report itself: does your app call cronjobs.health(), or does a monitor "
         "run cronjobs check --live?"

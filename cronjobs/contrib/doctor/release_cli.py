@@ -26,7 +26,8 @@ from cronjobs.engine.command.printing import coloured, json_text
 
 COLOURS: Final = {"ok": "green", "to do": "red", "ask": "yellow"}
 TEXT: Final = 600
-BY_CHECK: Final = frozenset({"configuration", "handlers", "job types", "timeouts"})  # "check" covers these already
+# "cronjobs check" already makes these checks
+BY_CHECK: Final = frozenset({"configuration", "handlers", "job types", "timeouts"})
 
 
 def release(source: Source, as_json: bool) -> NoReturn:
@@ -58,7 +59,7 @@ def _facts(patient: ExaminedSite) -> ReleaseFacts:
             health = look(connection, settings, patient.types)
             channels = delivered(connection)
         times = Times(health.now, settings.timezone)
-        # Leave out the file's faults, since other items report them.
+        # Leave out faults in the file, because other items of the checklist report them.
         wrong = [sentence(each, times) for each in judge(health, settings, but={"config"}) if each.alarm]
         hosts = len(health.ticks)
     rotations = [] if settings.log is None else [str(each) for each in rotations_of(settings.log)]
@@ -66,7 +67,7 @@ def _facts(patient: ExaminedSite) -> ReleaseFacts:
 
 
 def _lines(items: Sequence[ReleaseItem], counts: Counter[str]) -> Iterator[str]:
-    """Yield the lines of the items: first those that are to do, then the questions, then those that are ok."""
+    """Yield the lines of all items: first the items to do, then the questions, then the items that are ok."""
     label = max(len(item.item) for item in items)
     indent = " " * (label + 2)
     for answer in ("to do", "ask", "ok"):

@@ -22,10 +22,10 @@ TICKS_LOOKED_AT: Final = 120
 class ServerFacts:
     """What the server reports about itself.
 
-    ``pooled`` is true if the process id reported to the driver is not the server's, so a pooler must be in between.
+    ``pooled`` is true if a pooler is in between: the driver then has another process id than the server reports.
     """
 
-    version: int  # 170002
+    version: int  # such as 170002 for 17.2
     user: str
     superuser: bool
     autovacuum: bool
@@ -53,7 +53,7 @@ class TableStatistics:
     live: int
     dead: int
     changed: int  # rows changed since the last analyze
-    size: int  # bytes, with indexes
+    size: int  # bytes, including the table's indexes
     analyzed_at: datetime | None
     autovacuum: bool
 
@@ -80,7 +80,7 @@ def table_statistics(connection: Connection, names: Collection[str]) -> list[Tab
 class HeldRights:
     """A role's rights on one of our tables.
 
-    ``partly`` are rights on at least one column. If ``owner``, the role may do everything.
+    ``partly`` holds the rights that the role has on at least one column. If ``owner``, the role may do everything.
     """
 
     relation: str
@@ -90,7 +90,10 @@ class HeldRights:
 
 
 def rights_of(connection: Connection, role: str, relations: Collection[str]) -> list[HeldRights]:
-    """Return the rights of *role*, with those of its groups, on the relations that exist. "public" means everybody."""
+    """Return the rights of *role*, including its groups' rights, on the relations that exist.
+
+    "public" means everybody.
+    """
     found = []
     for name in relations:
         whole = ", ".join(f"has_table_privilege(:role, c.oid, '{right}')" for right in TABLE_RIGHTS)
@@ -113,7 +116,7 @@ def rights_of(connection: Connection, role: str, relations: Collection[str]) -> 
 
 
 def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, bool]:
-    """Return, for each existing role in *names*, whether the session's user is that role or belongs to it."""
+    """Map each existing role in *names* to whether the session's user is that role or a member of it."""
     rows = connection.execute(
         text("SELECT r.rolname, pg_has_role(r.oid, 'USAGE') FROM pg_roles r WHERE r.rolname = ANY(:names)"),
         {"names": list(names)},

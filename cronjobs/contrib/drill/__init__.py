@@ -40,9 +40,9 @@ def drill(
 ) -> Drilled:
     """Run one form of the drill in its own schema of the PostgreSQL database at *url*.
 
-    If *url* is None, the drill uses its own SQLite file. It calls *say* with progress, *tell* with each check, and
-    *note* with what could not be cleaned up. If *keep* is given, it is called with the stage, which is then left in
-    place. Raises MailServerMissing, SchemaRefusedError or another DatabaseError.
+    If *url* is None, the drill uses its own SQLite file. The drill calls *say* with its progress, *tell* with each
+    check, and *note* with what it could not clean up. If *keep* is given, the drill leaves its stage in place and calls
+    *keep* with it. Raises MailServerMissing, SchemaRefusedError or another DatabaseError.
     """
     began, planned = SYSTEM.monotonic(), plan(receipts)
     with (

@@ -1,4 +1,4 @@
-"""The drill's checks. Each is a pure function that makes a Check from what was counted."""
+"""The drill's checks. Each is a pure function that makes a Check from what the drill counted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Final
 from cronjobs.contrib.drill.plan import PASSES_BY_ITSELF, Mishap, Planned, numbers_of
 from cronjobs.contrib.drill.server import ReceivedMail, Try
 
-SLACK_S: Final = 1.0  # work must stop by timeout + grace + one second
-SHORTEST_PAUSE_S: Final = 0.8  # the handler's retry delay of a second, less its jitter
+SLACK_S: Final = 1.0  # stopped work may exceed timeout + grace by this much
+SHORTEST_PAUSE_S: Final = 0.8  # the shortest pause between tries: the handler's delay of a second, less its jitter
 
 
 class Form(StrEnum):
@@ -26,7 +26,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check. ``said`` is the result in words, and ``figures`` is the same for programs."""
+    """The result of a check. ``said`` is a sentence for people, and ``figures`` holds the same facts for programs."""
 
     name: str
     held: bool
@@ -36,25 +36,25 @@ class Check:
 
 @dataclass(frozen=True)
 class InterruptedSends:
-    """A tick that was ended mid-run, and what it left behind."""
+    """A tick that the drill ended mid-run, and what the tick left behind."""
 
     code: int
-    took_s: float  # from the signal to the tick's end
+    took_s: float  # seconds from the signal to the tick's end
     mails: int
-    waiting: int  # jobs that were still waiting
+    waiting: int  # number of jobs that were still waiting
     leases: int
-    unrecorded: int  # mails sent without a recorded effect
+    unrecorded: int  # number of mails that were sent without a recorded effect
 
 
 def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
-    """Check that the tick was ended mid-run and left behind only what this kind of end allows."""
+    """Check that the tick was ended mid-run, and that it left behind only what this kind of end may leave."""
     in_midrun = seen.mails > 0 and seen.waiting > 0
     if form is Form.SIGTERM:
         clean = seen.code == 128 + signal.SIGTERM and not seen.leases and not seen.unrecorded
         held = in_midrun and clean and seen.took_s <= grace_s + SLACK_S
         how = f"SIGTERM mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
     else:
-        # If no lease or no unrecorded mail is left, the kill came too early or too late to prove anything.
+        # A kill in the middle of the work leaves a lease and an unrecorded mail. Without both, the kill proves nothing.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
         how = (
             "kill -9 mid-run, after the mail server accepted a mail and before the job recorded it: the tick exited "
@@ -69,13 +69,13 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
 
 @dataclass(frozen=True)
 class Woken:
-    """A runner frozen past its lease: its jobs, how many of them other ticks took, and what it did when it woke."""
+    """A runner that was frozen until its lease had expired: its jobs, and what it did after it woke."""
 
-    held: int  # jobs that the runner had when it was frozen
-    taken: int  # how many of those jobs other ticks took while the runner was frozen
+    held: int  # number of jobs that the runner had when it was frozen
+    taken: int  # number of those jobs that other ticks took while the runner was frozen
     code: int
-    changed: int  # rows that the runner changed after waking
-    mails: int  # mails that the runner sent after waking
+    changed: int  # number of rows that the runner changed after it woke
+    mails: int  # number of mails that the runner sent after it woke
 
 
 def woken(seen: Woken) -> Check:
@@ -91,7 +91,7 @@ def woken(seen: Woken) -> Check:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Work that had to be stopped: how long it ran on, the allowed time, and the job's status."""
+    """Work that had to be stopped: how long the work ran, how long it was allowed to run, and the job's status."""
 
     worked_s: float
     allowed_s: float
@@ -122,7 +122,7 @@ def _is_stopped(seen: Stopped, status: str) -> bool:
 
 
 def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collection[int]) -> Check:
-    """Check that temporary failures were retried, after a delay, and no more often than needed.
+    """Check that temporary failures were retried after a delay, and only until they succeeded.
 
     *apart* lists the receipts to ignore, because their runner died.
     """
@@ -151,10 +151,10 @@ class Dead:
 def listed(
     planned: Mapping[int, Planned], dead: Sequence[Dead], tries: Sequence[Try], lost: Counter[int], open_ends: int
 ) -> Check:
-    """Check that exactly the jobs that need a person are dead, each with its reason and after one try.
+    """Check that the dead jobs are exactly those that need a person, each after one try and with its reason.
 
-    *tries* are all tries so far. *lost* counts, per receipt, the attempts that died with their runner. *open_ends* is
-    the number of effects that were begun and never recorded.
+    *tries* holds all tries so far. *lost* counts, for each receipt, the attempts that died with their runner.
+    *open_ends* is the number of effects that were begun and never recorded.
     """
     wrong_addresses = numbers_of(planned, Mishap.NO_SUCH_ADDRESS)
     refused = {each.receipt for each in dead if each.error_type == "GiveUp" and "550" in each.error}
@@ -166,7 +166,7 @@ def listed(
     said = (
         f"dead, each listed with its reason: refused permanently (550), not retried: {len(refused)}; stopped, since "
         f"nobody knew whether the mail had been sent: {len(unknown)}"
-        + (f"; retried nevertheless: {_some(twice)}" if twice else "")
+        + (f"; retried, but should not be: {_some(twice)}" if twice else "")
         + (f"; not listed: {_some(missing)}" if missing else "")
         + (f"; dead for another reason: {_some(others)}" if others else "")
     )
@@ -178,9 +178,9 @@ def listed(
 
 @dataclass(frozen=True)
 class SettledEffects:
-    """What the operator did, and the result."""
+    """What the operator settled and retried, and how many jobs are still dead."""
 
-    found: int  # uncertain mails that are in the mailbox
+    found: int  # number of uncertain mails that are in the mailbox
     not_found: int
     retried: int  # jobs
     dead: int  # jobs that are still dead
@@ -196,7 +196,7 @@ def repaired(seen: SettledEffects) -> Check:
 
 @dataclass(frozen=True)
 class TickEnd:
-    """How an undisturbed tick ended."""
+    """How a tick ended that the drill had not interrupted."""
 
     code: int | None
     out: str
@@ -208,9 +208,11 @@ def _first(ticks: Sequence[TickEnd], wanted: Sequence[TickEnd]) -> int:
 
 
 def told(ticks: Sequence[TickEnd]) -> Check:
-    """Check that ticks in which a job died reported it and exited with 1, and that all other ticks were silent.
+    """Check what ticks printed.
 
-    The same death is reported only once an hour, so a later tick with exit code 1 may be silent.
+    A tick in which a job died must report the death and exit with 1. Other ticks must be silent.
+
+    Ticks report deaths with the same cause only once an hour, so a later tick with exit code 1 may be silent.
     """
     deaths = [tick for tick in ticks if tick.code == 1 and " dead" in tick.err]
     repeated = [tick for tick in ticks[_first(ticks, deaths) :] if tick.code == 1 and not tick.err]
@@ -218,10 +220,11 @@ def told(ticks: Sequence[TickEnd]) -> Check:
     wrong = [tick for tick in ticks if tick not in (*deaths, *repeated, *silent) or tick.out]
     said = f"cron's mail: ticks that reported deaths, with exit code 1: {len(deaths)}; silent, with 0: {len(silent)}"
     if repeated:
-        said += f"; silent, with 1, as the cause had been reported: {len(repeated)}"
+        said += f"; silent with exit code 1, because an earlier tick had reported the cause: {len(repeated)}"
     if wrong:
         said += (
-            f"; not so {len(wrong)}, the first with {wrong[0].code}: {' '.join((wrong[0].err + wrong[0].out).split())}"
+            f"; other ticks: {len(wrong)}, the first with exit code {wrong[0].code}: "
+            f"{' '.join((wrong[0].err + wrong[0].out).split())}"
         )
     figures = {
         "ticks": len(ticks),

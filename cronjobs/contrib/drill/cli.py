@@ -101,7 +101,10 @@ def drill(
 
 
 def _postgresql_url(source: Source) -> str | None:
-    """Return the user's database URL if it is PostgreSQL. Return None to use a SQLite file of the drill's own."""
+    """Return the user's database URL if it is PostgreSQL, else None.
+
+    With None, the drill creates its own SQLite file.
+    """
     url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
     named = source.given("config") or os.environ.get("CRONJOBS_CONFIG")
     if url is None and (named or Path("cronjobs.yaml").exists()):
@@ -115,7 +118,10 @@ def _where(url: str | None) -> str:
 
 
 class _Printer:
-    """Prints checks as they finish, and on a terminal also the progress between them. With --json, prints nothing."""
+    """Prints each check when it finishes.
+
+    On a terminal, also prints the progress between checks. With --json, prints nothing.
+    """
 
     def __init__(self, as_json: bool) -> None:
         self._silent = as_json
@@ -170,7 +176,7 @@ def _as_json(done: Drilled) -> dict[str, Any]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Turn terminating signals inside the block into exceptions, so that cleanup runs."""
+    """Inside the block, raise an exception for a terminating signal, so that cleanup runs."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

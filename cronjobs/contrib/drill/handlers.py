@@ -12,7 +12,7 @@ import smtplib
 import threading
 from contextlib import closing
 from email.message import EmailMessage
-from email.policy import SMTP  # ends lines as SMTP requires
+from email.policy import SMTP  # this policy ends lines as SMTP requires
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     from cronjobs.engine.jobs.effects import Effect
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("DRILL_SMTP_PORT", "25"))
-PATIENCE_S = 3.0  # how long to wait for one answer from the mail server
+PATIENCE_S = 3.0  # wait this many seconds for one answer from the mail server
 FOLDER = Path(__file__).parent
 
 
 @job("drill.receipt", timeout="5s", retry=RetryPolicy(delays=["1s"], max_attempts=20))
 def send_receipt(ctx: Context, receipt: int) -> dict[str, str]:
-    """Send a receipt once, whatever crashes: a duplicate is worse than a receipt that waits for a person."""
+    """Send a receipt once, whatever crashes. If it is unknown whether the mail was sent, the job waits for a person."""
     with ctx.effect(("receipt", receipt), on_unknown="stop") as effect:
         if not effect.done:
             effect.result = hand_over(receipt_mail(receipt, effect.key), effect, min(PATIENCE_S, ctx.remaining_s))
-    # The result is None if an attempt got no answer, and a person found the mail in the mailbox and settled the effect.
+    # The result is None if an attempt got no answer from the server, and a person then found the mail and settled the
+    # effect.
     return effect.result or {"answer": "settled by hand"}
 
 
@@ -41,23 +42,26 @@ def receipt_mail(receipt: int, key: str) -> EmailMessage:
     mail["From"] = "shop@drill.example"
     mail["To"] = f"customer-{receipt}@drill.example"
     mail["Subject"] = f"Your receipt {receipt}"
-    # Derived from the key, so every attempt has the same Message-ID. A person can find the mail by it, and mail servers
-    # and clients can detect a duplicate.
+    # Derive the Message-ID from the key, so that it is the same in every attempt. A person can then find the mail by
+    # its Message-ID, and mail servers and clients can detect a duplicate.
     mail["Message-ID"] = f"<{key.replace(':', '.')}@drill.example>"
     mail.set_content(f"Thank you. This is receipt {receipt}.")
     return mail
 
 
 def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str]:
-    """Send *mail* and return the server's answer. If that fails, the exception says what has to happen next.
+    """Send *mail* and return the server's answer.
 
-    If the message has not been sent, or the server has refused it, nothing has happened: call ``effect.did_nothing()``,
-    and the next attempt starts over. If the message was sent and no answer came, the effect stays unknown, and
-    ``on_unknown`` decides what happens.
+    If this fails, the exception says whether to retry the job or give up.
+
+    If the message was not sent, or if the server refused it, nothing has happened. Then call ``effect.did_nothing()``,
+    and the next attempt starts over. If the message was sent but no answer came, the effect stays unknown, and
+    ``on_unknown`` decides what happens next.
     """
     on_its_way = False
     try:
-        # closing(), not quit(): an error after the server's acceptance must not change the result.
+        # Use closing(), not quit(): once the server has accepted the mail, an error in quit() must not change the
+        # result.
         with closing(smtplib.SMTP(HOST, PORT, timeout=patience_s)) as server:
             server.ehlo_or_helo_if_needed()
             accepted(server.mail(mail["From"]))
@@ -70,7 +74,7 @@ def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str
         if 400 <= refusal.smtp_code < 500:
             raise RetryLater(said) from refusal
         raise GiveUp(said) from refusal
-    except OSError as trouble:  # no connection, a lost one, or no answer in time
+    except OSError as trouble:  # there is no connection, it was lost, or no answer came in time
         if not on_its_way:
             effect.did_nothing()
         raise RetryLater(f"the mail server: {trouble or type(trouble).__name__}") from trouble
@@ -100,12 +104,15 @@ def hang() -> NoReturn:
 
 @job("drill.endless", timeout="10m")
 def endless() -> NoReturn:
-    """Run longer than any tick, and so in a process of its own. Never check whether to stop."""
+    """Run longer than any tick, and therefore in a separate process. Never check whether to stop."""
     work_for_ever("endless")
 
 
 def work_for_ever(name: str) -> NoReturn:
-    """Write the pid, then a heartbeat every 50 ms that shows the drill when the work really ended."""
+    """Write the pid once, then a heartbeat every 50 ms.
+
+    The last heartbeat shows the drill when the work really ended.
+    """
     (FOLDER / f"{name}.pid").write_text(f"{os.getpid()}\n")
     with (FOLDER / f"{name}.alive").open("w") as alive:
         while True:

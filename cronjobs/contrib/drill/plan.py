@@ -22,7 +22,7 @@ class Mishap(StrEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned failure. ``times`` tries fail before one succeeds, but a wrong address fails until it is corrected."""
+    """A planned failure. ``times`` tries fail before one succeeds. But a wrong address fails until it is corrected."""
 
     trouble: Mishap
     times: int = 1
@@ -30,7 +30,7 @@ class Planned:
 
 PASSES_BY_ITSELF: Final = frozenset({Mishap.BUSY, Mishap.BUSY_AFTER_MESSAGE, Mishap.HANGS_UP, Mishap.SILENT})
 
-# These failures are used in this order, over and over, so even with few receipts the first of them occur.
+# The plan uses these failures in this order, again and again. So even a drill with few receipts has the first ones.
 MIX: Final = (
     Planned(Mishap.NO_SUCH_ADDRESS),
     Planned(Mishap.BUSY_AFTER_MESSAGE, 2),
@@ -53,12 +53,12 @@ MIX: Final = (
     Planned(Mishap.NO_SUCH_ADDRESS),
     Planned(Mishap.BUSY),
 )
-FORCED_SHARE: Final = 5  # one receipt in this many fails
-QUIET_START: Final = 0.3  # share of receipts at the start that do not fail
+FORCED_SHARE: Final = 5  # one in five receipts fails
+QUIET_START: Final = 0.3  # this share of the receipts, at the start, does not fail
 
 
 def plan(receipts: int) -> dict[int, Planned]:
-    """Return the planned failure of each receipt that is to fail, by the receipt's number. Numbers begin at 1."""
+    """Map the number of each receipt that is to fail to its planned failure. Numbers begin at 1."""
     forced = receipts // FORCED_SHARE
     first = quiet_start(receipts) + 1
     room = receipts - first + 1
@@ -74,7 +74,7 @@ def numbers_of(planned: Mapping[int, Planned], *troubles: Mishap) -> frozenset[i
 
 
 def meets(planned: Planned | None, tried: int, corrected: bool) -> Mishap | None:
-    """Return the mishap that a receipt's next try meets after *tried* failures, or None if the mail is accepted."""
+    """Return how a receipt's next try fails after *tried* failures, or None if the server accepts the mail."""
     if planned is None:
         return None
     if planned.trouble is Mishap.NO_SUCH_ADDRESS:

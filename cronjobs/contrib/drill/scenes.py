@@ -30,11 +30,14 @@ from cronjobs.contrib.drill.stage import (
 from cronjobs.engine.store.enqueue import job_status
 
 RECEIPT: Final = "drill.receipt"
-CAUGHT: Final = 2  # interrupt a runner once this many of its mails are accepted but not yet answered
-ANSWER_DELAY_S: Final = 0.5  # from SIGTERM to the mail server's answer; by then, a runner that does not wait has exited
-TERM_TO_KILL_S: Final = 2.0  # time from SIGTERM to SIGKILL
+# Interrupt a runner when the server has accepted this many of its mails but not yet answered.
+CAUGHT: Final = 2
+# Seconds from SIGTERM to the mail server's answer. A runner that does not wait for the answer has exited by then.
+ANSWER_DELAY_S: Final = 0.5
+TERM_TO_KILL_S: Final = 2.0  # seconds from SIGTERM to SIGKILL
 HANG_TIMEOUTS_S: Final = (2.0, 4.0, 8.0)
-ROUNDS: Final = 5  # rounds of listing, settling, retrying; one suffices unless a busy machine kills a runner
+# The operator lists, settles and retries in at most this many rounds. One is enough if no runner dies in between.
+ROUNDS: Final = 5
 WAITS: Final = ("queued", "failed", "running")
 
 
@@ -76,7 +79,7 @@ class DrillRun:
         self.say(f"{self.receipts} receipts enqueued; {len(self.planned)} of them are planned to fail")
 
     def interrupt(self) -> None:
-        """End a tick at the worst moment: its mails have been sent, but it has no answer yet."""
+        """End a tick at the worst moment: it has sent its mails, but has no answer from the server yet."""
         self.server.hold(after=max(1, quiet_start(self.receipts) - WORKERS))
         tick = self._start_and_catch()
         signalled = SYSTEM.monotonic()
@@ -113,7 +116,10 @@ class DrillRun:
         return tick, held
 
     def stop_work(self) -> None:
-        """Run a job that hangs and a job that is cancelled. Their code must stop; changed rows are not enough."""
+        """Run a job that hangs and a job that is cancelled.
+
+        Check that their code stops: it is not enough that rows change.
+        """
         long_id = self.stage.enqueue("drill.endless")
         self._hang()
         endless = self._pid("endless")
@@ -141,7 +147,7 @@ class DrillRun:
         self._note(checks.timed_out(Stopped(worked_s, allowed_s, is_alive(hanging), self._status(job_id))))
 
     def take_over(self, frozen: StagedTick, held: set[int]) -> None:
-        """Let other ticks take the frozen runner's jobs, then wake the runner, which must not write any more."""
+        """Let other ticks take the frozen runner's jobs. Then wake the runner, and check that it writes nothing."""
 
         def all_taken() -> bool:
             if not self.stage.held_by(frozen):
@@ -172,7 +178,7 @@ class DrillRun:
         until(is_done, "to run everything that waits", within_s=PATIENCE_S + self.receipts)
 
     def fail_for_now(self) -> None:
-        """Check the automatic retries before the operator acts."""
+        """Check the automatic retries. Do so before the operator retries jobs."""
         lost = self._lost()
         self._note(checks.retried(self.planned, list(self.server.tries), lost.keys()))
 
@@ -205,7 +211,7 @@ class DrillRun:
         self._note(checks.repaired(SettledEffects(found, not_found, retried, len(dead))))
 
     def count(self) -> None:
-        """Check what arrived, and that no process is left running."""
+        """Check which mails arrived, that a tick without work is silent, and that no process is left running."""
         self.server.release()
         standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
         self._note(checks.arrived(self.receipts, list(self.server.mailbox), standing["succeeded"]))
@@ -226,7 +232,7 @@ class DrillRun:
         self.undisturbed.append(self.stage.tick())
 
     def _start_and_catch(self) -> StagedTick:
-        """Start a tick. Return the tick once some of its mails are accepted but not yet answered."""
+        """Start a tick. Return it when the server has accepted some of its mails but not yet answered."""
         tick = self.stage.start()
 
         def is_caught() -> bool:

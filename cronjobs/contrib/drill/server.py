@@ -1,6 +1,6 @@
-"""A real SMTP server in this process, which fails as planned and keeps the mails it accepted.
+"""A real SMTP server in this process. It fails as planned, and keeps the mails that it accepted.
 
-The server is the drill's judge: what arrived here counts, not what rows show. Only this module uses aiosmtpd.
+The drill judges by the mails that arrived here, not by rows in the database. Only this module uses aiosmtpd.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.contrib.drill.plan import Mishap, Planned, meets
 from cronjobs.errors import CronjobsError
 
-PACE_S: Final = 0.01  # seconds it takes to accept a message
+PACE_S: Final = 0.01  # the server takes this many seconds to accept a message
 POLL_S: Final = 0.005
 ADDRESS: Final = re.compile(r"customer-([0-9]+)@")
 
@@ -35,7 +35,7 @@ class MailServerMissing(CronjobsError):
 class Try:
     """One try to send a receipt to the server, at the monotonic instant ``at``.
 
-    ``met`` is the failure that the try met, or None if the mail was accepted.
+    ``met`` is how the try failed, or None if the server accepted the mail.
     """
 
     receipt: int
@@ -56,7 +56,7 @@ class MailServer:
         self.tries: list[Try] = []
         self.mailbox: list[ReceivedMail] = []
         self.corrected = False  # whether the wrong addresses have been corrected
-        self.hold_after: int | None = None  # after this many mails the server holds back its answers
+        self.hold_after: int | None = None  # hold back the answers to all mails after this many
         self.waiting_for_answer = 0
         self._planned = planned
         self._tried: Counter[int] = Counter()
@@ -74,7 +74,7 @@ class MailServer:
         return {mail.message_id for mail in self.mailbox}
 
     def hold(self, after: int = 0) -> None:
-        """After *after* mails, accept further mails but withhold the answers."""
+        """When *after* mails have arrived, accept further mails but hold back the answers."""
         self.hold_after = after
 
     def release(self) -> None:
@@ -114,7 +114,7 @@ class MailServer:
                 return self._hang_up(server)
             case Mishap.SILENT as met:
                 self._note(receipt, met)
-                await asyncio.sleep(3600)  # the sender gives up long before, which ends this wait
+                await asyncio.sleep(3600)  # the sender gives up long before that, and its hang-up ends this wait
         envelope.rcpt_tos.append(address)
         return "250 2.1.5 OK"
 
@@ -145,7 +145,7 @@ class MailServer:
         try:
             while self.hold_after is not None:
                 await asyncio.sleep(POLL_S)
-        finally:  # the sender may have been killed
+        finally:  # even if the sender was killed, and aiosmtpd cancelled this callback
             self.waiting_for_answer -= 1
 
     def _meets(self, receipt: int) -> Mishap | None:
@@ -158,7 +158,7 @@ class MailServer:
     @staticmethod
     def _hang_up(server: Any) -> str:
         server.transport.abort()
-        return "421 4.4.2 gone"  # nobody reads this answer
+        return "421 4.4.2 gone"  # the connection is gone, so nobody reads this answer
 
 
 def _controller(server: MailServer) -> Any:
@@ -171,7 +171,8 @@ def _controller(server: MailServer) -> Any:
     class OnFreePort(Controller):
         def _trigger_server(self) -> None:
             server: Any = self.server
-            self.port = server.sockets[0].getsockname()[1]  # we asked for port 0: any free port
+            # the real port, because we asked for port 0, which means any free port
+            self.port = server.sockets[0].getsockname()[1]
             super()._trigger_server()  # type: ignore[no-untyped-call]
 
     return OnFreePort(server, hostname="127.0.0.1", port=0)

@@ -53,8 +53,9 @@ class SchemaRefusedError(DatabaseError):
 def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[Stage]:
     """Yield a stage in its own schema of the PostgreSQL database at *url*, or on a SQLite file if *url* is None.
 
-    The mail server listens on *port*. Everything is removed afterwards, even after Ctrl-C, unless the stage's ``keep``
-    is set. *note* is called with what could not be removed. Raises SchemaRefusedError, or another DatabaseError.
+    The mail server listens on *port*. If the stage's ``keep`` is not set, everything is removed afterwards, even after
+    Ctrl-C. *note* is called with each thing that could not be removed. Raises SchemaRefusedError, or another
+    DatabaseError.
     """
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-drill-"))
     made: Stage | None = None
@@ -83,19 +84,21 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
         # complete the URL.
         env |= {URL_VARIABLE: url, **{name: value for name, value in os.environ.items() if name.startswith("PG")}}
     if "PYTHONPATH" in os.environ:
-        env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # run the same code as this process
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # so that ticks run the same code as this process
     database = Database(parse_url(url or f"sqlite:///{folder / 'drill.db'}", schema), connections=2)
     return Stage(folder, database, schema, env)
 
 
 def _make_tables(made: Stage) -> None:
-    with made.database.read():  # fail here if the server is unreachable: then there is no schema to drop
+    # If the server is unreachable, fail before may_have_schema is set: then there is no schema to drop.
+    with made.database.read():
         made.may_have_schema = made.schema is not None
     try:
         migrations.upgrade(made.database)
     except DatabaseError as error:
         cause = error.__cause__
-        if isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) == "42501":  # insufficient_privilege
+        # SQLSTATE 42501: insufficient_privilege
+        if isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) == "42501":
             raise SchemaRefusedError(str(made.database.address)) from error
         raise
 
@@ -122,7 +125,10 @@ def _clear(made: Stage, note: Callable[[str], None]) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C and SIGTERM during cleanup, which takes seconds and frees the user's disk and server."""
+    """Ignore Ctrl-C and SIGTERM during cleanup.
+
+    Cleanup takes only seconds, and frees space on the user's disk and server.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -28,24 +28,25 @@ T = TypeVar("T")
 
 WORKERS: Final = 3
 BUDGET_S: Final = 20
-LEASE_S: Final = 6  # short, since the drill waits for leases to expire; but a busy machine needs a few seconds
+# The lease is short, because the drill waits for leases to expire. But a busy machine needs a few seconds to renew one.
+LEASE_S: Final = 6
 SHUTDOWN_GRACE_S: Final = 5
 
-MARK_VARIABLE: Final = "CRONJOBS_DRILL"  # marks every process of this drill, whatever started it
+MARK_VARIABLE: Final = "CRONJOBS_DRILL"  # every process of this drill has this variable in its environment
 
 POLL_S: Final = 0.02
-PATIENCE_S: Final = 60.0  # how long to wait for anything that must happen, even on a busy machine
-AT_ONCE_S: Final = 0.5  # an unblocked operation starts within this time
+PATIENCE_S: Final = 60.0  # wait this many seconds for what must happen even on a busy machine
+AT_ONCE_S: Final = 0.5  # an operation that no lock blocks starts within this many seconds
 
 
 class StuckError(CronjobsError):
-    """Something that the drill waited for did not happen. This is a finding, not a bug in the drill."""
+    """Something that the drill waited for did not happen. This is a result of the drill, not a bug in it."""
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
     """Wait for *condition*.
 
-    If *condition* does not become true in time, raise StuckError, which says *what* did not happen.
+    If *condition* does not become true in time, raise StuckError. Its text says *what* did not happen.
     """
     give_up_at = SYSTEM.monotonic() + within_s
     while not condition():
@@ -56,7 +57,10 @@ def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE
 
 @dataclass
 class StagedTick:
-    """A ``cronjobs run-due`` of the drill. ``code`` is as Python reports it: -9 is "killed by signal 9"."""
+    """A process of ``cronjobs run-due``.
+
+    ``code`` is the exit code as Python reports it: -9 means "killed by signal 9".
+    """
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -88,15 +92,18 @@ class StagedTick:
 
 @dataclass
 class Stage:
-    """The stage. Its ``database`` is only for reading and enqueuing; commands and ticks do everything else."""
+    """The stage of a drill.
+
+    The drill itself uses ``database`` only to read and enqueue. Commands and ticks do the rest.
+    """
 
     folder: Path
     database: Database
     schema: str | None
     env: dict[str, str]
     ticks: list[StagedTick] = field(default_factory=list)
-    keep: bool = False  # keep folder and schema at the end
-    may_have_schema: bool = False  # the server may have a schema to drop
+    keep: bool = False  # whether to keep the folder and the schema at the end
+    may_have_schema: bool = False  # whether the server may have a schema to drop
 
     @property
     def config(self) -> Path:
@@ -115,7 +122,7 @@ class Stage:
                 stderr=err,
                 cwd="/",
                 env=self.env,
-                start_new_session=True,  # Ctrl-C must reach only the drill, which then ends the ticks
+                start_new_session=True,  # so that Ctrl-C reaches only the drill, which then ends the ticks
             )
         self.ticks.append(StagedTick(process, self.folder, name))
         return self.ticks[-1]
@@ -169,7 +176,7 @@ class Stage:
         """Enqueue a job with the highest priority. If *timeout_s* is None, the job type's timeout applies."""
         with self.database.write() as connection:
             job_id = enqueue(connection, job_type, priority=0, timeout=timeout_s).id
-        assert job_id is not None  # its queue has no cap
+        assert job_id is not None  # there is always an id, because the queue has no cap
         return job_id
 
     def held_by(self, tick: StagedTick) -> set[int]:
@@ -178,9 +185,9 @@ class Stage:
         return {job_id for job_id, holder in who.items() if holder is not None and holder.pid == tick.process.pid}
 
     def freeze(self, tick: StagedTick) -> set[int]:
-        """Send SIGSTOP to *tick* while it has jobs and no database lock. Return those jobs.
+        """Send SIGSTOP to *tick* while it has jobs and holds no database lock. Return the jobs that it has.
 
-        A tick stopped mid-transaction would block all other ticks, and the drill does not test that.
+        A tick that stops in the middle of a transaction would block all other ticks. The drill does not test that case.
         """
         held: set[int] = set()
 
@@ -190,7 +197,7 @@ class Stage:
                 raise StuckError(f"the tick to freeze ended first, with {tick.code}: {tick.err.strip()}")
             tick.send(signal.SIGSTOP)
             if (held := self.held_by(tick)) and self._is_free(held):
-                held = self.held_by(tick)  # the signal may have arrived after the first look
+                held = self.held_by(tick)  # read them again: the signal may have arrived after the first read
                 return True
             tick.send(signal.SIGCONT)
             return False
@@ -209,7 +216,7 @@ class Stage:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def processes(self) -> set[int]:
-        """Find this drill's processes by their mark (on Linux only)."""
+        """Find this drill's processes by their environment. On other systems than Linux, find none."""
         mark = f"{MARK_VARIABLE}={self.env[MARK_VARIABLE]}".encode()
         found = set()
         for folder in Path("/proc").glob("[0-9]*"):
@@ -221,7 +228,7 @@ class Stage:
     def end_everything(self) -> None:
         for tick in self.ticks:
             if tick.code is None:
-                tick.process.kill()  # works on a frozen process too
+                tick.process.kill()  # SIGKILL works on a frozen process too
                 tick.process.wait()
 
         def is_over() -> bool:
@@ -236,7 +243,7 @@ class Stage:
 
 def is_alive(pid: int) -> bool:
     if Path("/proc/self/stat").exists():
-        return process_started(pid) is not None  # a zombie is not alive
+        return process_started(pid) is not None  # this is None for a zombie, which is not alive
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

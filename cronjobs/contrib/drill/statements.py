@@ -20,7 +20,7 @@ def standing(connection: Connection, job_type: str) -> Counter[str]:
 
 
 def has_due(connection: Connection) -> bool:
-    """Whether a tick would find work."""
+    """Whether a tick would find a due job or an expired lease."""
     found = run(
         connection,
         f"""SELECT EXISTS (SELECT 1 FROM {JOBS} WHERE {WAITING} AND run_at <= {NOW})
@@ -51,7 +51,7 @@ def recorded(connection: Connection) -> set[str]:
 
 
 def lost(connection: Connection, job_type: str) -> list[Any]:
-    """Return a type's payloads, one per attempt whose runner died."""
+    """Return the payloads of a type's jobs, once for each attempt whose runner died."""
     rows = run(
         connection,
         f"""SELECT j.payload FROM {JOBS} j JOIN {JOB_RUNS} r ON r.job_id = j.id
@@ -62,7 +62,7 @@ def lost(connection: Connection, job_type: str) -> list[Any]:
 
 
 def everything(connection: Connection) -> set[tuple[Any, ...]]:
-    """Return everything a runner could write about jobs, to detect changes."""
+    """Return all rows that a runner could change, so that callers can compare them before and after."""
     return {
         *_rows(connection, f"SELECT 'job', id, status, attempts, failures, losses, locked_by, run_at FROM {JOBS}"),
         *_rows(connection, f"SELECT 'run', job_id, attempt, outcome, finished_at, error FROM {JOB_RUNS}"),
