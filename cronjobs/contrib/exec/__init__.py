@@ -1,3 +1,3 @@
 """``cronjobs exec``: run a crontab line as cron would, and record the run."""
 
-RECORDED = b"+"  # the recorder's answer once the outcome is written
+RECORDED = b"+"  # the recorder sends this when it has written the outcome

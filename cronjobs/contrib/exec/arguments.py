@@ -1,4 +1,4 @@
-"""Parse the command line of ``cronjobs exec`` without typer, since the command must start before slow imports."""
+"""Parse the command line of ``cronjobs exec``. Do not import typer, which is slow: the command must start first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ExecArguments:
 
     @property
     def argv(self) -> list[str]:
-        """Return the argv to execute. A ``-c`` line is run by $SHELL, or by /bin/sh if that is unset."""
+        """Return the argv to execute. $SHELL runs a ``-c`` line. If $SHELL is unset, /bin/sh runs it."""
         if self.line is None:
             return self.words
         return [os.environ.get("SHELL") or "/bin/sh", "-c", self.line]
@@ -39,7 +39,7 @@ class WrongArguments(Exception):
 
 
 def wants_help(arguments: Sequence[str]) -> bool:
-    """Whether *arguments* ask for the help, which typer prints."""
+    """Whether *arguments* ask for help. typer prints the help."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(word in ("-h", "--help") and (at == 0 or ours[at - 1] != "-c") for at, word in enumerate(ours))
 

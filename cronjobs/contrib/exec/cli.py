@@ -1,4 +1,4 @@
-"""The typer command of ``cronjobs exec``, needed only for its help. A normal run goes straight to ``exec.start``."""
+"""The typer command of ``cronjobs exec``. It only prints the help: a normal run goes straight to ``exec.start``."""
 
 from __future__ import annotations
 

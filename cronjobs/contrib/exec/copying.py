@@ -7,9 +7,10 @@ import os
 import select
 import stat
 
-KEPT = 64 * 1024  # bytes kept from the end of the output
-AT_ONCE = 64 * 1024  # bytes per read: a pipe's capacity
-NEVER_BLOCKS = 4096  # PIPE_BUF: this much can be written when poll(2) reports a pipe writable
+KEPT = 64 * 1024  # number of bytes to keep from the end of the output
+AT_ONCE = 64 * 1024  # number of bytes to read at once, which is a pipe's capacity
+# This is PIPE_BUF. When poll(2) reports that a pipe is writable, this many bytes can be written without blocking.
+NEVER_BLOCKS = 4096
 
 
 class OutputTail:
@@ -58,7 +59,7 @@ class Stream:
             return None
 
     def write(self, most: int) -> None:
-        """Write some pending output. If the disk is full, drop output rather than fail the command."""
+        """Write some pending output. If the disk is full, drop the output, so that the command does not fail."""
         try:
             self.pending = self.pending[os.write(self.target, self.pending[:most]) :]
         except BlockingIOError:
@@ -73,12 +74,14 @@ class Stream:
 class Copier:
     """The pipes for the command's stdout and stderr.
 
-    If our own stdout and stderr are the same file, as under cron, one pipe serves both, which keeps the output's order.
+    If our own stdout and stderr are the same file, as they are under cron, one pipe serves both. That keeps the order
+    of the output.
     """
 
     def __init__(self) -> None:
         self.tail = OutputTail()
-        self.wake = os.pipe()  # Python writes the numbers of arriving signals to it (set_wakeup_fd)
+        # Python writes the number of each arriving signal to this pipe (set_wakeup_fd).
+        self.wake = os.pipe()
         os.set_blocking(self.wake[0], False)
         self.streams: list[Stream] = []
         writers = [self._pipe(1)]
@@ -87,13 +90,14 @@ class Copier:
 
     def _pipe(self, target: int) -> int:
         source, writer = os.pipe()
-        # Neither end is 0, 1 or 2: open_standard_streams has reopened the standard streams that our caller had closed.
+        # No end of these pipes is 0, 1 or 2, because open_standard_streams has opened all standard streams that our
+        # caller had closed.
         os.set_blocking(source, False)
         self.streams.append(Stream(source, target))
         return writer
 
     def release_writers(self) -> None:
-        """Close our write ends, so that only the command holds them."""
+        """Close our write ends of the pipes, so that only the command holds write ends."""
         for writer in {*self.writers}:
             os.close(writer)
 
@@ -134,7 +138,10 @@ class Copier:
             stream.write(AT_ONCE)
 
     def take_the_rest(self) -> list[Stream]:
-        """Forward the output that the ended command left in the pipes. Return pipes that other processes still hold."""
+        """Forward the output that the ended command left in the pipes.
+
+        Return the pipes that other processes still hold open.
+        """
         for stream in self.streams:
             self._write_all(stream)
             # One read empties the pipe. Any later bytes come from the command's background processes.
@@ -174,8 +181,8 @@ def _same(one: int, other: int) -> bool:
             return False
         if not stat.S_ISREG(first.st_mode):
             return True
-        # Even so, the file may have been opened twice. Each descriptor then has its own position, and perhaps its own
-        # mode, so output to one of them must not go to the other.
+        # The same regular file may have been opened twice. Each descriptor then has its own position, and perhaps its
+        # own mode. Output to one of them must then not go to the other.
         flags = fcntl.fcntl(one, fcntl.F_GETFL) == fcntl.fcntl(other, fcntl.F_GETFL)
         return flags and os.lseek(one, 0, os.SEEK_CUR) == os.lseek(other, 0, os.SEEK_CUR)
     except OSError:
@@ -185,8 +192,8 @@ def _same(one: int, other: int) -> bool:
 def stay_for_the_others(streams: list[Stream]) -> None:
     """Fork a process that forwards the output of the command's background processes until they close the pipes.
 
-    Without a reader, SIGPIPE would kill those processes at their next write. The reader of our output (cron,
-    or a shell's pipe) also waits for the background processes' output, as it would without exec.
+    Without a reader, SIGPIPE would kill those processes at their next write. The forked process also keeps our output
+    open, so cron or a shell's pipe waits for the background processes, as it would without exec.
     """
     try:
         if os.fork():

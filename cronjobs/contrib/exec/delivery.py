@@ -16,7 +16,8 @@ from cronjobs.errors import BadValue, DatabaseBusy
 from cronjobs.model import Status
 
 LOCKED_TRIES: Final = 20
-AT_ONCE: Final = 200  # at most this many spooled runs per call, since a tick has other work too
+# Deliver at most this many spooled runs per call, because a tick has other work too.
+AT_ONCE: Final = 200
 
 
 def begin(database: Database, run: ExecRun) -> None:
@@ -27,7 +28,10 @@ def begin(database: Database, run: ExecRun) -> None:
 
 
 def end(database: Database, run: ExecRun) -> bool:
-    """Write the run's outcome unless it is already written. Return whether we wrote it. Raises DatabaseError."""
+    """Write the run's outcome, if no process has written it yet.
+
+    Return whether this call wrote it. Raises DatabaseError.
+    """
     row = run.row(due_by(run.name, run.cron))
     for _ in range(LOCKED_TRIES):
         with database.write() as connection:
@@ -37,16 +41,16 @@ def end(database: Database, run: ExecRun) -> bool:
                 return False
             finish = run.finish(state.id)
             if exec_runs.end(connection, state, row, finish):
-                alerts.look_soon(connection)  # the run may be dead, late or overlapping, which calls for an alert
+                alerts.look_soon(connection)  # look for findings: the run may be dead, late or overlapping
                 return True
-        sleep(0.1)  # another session has locked the row
+        sleep(0.1)  # another session has locked the row: try again
     raise DatabaseBusy(str(database.address), LOCKED_TRIES * 0.1)
 
 
 def deliver(database: Database, where: str) -> None:
     """Write a batch of this project's spooled runs to the database. Raises DatabaseError.
 
-    A run that the database refuses is set aside. The other runs are still written, and then BadValue is raised.
+    If the database refuses a run, set its file aside, write the other runs, and then raise BadValue.
     """
     refused: BadValue | None = None
     for name in spooled(where)[:AT_ONCE]:

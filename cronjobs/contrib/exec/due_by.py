@@ -1,4 +1,7 @@
-"""Find when a run is due: by ``--cron``, or else by the line of the user's crontab that has the run's name."""
+"""Find when a run is due.
+
+``--cron`` gives the times. Without it, the crontab line that has the run's name gives them.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ LONGEST: Final = 200  # a longer cron expression is cut to this many characters
 
 
 def due_by(name: str, cron: str | None) -> dict[str, str]:
-    """Return the entries for ``meta`` of the run's row: "cron", "timezone", and "from" if the crontab gave the times.
+    """Return entries for ``meta`` in the run's row: "cron", "timezone", and also "from" if the crontab gave the times.
 
     Return {} if there is no valid cron expression, or if several crontab lines have the run's name.
     """
     zone, told_by = host_timezone(), {}
     if cron is None:
         lines = [line for line in lines_of_user() or () if exec_name(line) == name]
-        if len(lines) != 1:  # no line has the name, or several lines have it and may differ
+        if len(lines) != 1:  # no line has the name, or several lines have it, with perhaps different times
             return {}
         cron, zone, told_by = lines[0].when, _zone_of(lines[0]) or zone, {"from": "crontab"}
     try:
@@ -49,7 +52,7 @@ def lines_of_user() -> list[CrontabEntry] | None:
 
 
 def _zone_of(line: CrontabEntry) -> str | None:
-    """Return the line's CRON_TZ if this host's cron is cronie; other crons ignore CRON_TZ."""
+    """Return the line's CRON_TZ if this host's cron is cronie. Other crons ignore CRON_TZ."""
     zone = dict(line.settings).get("CRON_TZ")
     if zone is None:
         return None

@@ -1,7 +1,4 @@
-"""Validate ``--cron``.
-
-This is a separate module, because exec imports the cron parser only after the command has ended.
-"""
+"""Validate ``--cron``. This module is separate, so that exec can import the cron parser after the command has ended."""
 
 from __future__ import annotations
 

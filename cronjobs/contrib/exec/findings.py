@@ -1,4 +1,4 @@
-"""Find absent and overlapping runs of ``cronjobs exec``. Dead runs are found like all other dead jobs."""
+"""Find absent and overlapping runs of ``cronjobs exec``. The finding for dead jobs also covers dead runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def findings_of(watch: ExecWatch) -> Iterator[Finding]:
         yield Finding("absent", text, since=due, command=typed("cronjobs explain", f"exec:{name}"), subject=name)
     for name, began in sorted(watch.overlapped.items()):
         text = f"the last run of {name} began while the previous run was still running"
-        command = f"{typed('cronjobs history --type', f'exec:{name}')} --all"  # --all: both runs may have succeeded
+        # Both runs may have succeeded, and history prints a line for each success only with --all.
+        command = f"{typed('cronjobs history --type', f'exec:{name}')} --all"
         yield Finding("overlapped", text, since=began, command=command, subject=name, rows=(str(watch.ids[name]),))
     if watch.unwatched:
         most = f"{exec_runs.MOST_NAMES:,}"

@@ -1,4 +1,4 @@
-"""Write an exec run to the database, in a process of its own."""
+"""Write an exec run to the database. This runs in a separate process, the recorder."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.exec.target import open_target, target_settings
 from cronjobs.engine.probe.state_files import spool_address
 
-LINGER_S: Final = 20.0  # the recorder waits this long for the command to end, then exits to free its memory
-LONGEST_S: Final = 180  # SIGALRM kills this process after this time, whatever is hanging
+# The recorder waits this many seconds for the command to end. Then it exits to free its memory.
+LINGER_S: Final = 20.0
+LONGEST_S: Final = 180  # SIGALRM kills the recorder after this many seconds, even if it hangs
 
 
 def record(facts: dict[str, Any], config: str | None, url: str | None, orders: int, reply: int) -> None:
-    """Record that the run described by *facts* has begun. If it ends within LINGER_S, record its outcome too.
+    """Record that the run in *facts* has begun. If the command ends within LINGER_S, record the outcome too.
 
-    exec sends the outcome through the pipe *orders*. When the outcome is written, exec gets RECORDED through the pipe
-    *reply*. Raises any error that keeps the run from being recorded.
+    exec sends the outcome through the pipe *orders*. The recorder answers RECORDED through the pipe *reply* when it has
+    written the outcome. If the run cannot be recorded, raises the error that prevents it.
     """
     signal.alarm(LONGEST_S)
     settings = target_settings(config, url)

@@ -1,9 +1,11 @@
-"""Record an exec run through a recorder process. If that fails or is too slow, spool the run to the state folder.
+"""Record an exec run through a recorder process.
 
-exec forks the recorder once the command is running. In the meantime, the recorder does its imports, writes the row of a
-running job, and waits a while for the command to end. If the command runs longer, exec later forks a second recorder to
-write the outcome. No recorder can change how exec exits. After the command has ended, exec waits at most ``PATIENCE_S``
-for the recorder.
+If the recorder fails or is too slow, spool the run to the state folder.
+
+exec forks the recorder when the command has started. While the command runs, the recorder does its imports, writes the
+row of a running job, and waits a while for the command to end. If the command runs longer, exec later forks a second
+recorder to write the outcome. No recorder can change how exec exits. After the command has ended, exec waits at most
+``PATIENCE_S`` for the recorder.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from cronjobs.contrib.exec.arguments import ExecArguments
     from cronjobs.contrib.exec.copying import OutputTail
 
-PATIENCE_S = 2.0  # how long exec waits for a recorder after the command has ended
+PATIENCE_S = 2.0  # exec waits this many seconds for a recorder after the command has ended
 
 
 class Recording:
@@ -37,8 +39,8 @@ class Recording:
         self.token = os.urandom(8).hex()
         self.config = config_of(given)
         self.url = given.database_url or os.environ.get("CRONJOBS_DATABASE_URL") or None
-        self.orders: int | None = None  # pipe to the recorder
-        self.reply: int | None = None  # pipe from the recorder
+        self.orders: int | None = None  # the descriptor of the pipe to the recorder
+        self.reply: int | None = None  # the descriptor of the pipe from the recorder
         self.facts: dict[str, Any] = {
             "token": self.token,
             "name": given.name,
@@ -56,7 +58,7 @@ class Recording:
         """Start a recorder while the command is running."""
         try:
             self._start_recorder()
-        except OSError:  # cannot fork now; end() tries again
+        except OSError:  # we cannot fork now; end() tries again
             pass
 
     def end(self, status: int, tail: OutputTail, failure: str) -> str | None:
@@ -73,7 +75,7 @@ class Recording:
         }
         why = ""
         try:
-            for _ in range(2):  # try the waiting recorder first, then a new one
+            for _ in range(2):  # try the recorder that waits, then a new recorder
                 if self.orders is None:
                     self._start_recorder()
                 why = self._send_to_recorder(run, give_up_at) or ""
@@ -95,7 +97,8 @@ class Recording:
 
     def _start_recorder(self) -> None:
         orders_out, orders = os.pipe()
-        try:  # make room in the pipe for everything, so that a slow recorder can read it after we have exited
+        # Make the pipe large enough for the whole run, so that a slow recorder can read it after we have exited.
+        try:
             fcntl.fcntl(orders, fcntl.F_SETPIPE_SZ, 4 * KEPT)
         except (OSError, AttributeError):
             pass
@@ -115,10 +118,11 @@ class Recording:
 
     def _be_the_recorder(self, orders: int, reply: int) -> None:
         try:
-            os.setsid()  # do not die with the command's process group
+            os.setsid()  # so that a signal to the command's process group does not end us
             signals_as_before()
             null = os.open(os.devnull, os.O_RDWR)
-            for descriptor in range(3):  # let go of exec's stdout and stderr, so that their reader does not wait for us
+            # Close exec's stdout and stderr in this process, so that their reader does not wait for this process.
+            for descriptor in range(3):
                 os.dup2(null, descriptor)
             close_all_but([orders, reply])
             from cronjobs.contrib.exec.recorder import record

@@ -17,10 +17,10 @@ from cronjobs.model import Status
 def rows(
     connection: Connection, now: datetime, limit: int | None, chosen: Callable[[str], bool] = lambda _name: True
 ) -> tuple[list[ScheduleFacts], int]:
-    """Return one row per name that *chosen* accepts, and how many such names there are.
+    """Return one row for each name that *chosen* accepts, and the number of such names.
 
-    At most *limit* rows are returned; None means all. Names with an absent run come first, then names whose newest run
-    is dead, then the others by their next due time.
+    Return at most *limit* rows, or all if *limit* is None. Names with an absent run come first, then names whose newest
+    run is dead, then the others by their next due time.
     """
     named = (runs for name, runs in exec_runs.latest(connection).items() if chosen(name))
     latest = sorted(named, key=lambda runs: _worst_first(runs[0], now))

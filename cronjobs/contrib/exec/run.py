@@ -18,13 +18,14 @@ from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, Retr
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import OUTPUT_LIMIT, clean
 
-LEASE: Final = timedelta(days=1)  # for this long, a run counts as alive unless its host can prove that it is dead
+# For this long a run counts as alive. Only its own host can prove before that the run is dead.
+LEASE: Final = timedelta(days=1)
 LONGEST: Final = timedelta(days=3650)
 POLICY: Final = AttemptPolicy(
     RetryPolicy(max_attempts=1),
     on_lost="dead",
     max_losses=1,
-    runner_s=LONGEST.total_seconds(),  # a run known to be alive keeps its lease, however long it takes
+    runner_s=LONGEST.total_seconds(),  # a run that is known to be alive keeps its lease however long it takes
     lease_s=LEASE.total_seconds(),
 )
 KILLED: Final = "exec was killed, so nobody knows how the command ended"
@@ -98,7 +99,7 @@ class ExecRun:
         text = output_text(self.output, self.output_size)
         job = Job(job_id, self.job_type, {}, attempt=1, locked_by=self.locked_by)
         finished = Finished(job, self._outcome(text), timedelta(seconds=max(0.0, self.took)), output=text)
-        # POLICY allows no retry, so the decision does not depend on now.
+        # POLICY allows no retry, so what decide_end returns does not depend on now.
         return decide_end(
             finished, POLICY.retry, now, ended_ago=_since(self.ended), max_losses=POLICY.most_losses
         ).finish
@@ -126,7 +127,7 @@ def _since(instant: float) -> timedelta:
 
 
 def lost(job_id: int, job_type: str, locked_by: str, attempt: int, now: datetime) -> Finish:
-    """Return the end of a run whose exec was killed. The row keeps its start time, since the duration is unknown."""
+    """Return what to write when exec was killed. The duration is unknown, so none is written."""
     job = Job(job_id, job_type, {}, attempt=attempt, locked_by=locked_by)
     decided = decide_end(Finished(job, Lost()), POLICY.retry, now, max_losses=POLICY.most_losses)
     return decided.finish._replace(duration=None)
@@ -143,5 +144,5 @@ def output_text(tail: bytes, size: int) -> str | None:
     if size <= len(tail) and len(data) <= OUTPUT_LIMIT:
         return data.decode()
     kept = data[-(OUTPUT_LIMIT - 80) :].decode(errors="ignore")
-    # Mask again, with the line that marks the cut: the kept part may begin in the middle of a secret.
+    # Mask again, now with the line that marks the cut, because the kept part may begin in the middle of a secret.
     return masking.hide(f"… {size - min(len(tail), len(kept.encode()))} bytes before this were not kept …\n{kept}")

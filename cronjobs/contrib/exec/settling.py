@@ -44,14 +44,14 @@ def recorded() -> Settings | None:
 def catch_up(settings: Settings) -> None:
     """Deliver spooled runs to the user's own database, and settle the runs whose exec was killed.
 
-    No tick does this, since ticks do not open that database. Errors are ignored.
+    No tick does this work, because ticks do not open that database. Errors are ignored.
     """
     with suppress(CronjobsError), closing(open_target(settings)) as database:
         settle(database, spool_address(None, None))
 
 
 def settle(database: Database, spool: str) -> None:
-    """Write the ends that *database* does not have yet: those in *spool*, and those of runs whose exec was killed."""
+    """Write outcomes that *database* lacks: those in *spool*, and those of runs whose exec was killed."""
     deliver(database, spool)
     settle_lost(database)
 
@@ -59,7 +59,7 @@ def settle(database: Database, spool: str) -> None:
 def tidy(database: Database, *, local: bool) -> None:
     """Settle this host's runs whose exec was killed, and forget lines removed from the crontab.
 
-    If *local*, also prune the database. It is the user's own, so no tick prunes it.
+    If *local*, also prune the database: it is the user's own database, which no tick prunes.
     """
     with suppress(DatabaseBusy):
         settle_lost(database)
@@ -72,7 +72,10 @@ def tidy(database: Database, *, local: bool) -> None:
 
 
 def settle_lost(database: Database) -> int:
-    """Mark this host's runs as dead if their exec was killed or ran before the last boot. Return the number marked."""
+    """Mark this host's runs as dead if their exec was killed or began before the last boot.
+
+    Return the number of such runs.
+    """
     here = Identity.here()
     with database.read() as connection:
         rows = exec_runs.running_here(connection, here.host)
@@ -86,7 +89,7 @@ def settle_lost(database: Database) -> int:
 
 
 def forget_lines(database: Database) -> None:
-    """Stop expecting runs of lines that are no longer in this user's crontab on this host."""
+    """Stop expecting runs of lines that somebody has removed from this user's crontab on this host."""
     host, user = Identity.here().host, os_user()
     with database.read() as connection:
         newest = {runs[0].job_type.partition(":")[2]: runs[0] for runs in exec_runs.latest(connection).values()}

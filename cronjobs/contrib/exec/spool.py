@@ -1,7 +1,7 @@
-"""If runs could not be written to the database, keep them in small files in the state folder until they are delivered.
+"""Keep runs that could not be written to the database in small files in the state folder, until they are delivered.
 
-exec imports this module in every run, so the module imports nothing heavy. Each file holds one complete run. The run's
-token is a unique key in the database, so the run is written only once, however often it is delivered.
+exec imports this module in every run, so this module imports nothing slow. Each file holds one complete run. The run's
+token is a unique key in the database. So the database stores the run only once, even if it is delivered twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FOLDER = state_files.SPOOL
 MOST_FILES = 2000
-MOST_BYTES = 16 << 20  # if the spool is larger, runs are spooled without their output
+MOST_BYTES = 16 << 20  # if the spool is larger than this, spool runs without their output
 
 
 def put(where: str, run: dict[str, Any]) -> str | None:
@@ -37,7 +37,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
             run = without_output
         try:
             _write(folder, name, run)
-        except OSError:  # on a full disk, the run may fit without its output
+        except OSError:  # if the disk is full, the run may still fit without its output
             _write(folder, name, without_output)
     except OSError as error:
         return f"{state_files.folder_here()}/{FOLDER}: {error.strerror or error}"
@@ -47,7 +47,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
 
 
 def _size(name: str, folder: int) -> int:
-    """Return the file's size, or 0 if the file was renamed or delivered since the folder was read."""
+    """Return the file's size, or 0 if another process has renamed or delivered the file since we listed the folder."""
     try:
         return os.stat(name, dir_fd=folder).st_size
     except OSError:
@@ -61,7 +61,8 @@ def _write(folder: int, name: str, run: dict[str, Any]) -> None:
     try:
         with open(descriptor, "wb", buffering=0) as file:
             left = json.dumps(run).encode()
-            while left:  # on a nearly full disk, write() may write only part of the data without failing
+            # On a nearly full disk, write() may write only part of the data without raising an error.
+            while left:
                 left = left[file.write(left) :]
             os.fsync(descriptor)
         os.rename(f".{name}", name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -71,7 +72,7 @@ def _write(folder: int, name: str, run: dict[str, Any]) -> None:
 
 
 def read(name: str) -> dict[str, Any] | None:
-    """Return the run in the file, or None if the file is not ours or is unreadable."""
+    """Return the run in the file, or None if the file is unreadable or belongs to another user."""
     import json
 
     try:
@@ -94,7 +95,7 @@ def remove(name: str) -> None:
 
 
 def put_aside(name: str) -> None:
-    """Rename the file of a run that the database refuses, so that someone can look at the file."""
+    """Rename the file of a run that the database refuses. A person can then look at the file."""
     _do(lambda folder: os.rename(name, f"{name}.refused", src_dir_fd=folder, dst_dir_fd=folder))
 
 
@@ -112,7 +113,10 @@ def _do(change: Callable[[int], None]) -> None:
 
 
 def _make_spool(state: str) -> None:
-    """Create the spool in *state*. Raises OSError if others own *state* or can write to it, as can happen in /tmp."""
+    """Create the spool in *state*.
+
+    Raises OSError if other users own *state* or can write to it, as can happen in /tmp.
+    """
     _make(state)
     folder = state_files.open_folder(state)
     try:
@@ -124,7 +128,10 @@ def _make_spool(state: str) -> None:
 
 
 def _make(path: str) -> None:
-    """Create the folder and its missing parents with mode 700, since cron's umask may be 000."""
+    """Create the folder and its missing parents with mode 700.
+
+    With the default mode they might be open to all: cron's umask may be 000.
+    """
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)

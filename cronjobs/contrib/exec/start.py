@@ -1,7 +1,7 @@
-"""Start the command before anything else, forward its output, pass our signals on to it, and exit the way it exits.
+"""Start the command first, forward its output, pass our signals on to it, and exit the way it exits.
 
-The recorder needs the database and most of our imports, so it is a separate process. If the recorder fails, the command
-still runs, and we still exit the way it does. This module imports only light modules; a test lists them.
+The recorder needs the database and slow imports, so it is a separate process. If the recorder fails, the command still
+runs, and we still exit the way the command exits. This module imports only modules that load fast. A test lists them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 import time
 
-# The C part of the signal module; signal.py itself imports enum.
+# Import the C part of the signal module, because signal.py itself imports enum, which is slow.
 from _signal import (  # type: ignore[import-not-found]
     SIG_DFL,
     SIG_IGN,
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
         supervised = Supervised(given, stdin_closed=0 in closed)
         supervised.prepare()
     except Exception:
-        # Out of descriptors or memory: run the command without recording the run.
+        # We are out of file descriptors or memory. Run the command without recording the run.
         _become(given, closed)
     supervised.run()
 
@@ -73,27 +73,28 @@ class Supervised:
         self.stdin_closed = stdin_closed
         self.child: int | None = None
         self.ended = False
-        self.waiting: list[int] = []  # signals that arrived before the command started
+        self.waiting: list[int] = []  # signals that arrived before the command started, to be sent to it
         self.failure = ""
         self.mask: set[int] = set()  # the signal mask that our caller set; the command inherits it
 
     def prepare(self) -> None:
-        """Before the command starts, do everything that may fail."""
+        """Do everything that may fail, before the command starts."""
         self.copier = Copier()
         os.set_blocking(self.copier.wake[1], False)
         set_wakeup_fd(self.copier.wake[1], warn_on_full_buffer=False)
-        # Catch SIGCHLD even if our caller ignores or blocks it: it tells us that the command has ended.
+        # Catch SIGCHLD even if our caller ignores or blocks it, because it wakes us when the command has ended.
         signal(SIGCHLD, lambda number, frame: None)
         self.mask = pthread_sigmask(SIG_UNBLOCK, {SIGCHLD})
         for number in FORWARDED:
-            if getsignal(number) != SIG_IGN:  # a signal that our caller ignores, as nohup does, stays ignored
+            # If our caller ignores a signal, as nohup ignores SIGHUP, keep ignoring it.
+            if getsignal(number) != SIG_IGN:
                 signal(number, self._forward)
 
     def run(self) -> NoReturn:
         began = (time.time(), time.monotonic())
         status = self._start()
         self.copier.release_writers()
-        from cronjobs.contrib.exec.recording import Recording  # import only after the command has started
+        from cronjobs.contrib.exec.recording import Recording  # do not delay the command by this import
 
         recording = Recording(self.given, began)
         if status is None:
@@ -122,7 +123,8 @@ class Supervised:
             except OSError as error:
                 if error.errno != errno.ENOEXEC:
                     raise
-                self.child = self._spawn(["/bin/sh", *argv])  # a script without "#!": run it with sh, as a shell does
+                # The file is a script without "#!". Run it with sh, as a shell does.
+                self.child = self._spawn(["/bin/sh", *argv])
         except (OSError, ValueError) as error:
             number = getattr(error, "errno", None)
             code = NOT_FOUND if number in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
@@ -145,7 +147,7 @@ class Supervised:
             environment(),
             file_actions=streams,
             setsigmask=self.mask,
-            setsigdef=[SIGPIPE, SIGXFSZ],  # Python ignores these, but the command must not
+            setsigdef=[SIGPIPE, SIGXFSZ],  # Python ignores these two signals, but the command must not
         )
 
     def _wait(self) -> int:
@@ -155,7 +157,7 @@ class Supervised:
         while found is None:
             try:
                 self.copier.copy_until_woken()
-            except (MemoryError, OSError):  # discard the tail, but keep forwarding
+            except (MemoryError, OSError):  # drop the kept output, but keep forwarding
                 self.copier.tail.clear()
             found = os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         exited: bool = found.si_code == os.CLD_EXITED
@@ -183,7 +185,7 @@ class Supervised:
 
 
 def _from_the_terminal(number: int) -> bool:
-    """Whether the terminal sent the signal to our whole process group, so that the command has received it too."""
+    """Whether the terminal sent the signal to our whole process group. If so, the command has received it too."""
     if number not in BY_THE_TERMINAL:
         return False
     try:
@@ -201,19 +203,23 @@ def _from_the_terminal(number: int) -> bool:
 def cron_fault(expression: str) -> str | None:
     """Return what is wrong with the --cron expression, or None.
 
-    Call this after the command has ended, since it imports the cron parser.
+    Call this only after the command has ended, because it imports the cron parser, which is slow.
     """
     try:
         from cronjobs.contrib.exec.expression import check
 
         check(expression)
-    except Exception as error:  # including MemoryError and a full disk: nothing may change the command's exit code
+    except Exception as error:
+        # Catch everything, even MemoryError or a full disk: no error may change the command's exit code.
         return str(error)
     return None
 
 
 def environment() -> dict[bytes, bytes]:
-    """Return the environment that this process was started with. Python may have set LC_CTYPE since (PEP 538)."""
+    """Return the environment that this process started with.
+
+    Python may since have set LC_CTYPE in os.environ (PEP 538).
+    """
     try:
         with open("/proc/self/environ", "rb", buffering=0) as file:
             entries = file.readall().split(b"\0")
@@ -230,7 +236,7 @@ def environment() -> dict[bytes, bytes]:
 def _become(given: ExecArguments, closed: Sequence[int]) -> NoReturn:
     """Replace this process with the command.
 
-    First close the standard streams in *closed* again: our caller had closed them.
+    First close the standard streams in *closed*, which our caller had closed and we had opened.
     """
     for descriptor in closed:
         os.close(descriptor)
@@ -252,16 +258,18 @@ def _end_as(status: int) -> NoReturn:
     try:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dump of ours: the command's is the useful one
+        # dump no core of this process: only the command's core dump is useful
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal(number, SIG_DFL)
-    except Exception:  # SIGKILL's handler cannot be set
+    except Exception:  # nobody can set a handler for SIGKILL
         pass
     try:
         pthread_sigmask(SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
     except Exception:
         pass
-    time.sleep(0.1)  # we may survive our own signal, for example if it is ignored
+    # The signal may not kill this process, for example if it is ignored.
+    time.sleep(0.1)
     os._exit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""Choose where exec records runs: in the project's database, or, without a project, in the user's state folder."""
+"""Choose where exec records runs: in the project's database, or in the user's state folder if there is no project."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cronjobs.errors import SchemaMissing, SchemaTooOld, UsageError
 def target_settings(config: str | None, url: str | None) -> Settings:
     """Return the project's settings, or ``no_project()`` if there is neither a file nor a URL. Raises ConfigError.
 
-    From now on, this process masks the secrets in the settings and in the environment.
+    From then on, this process masks the secrets of the settings and of the environment.
     """
     secrets = masking.named_secrets({**os.environ, "": url or ""})
     masking.remember(secrets)
@@ -34,11 +34,12 @@ def target_settings(config: str | None, url: str | None) -> Settings:
 
 
 def open_target(settings: Settings) -> Database:
-    """Open the database. On SQLite, create or migrate the tables if needed; never on PostgreSQL."""
+    """Open the database. On SQLite, create or migrate its tables if needed. On PostgreSQL, never change the tables."""
     address = parse_url(settings.database, settings.schema)
     if settings.without_project:
         _make_state_folder()
-    else:  # not for exec.db: it is in the state folder, and would vanish together with the list of known databases
+    else:
+        # Do not list exec.db as a known database. It is in the state folder, and would vanish together with that list.
         require_still_there(settings.folder, address)
     database = Database(address, connections=1)
     try:
@@ -52,7 +53,10 @@ def open_target(settings: Settings) -> Database:
 
 
 def _make_state_folder() -> None:
-    """Create the state folder. Raises UsageError if other users own it or can write to it, as can happen in /tmp."""
+    """Create the state folder.
+
+    Raises UsageError if other users own the folder or can write to it, as can happen in /tmp.
+    """
     folder = folder_here()
     make_folder(Path(folder), 0o700)
     try:

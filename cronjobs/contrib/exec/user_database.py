@@ -1,4 +1,4 @@
-"""The user's own SQLite database in the state folder, for exec without a project. Imports no database code."""
+"""The user's own SQLite database, for exec without a project. It is in the state folder. Imports no database code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find absent and overlapping exec runs, by the two newest runs of each name."""
+"""Find absent and overlapping exec runs. Look at the two newest runs of each name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ExecWatch:
     """The names whose runs are absent or overlap.
 
     ``absent`` maps a name to the due time of its first absent run. ``overlapped`` maps a name to the start of the later
-    run. ``ids`` maps each name to the id of its newest run. ``absent_at`` is when the next expected run becomes absent
-    if it has not begun by then, or None if no run is expected. ``unwatched`` is true if there are more names than are
-    checked.
+    run. ``ids`` maps each name to the id of its newest run. ``absent_at`` is the time at which the next expected run
+    becomes absent, if it has not begun by then. ``absent_at`` is None if no run is expected. ``unwatched`` is true if
+    there are too many names to check all of them.
     """
 
     absent: Mapping[str, datetime] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> E
 def _overlap(later: LatestRun, earlier: LatestRun) -> bool:
     """Whether the later run began during the earlier one.
 
-    Runs on different hosts do not count, since each host has its own crontab.
+    Runs on different hosts never overlap, because each host has its own crontab.
     """
     if later.meta.get("host") != earlier.meta.get("host"):
         return False

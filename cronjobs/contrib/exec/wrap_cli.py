@@ -31,7 +31,8 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     """
     old = program.read()
     file = project_file(context, config)
-    if file is not None:  # exec itself would tolerate a broken file, but no command could then show its runs
+    # Raise an error for a broken file now. exec itself would run, but no command could show its runs.
+    if file is not None:
         load(file, environ=os.environ, need_database=False)
     new = wrapping.wrap(old, block.shell_words(own_program()), None if file is None else block.shell_words([str(file)]))
     _write(old, new, dry_run)
@@ -76,9 +77,9 @@ def project_file(context: typer.Context, config: Path | None) -> Path | None:
 
 
 def own_program() -> list[str]:
-    """Return the words that run cronjobs.
+    """Return the words of a command line that runs cronjobs.
 
-    Prefer the script beside the interpreter, which makes the crontab easier to read.
+    Prefer the script beside the interpreter, because it makes the crontab easier to read.
     """
     python = program.interpreter()
     script = python.with_name("cronjobs")

@@ -1,7 +1,7 @@
 r"""Put ``cronjobs exec`` before the commands of a crontab, and remove it again, byte for byte. Pure.
 
-Cron still parses the wrapped line, so the input after the first bare "%" stays in place, and "\%" stays as it is.
-Within single quotes, only "'" needs escaping. Cron's own unescaping does not touch that escape.
+Cron parses the wrapped line too. So the input after the first bare "%" stays where it is, and "\%" stays as it is.
+Within single quotes, only "'" has to be escaped, and cron does not change that escape.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from cronjobs.desk.crontab.block import LONGEST_COMMAND
 from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines, unwrapped
 from cronjobs.desk.crontab.naming import name_of, unused
 
-_BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)  # up to the first bare "%", as in do_command.c
+# Matches up to the first bare "%", which ends the command in cron's do_command.c.
+_BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)
 _RUN_DUE: Final = re.compile(r"\bcronjobs\b.*\brun-due\b")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"})
 
@@ -31,7 +32,7 @@ class Change:
 
 @dataclass(frozen=True)
 class LineLeftAlone:
-    """A line that stays unchanged, and the reason why."""
+    """A line that stays unchanged, and the reason."""
 
     line: CrontabEntry
     why: str
@@ -85,7 +86,7 @@ def unwrap(crontab: str) -> Rewritten:
 def wrapped(command: str, name: str, program: str, config: str | None) -> str:
     """Put exec before *command*, which is in crontab syntax."""
     end = _BARE_PERCENT.match(command)
-    assert end is not None  # the pattern also matches the empty string
+    assert end is not None  # the pattern always matches, because it matches the empty string
     line, rest = command[: end.end()], command[end.end() :]
     quoted = "'" + line.replace("'", r"'\''") + "'"
     project = "" if config is None else f" --config {config}"
