@@ -29,7 +29,7 @@ from cronjobs.engine.tick.not_started import NO_WORKER
 from cronjobs.text import visible
 
 MOST_QUEUES: Final = 200
-SATURATED_WITHIN: Final = timedelta(minutes=10)  # hosts without a tick in this time are not counted
+SATURATED_WITHIN: Final = timedelta(minutes=10)  # do not count hosts whose last tick is older than this
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -57,7 +57,7 @@ class Metric:
 def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> list[Metric]:
     """Return all metrics. *limits* and *workers* come from the file.
 
-    The counts of ended jobs are read before the schedules, so that every counted schedule is among those read.
+    Read the counts of ended jobs before the schedules. So each schedule that has counts is in the list of schedules.
     """
     ended = counts.all_that_ended(connection)
     schedules = upcoming_schedules(connection)
@@ -72,7 +72,7 @@ def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> lis
 
 
 def _shown(name: str) -> str:
-    """Make a name safe for a label: without control characters or secrets."""
+    """Make a name safe for a label: escape control characters and mask secrets."""
     return masking.hide(visible(name))
 
 
@@ -141,7 +141,7 @@ def _histogram(name: str, about: str, ended: Sums, kind: str) -> Metric:
 def _longest(ended: Sums, lately: Sums) -> list[Metric]:
     """Return the gauges of the longest attempts and latencies.
 
-    A job type without counters of its own is counted under OTHER, so that no series comes and goes.
+    A job type whose counters are counted under OTHER gets no gauge of its own either, so that no series comes and goes.
     """
     families = []
     for name, about, kind in (
@@ -171,7 +171,7 @@ def _longest(ended: Sums, lately: Sums) -> list[Metric]:
 def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Metric]:
     """Return the schedules' metrics.
 
-    If there are too many schedules, those with the lowest ids get their own labels, so that no schedule moves to OTHER
+    If there are too many schedules, those with the lowest ids get their own labels. So no schedule moves to OTHER
     later.
     """
     most = MOST_NAMES["occurrences"]
@@ -216,7 +216,7 @@ class _Queue:
     capacity: int | None = None
     dropped: int = 0
     refused: int = 0
-    listed: bool = False  # the queue has or had a cap
+    listed: bool = False  # whether the queue has or once had a cap
 
     def absorb(self, other: _Queue) -> None:
         for name in ("waiting", "due", "running", "dropped", "refused"):
@@ -238,7 +238,8 @@ def _queues(connection: Connection) -> list[Metric]:
     for row in capped:
         queue = found.setdefault(row.name, _Queue())
         queue.capacity, queue.dropped, queue.refused, queue.listed = row.max_waiting, row.dropped, row.refused, True
-    # Keep series stable: queues that have or had a cap get their own labels first, then the fullest queues.
+    # To keep the series stable, give labels first to queues that have or once had a cap, and then to the fullest
+    # queues.
     order = sorted(found, key=lambda name: (not found[name].listed, -found[name].waiting, name))
     order = sorted(order[:MOST_QUEUES]) + order[MOST_QUEUES:]
     shown: dict[str, _Queue] = {}
@@ -322,12 +323,12 @@ def _ticks(connection: Connection, workers: int) -> list[Metric]:
 
 
 def _is_saturated(tick: Row[Any]) -> bool:
-    left = tick.not_started if isinstance(tick.not_started, list) else []  # on SQLite, it may be anything
+    left = tick.not_started if isinstance(tick.not_started, list) else []  # on SQLite, this column may hold any JSON
     return any(isinstance(entry, Mapping) and entry.get("why") == NO_WORKER for entry in left)
 
 
 def _without_repeats(family: Metric, choose: Callable[[float, float], float]) -> Metric:
-    """Merge samples whose labels are the same, since a series can have only one value."""
+    """Merge samples that have the same labels, because a series can have only one value."""
     values: dict[Labels, float] = {}
     for sample in family.samples:
         known = values.get(sample.labels)

@@ -14,8 +14,8 @@ from cronjobs.contrib.metrics.openmetrics import lines_of
 from cronjobs.engine.tick.extras import Hook, HookContext, RunSummary
 from cronjobs.errors import CronjobsError
 
-LEAST_LEFT_S: Final = 3.0  # with less time left in the tick, do not start reading the values
-STALE: Final = timedelta(seconds=150)  # if the file is older, a tick also writes it before its work
+LEAST_LEFT_S: Final = 3.0  # if less time than this is left in the tick, do not write the file
+STALE: Final = timedelta(seconds=150)  # if the file is older than this, a tick also writes it before its work
 
 
 class MetricsHook(Hook):
@@ -35,7 +35,7 @@ class MetricsHook(Hook):
         try:
             return abs(timedelta(seconds=self.context.clock.now().timestamp() - os.lstat(path).st_mtime))
         except OSError:
-            return timedelta(0)  # the file does not exist yet: end() writes it
+            return timedelta(0)  # the file does not exist yet; end() will write it
 
     def _write(self, path: Path) -> None:
         """Write the textfile if there is time. Report a failure as an event."""

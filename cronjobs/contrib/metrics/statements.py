@@ -1,4 +1,4 @@
-"""The SQL for metrics of the current state. The counts of what has ended come from ``store.counts``."""
+"""The SQL for metrics of the current state. The counts of ended jobs and attempts come from ``store.counts``."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def queue_rows(connection: Connection) -> Sequence[Row[Any]]:
 def last_tick_at(connection: Connection) -> datetime | None:
     """Return when the tick with the highest id began.
 
-    The latest time would be misleading if a clock had once been years ahead.
+    The tick with the latest time may be the wrong one: a host's clock may once have been years ahead.
     """
     at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at
 
 
 def ticks_lately(connection: Connection, within: timedelta) -> list[Row[Any]]:
-    """Return the last tick of each host that has ticked *within* this time, among the newest TICKS_READ ticks."""
+    """Return the last tick of each host that has ticked *within* this time. Read only the newest TICKS_READ ticks."""
     rows = run(
         connection,
         f"SELECT t.host, t.not_started FROM {TICKS} t WHERE t.started_at >= {after_now(':ago_s')} "

@@ -20,16 +20,16 @@ class TextfileNotWritten(CronjobsError):
 
 def write(path: Path, lines: Iterable[str]) -> None:
     """Replace *path* with a file of *lines*. A symlink is replaced, not followed. Raises TextfileNotWritten."""
-    # node_exporter ignores this temporary file, as its name does not end in .prom. Each process has a file of its own.
+    # node_exporter ignores this temporary file, because its name does not end in .prom. Each process has its own file.
     beside = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         require_replaceable(path)
         try:
             with suppress(FileNotFoundError):
-                beside.unlink()  # left by a killed process with the same pid
+                beside.unlink()  # a killed process with the same pid may have left this file
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(beside, flags, MODE), "w", encoding="utf-8", errors="backslashreplace") as file:
-                os.fchmod(file.fileno(), MODE)  # regardless of cron's umask
+                os.fchmod(file.fileno(), MODE)  # set the mode whatever cron's umask is
                 file.writelines(f"{line}\n" for line in lines)
             beside.replace(path)
         except BaseException:
@@ -37,5 +37,5 @@ def write(path: Path, lines: Iterable[str]) -> None:
                 beside.unlink()
             raise
     except OSError as error:
-        # Omit the temporary file's name, which contains the pid, so that repeated errors have the same text.
+        # Leave out the temporary file's name. It contains the pid, and repeated errors should have the same text.
         raise TextfileNotWritten(f"metrics cannot be written to {path}: {error.strerror or error}") from None

@@ -15,32 +15,33 @@ from cronjobs.masking import is_secret_name, url_passwords
 from cronjobs.text import one_line, visible
 
 _HEAD = """\
-# cronjobs.yaml: what was in @of@, with cron's meaning. Written by "cronjobs crontab import".
-# Next: cronjobs crontab compare (both are due at the same instants), cronjobs crontab swap (cronjobs runs the lines).
-# Every entry is yours to change. The comments below "defaults" say what cron could not do.
+# cronjobs.yaml: the lines of @of@, with the meaning they have under cron. Written by "cronjobs crontab import".
+# Next: "cronjobs crontab compare" (checks when lines are due), then "cronjobs crontab swap" (cronjobs runs them).
+# You may change every entry. The comments below "defaults" say what cronjobs can do that cron cannot.
 
 database: sqlite:///cronjobs.db   # beside this file; or postgresql://user@host/name
-timezone: @timezone@   # the host's, as cron's
+timezone: @timezone@   # the host's time zone, as under cron
 log: cronjobs.log
-run: {long_jobs: @count@}   # as many lines may run at once; each in a process of its own, as under cron
+run: {long_jobs: @count@}   # as many lines may run at once, each in its own process, as under cron
 """
 _MAIL = """
-# MAILTO: cron mailed all that a line printed. cronjobs keeps that (cronjobs jobs show ID) and mails failures.
+# MAILTO: cron mailed whatever a line printed. cronjobs keeps the output (cronjobs jobs show ID) and mails failures.
 alerts:
   channels:
     mailto: {mail: {host: localhost, tls: none, from: @from@, to: [@to@]}}
 """
 LONGEST_RUN = "24h"
-MOST_LONG_JOBS = 1000  # the most that config.load accepts (RUN)
+MOST_LONG_JOBS = 1000  # the highest number that config.load accepts for run.long_jobs
 
 
-Secrets = Mapping[tuple[str, str], str]  # name and value in the crontab → the variable that holds the value
+# (name, value) in the crontab → the variable of the env file that holds the value
+Secrets = Mapping[tuple[str, str], str]
 NONE: Final[Secrets] = MappingProxyType({})
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def secrets_of(found: ImportedCrontab) -> Secrets:
-    """Collect the secrets in the lines' environments. A name with several values gets several variables."""
+    """Collect the secrets in the lines' environments. A name that has several values gets several variables."""
     secrets: dict[tuple[str, str], str] = {}
     pairs = dict.fromkeys(pair for each in found.taken for pair in each.env)
     taken = {name for name, _ in pairs}
@@ -61,7 +62,7 @@ def as_env_file(secrets: Secrets) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Quote *value* for the env file, as ``read_env_file`` parses it."""
+    """Quote *value* for the env file, so that ``read_env_file`` reads it back unchanged."""
     if "'" not in value:
         return f"'{value}'"
     return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
@@ -72,8 +73,8 @@ def as_yaml(
 ) -> str:
     """Return the YAML. *of* names the crontab that the YAML is made from.
 
-    *sender* is the From address of alerts if the crontab sets no MAILFROM. The *secrets* appear only as ``${NAME}``;
-    *env_file* is the name of the file with their values, or None if there is no such file.
+    *sender* is the From address of alerts if the crontab sets no MAILFROM. The YAML contains the *secrets* only as
+    ``${NAME}``. *env_file* is the name of the file with their values, or None if there is no such file.
     """
     count = max(1, min(len(found.taken), MOST_LONG_JOBS))
     parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]
@@ -93,7 +94,7 @@ def as_yaml(
     parts += ["\ndefaults:\n  commands:\n", *(f"    {_commented(key, value)}\n" for key, value in common.items())]
     parts += ["  schedules:\n", *(f"    {_commented(key, value)}\n" for key, value in _OF_ALL_SCHEDULES.items())]
     if any(apart.values()):
-        parts.append("\njob_types:   # lines whose settings differ from most\n")
+        parts.append("\njob_types:   # lines whose settings differ from the defaults\n")
     for each in found.taken:
         if differing := apart[each.name]:
             parts += [f"  {line}\n" for line in _job_type(each, differing)]
@@ -104,7 +105,7 @@ def as_yaml(
 
 
 _COMMENTS: Final = {
-    "inherit_env": "cron's commands get nothing else",
+    "inherit_env": "cron's commands get no other variables",
     "leftovers": "leftovers: end kills the processes that a run left in the background",
     "timeout": "cron has no limit",
     "retry": "retry: {max_attempts: 3} retries a failed run, after one minute, then after two",

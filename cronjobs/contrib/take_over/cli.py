@@ -32,9 +32,9 @@ from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import in_zone
 from cronjobs.text import one_line, visible
 
-MODE: Final = 0o600  # like the crontab itself, the file may contain passwords
-SHOWN: Final = 5  # instants printed per difference
-LISTED: Final = 100  # instants printed per difference with --json
+MODE: Final = 0o600  # readable by the user alone: like a crontab, the files may contain passwords
+SHOWN: Final = 5  # print at most this many instants for each difference
+LISTED: Final = 100  # with --json, print at most this many instants for each difference
 
 
 class WhichCron(StrEnum):
@@ -200,7 +200,7 @@ def _is_system_crontab(file: str) -> bool:
 
 
 def _is_user(word: str) -> bool:
-    """Whether *word* is the name of a user, and not also of a program that cron would find."""
+    """Whether *word* is the name of a user, and is not also the name of a program that cron would find."""
     try:
         pwd.getpwnam(word)
     except (KeyError, ValueError):
@@ -209,7 +209,7 @@ def _is_user(word: str) -> bool:
 
 
 def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> None:
-    """Write both files without overwriting any, and check that they load. After an error, remove them again."""
+    """Write both files, but overwrite none. Check that they load. After an error, remove the files again."""
     made: list[Path] = []
     try:
         for path, content in ((env_file, secrets), (file, text)):
@@ -222,7 +222,7 @@ def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> No
         for path in made:
             with suppress(OSError):
                 path.unlink()
-        if isinstance(error, ConfigError):  # for example because there is a cronjobs.py beside the file
+        if isinstance(error, ConfigError):  # for example, a cronjobs.py beside the file makes the file invalid
             raise CrontabError(f"{error}: nothing was written") from None
         raise
 

@@ -22,7 +22,7 @@ OTHER_INSTANTS: Final = "cron and the schedule are not due at the same times"
 
 @dataclass(frozen=True)
 class Pair:
-    """A line and its schedule. If not ``same_command``, only their names match: the schedule runs another command.
+    """A line and its schedule. If not ``same_command``, only the names match, and the schedule runs another command.
 
     ``schedule`` is None if no schedule matches the line.
     """
@@ -36,7 +36,8 @@ class Pair:
 class LineDifference:
     """A difference between a line and its schedule.
 
-    ``instants`` holds (instant, starts under cron, starts under cronjobs) for each instant at which the numbers differ.
+    ``instants`` holds a tuple for each instant at which the numbers of starts differ: (instant, under cron, under
+    cronjobs).
     """
 
     taken: ImportedLine
@@ -46,7 +47,7 @@ class LineDifference:
 
 
 def paired(lines: Sequence[ImportedLine], settings: Settings) -> list[Pair]:
-    """Match each line to a schedule of its own. Prefer a schedule with the same command, name and time."""
+    """Match each line to a schedule that no other line has. Prefer a schedule with the same command, name and time."""
     free = dict(settings.schedules)
     found: dict[int, Pair] = {}
 
@@ -80,7 +81,7 @@ def paired(lines: Sequence[ImportedLine], settings: Settings) -> list[Pair]:
 def differences(
     pairs: Sequence[Pair], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[LineDifference]:
-    """Return the differences from *after* (exclusive) to *until*, of lines with a schedule.
+    """Compare the lines that have a schedule. Return the differences from *after* (exclusive) to *until*.
 
     Cron uses the host's *timezone*.
     """

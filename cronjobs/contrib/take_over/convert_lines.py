@@ -23,8 +23,8 @@ from cronjobs.errors import CronError
 class ImportedLine:
     """A crontab line and its entry in the YAML.
 
-    ``fields`` are as cron parses them. ``cron``, in ``timezone``, is our expression for the same times. ``inherited``
-    names variables that come from cron's own environment (PAM).
+    ``fields`` holds the fields as cron parses them. ``cron`` is our expression for the same times, in ``timezone``.
+    ``inherited`` names variables that come from cron's own environment (PAM).
     """
 
     line: CrontabEntry
@@ -36,7 +36,7 @@ class ImportedLine:
     folder: str
     env: tuple[tuple[str, str], ...]
     inherited: tuple[str, ...] = ()
-    own_timezone: str | None = None  # cronie's CRON_TZ
+    own_timezone: str | None = None  # CRON_TZ, which only cronie supports
 
     @property
     def cron_line(self) -> TimedLine:
@@ -58,13 +58,16 @@ class ImportedCrontab:
     taken: tuple[ImportedLine, ...]
     left: tuple[KeptLine, ...]
     notes: tuple[str, ...]
-    mail_to: tuple[str, ...]  # the addresses in MAILTO above the imported lines, as alerts expect them
+    mail_to: tuple[str, ...]  # the addresses in MAILTO above the imported lines, as alerts: accepts them
     mail_from: str | None = None
 
 
 @dataclass(frozen=True)
 class Importer:
-    """Converts a crontab, given its *owner*, the host's *timezone*, the kind of *cron*, and PAM's variables."""
+    """Converts a crontab.
+
+    ``timezone`` is the host's, ``cron`` the kind of daemon, and ``from_pam`` names PAM's variables.
+    """
 
     owner: pwd.struct_passwd
     timezone: str
@@ -72,7 +75,7 @@ class Importer:
     from_pam: Collection[str] = ()
 
     def take_over(self, crontab: str) -> ImportedCrontab:
-        """Convert every line of *crontab*, or give the reason why the line stays there."""
+        """Convert each line of *crontab* that can be converted. For each other line, return why it stays there."""
         taken: list[ImportedLine] = []
         left: list[KeptLine] = []
         names: set[str] = set()
@@ -158,7 +161,7 @@ class Importer:
 
 
 def names_users(crontab: str, is_user: Callable[[str], bool]) -> bool:
-    """Whether each line of *crontab* has a user and then a command, as in /etc/crontab and /etc/cron.d."""
+    """Whether each line of *crontab* names a user before the command, as in /etc/crontab and /etc/cron.d."""
     words = [line.command.split(None, 1) for line in job_lines(crontab)]
     return bool(words) and all(len(each) > 1 and is_user(each[0]) for each in words)
 
@@ -197,10 +200,10 @@ def _addresses(taken: list[ImportedLine]) -> tuple[tuple[str, ...], list[str]]:
 
 
 def expression(when: str, fields: CronFields) -> str:
-    """Return an expression for the times at which cron runs *when*. If possible, return *when* unchanged.
+    """Return an expression of ours for the times that *when* has under cron. If possible, return *when* unchanged.
 
-    Our grammar refuses likely mistakes such as "*/90" or "5-3", so these are rewritten. Raises CronError if that is
-    impossible or if the line never runs.
+    Our grammar refuses likely mistakes such as "*/90" or "5-3", which cron accepts. So rewrite those. Raises CronError
+    if *when* cannot be rewritten, or if the line never runs.
     """
     try:
         if _selects(grammar.parse(when), fields):
@@ -217,7 +220,7 @@ def expression(when: str, fields: CronFields) -> str:
     ]
     written = " ".join(words)
     if not _selects(grammar.parse(written), fields):
-        raise CronError(f'"{when}" cannot be written otherwise')
+        raise CronError(f'"{when}" cannot be written in a way that cronjobs accepts')
     return written
 
 
@@ -231,7 +234,10 @@ def _selects(ours: grammar.CronExpression, theirs: CronFields) -> bool:
 
 
 def _all_days(fields: CronFields) -> bool:
-    """Whether both day fields select every day, so that "and" and "or" are equivalent."""
+    """Whether both day fields select every day.
+
+    It then does not matter whether cron combines them by "and" or by "or".
+    """
     return len(fields.days) == 31 and len(fields.weekdays) == 8
 
 

@@ -1,6 +1,6 @@
 """Parse the five fields of a crontab line as cron's C code does. Pure.
 
-This module shares no code with ``crontime``, since ``crontab compare`` checks one against the other.
+This module shares no code with ``crontime``, because ``crontab compare`` checks the results of both against each other.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 class BadField(ValueError):
-    """Cron refuses a field. The message names the field and says what is wrong."""
+    """Cron refuses a field. The message names the field and the fault."""
 
 
 @dataclass(frozen=True)
 class CronFields:
     """The minutes, hours and days that the fields select.
 
-    Weekdays run from 0 to 7. Both 0 and 7 are Sunday, and are set together.
+    Weekdays run from 0 to 7. Both 0 and 7 mean Sunday, and a set that has one of them has both.
 
     A field's flag is true if the field begins with "*". In cron.h, these flags are MIN_STAR, HR_STAR, DOM_STAR and
     DOW_STAR.
@@ -40,7 +40,7 @@ class CronFields:
 
     @property
     def wild(self) -> bool:
-        """Whether the line follows a clock change at once. It does if its minute or hour field begins with "*"."""
+        """Whether the line follows a clock change at once: its minute or hour field begins with "*"."""
         return self.minute_star or self.hour_star
 
     def on_day(self, day: int, month: int, weekday: int) -> bool:
@@ -61,7 +61,9 @@ _MONTHS: Final = frozenset(range(1, 13))
 _WEEK: Final = frozenset(range(8))
 _FIRST: Final = frozenset({1})
 _SUNDAY: Final = frozenset({0, 7})
-_NAMES: Final = {  # from load_entry in entry.c. @daily sets no day flags; that is equivalent, since all days match
+# The values are from load_entry in entry.c. @daily sets no day flags there, but that makes no difference: all days
+# match.
+_NAMES: Final = {
     "@yearly": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),
     "@annually": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),
     "@monthly": _at_midnight(_FIRST, _MONTHS, _WEEK, weekday_star=True),
@@ -73,7 +75,7 @@ _NAMES: Final = {  # from load_entry in entry.c. @daily sets no day flags; that 
 
 
 def read_fields(when: str, cron: Cron) -> CronFields:
-    """Parse *when*, which is a ``CrontabEntry.when``. Raises BadField if cron would refuse *when*."""
+    """Parse *when*, the time of a ``CrontabEntry``. Raises BadField if cron would refuse *when*."""
     if when.startswith("@"):
         if when not in _NAMES:
             raise BadField(f'"{when}" is not a name that cron knows')
@@ -128,7 +130,7 @@ def _range(item: str, low: int, high: int, names: tuple[str, ...], cron: Cron) -
             raise BadField(f'"{step_text}" is not a step')
         step = int(step_text[:9])
     if cron == "cronie" and dash and not slash and begin > end == 0:
-        end = 7  # as in "fri-sun", where "sun" was parsed as 0
+        end = 7  # such as "fri-sun", where _number has parsed "sun" as 0
     if begin > end and cron == "cronie":
         return set()
     touched = range(begin, end + 1, step)

@@ -1,7 +1,7 @@
-"""Compute when cron itself starts each line, by simulating cron's main loop minute by minute. Pure.
+"""Compute when cron itself starts each line: simulate cron's main loop minute by minute. Pure.
 
 The simulation follows main() and find_jobs() in cron.c of Debian's cron 3.0pl1-162 and of cronie 1.7. It shares no code
-with ``crontime``, since ``crontab compare`` checks one against the other.
+with ``crontime``, because ``crontab compare`` checks the results of both against each other.
 
 Cron keeps a virtual time: the local time as minutes since 1970, as if local time were UTC. Each minute, cron compares
 the clock with its virtual time. The clock may be
@@ -26,10 +26,11 @@ from zoneinfo import ZoneInfo
 from cronjobs.contrib.take_over.fields_of_old_cron import CronFields
 from cronjobs.desk.crontab.lines import Cron
 
-_HOURS_3 = 180  # minutes: 3 * MINUTE_COUNT
+_HOURS_3 = 180  # in minutes; cron.c calls this 3 * MINUTE_COUNT
 _DAY = 1440
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-_LEAD = 2 * _DAY  # the simulation starts this much before the range, to see a clock change just before the range
+# The simulation starts this many minutes before the range, so that it sees a clock change just before the range.
+_LEAD = 2 * _DAY
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def starts(
 ) -> list[list[datetime]]:
     """Return for each line when cron starts it, from *after* (exclusive) to *until*.
 
-    If cron starts a line twice in one minute, that minute is listed twice.
+    If cron starts a line twice in one minute, the line's list has that minute twice.
     """
     first = _minute(after) + 1
     last = _minute(until)
@@ -77,11 +78,11 @@ def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, c
     """Yield each real minute and the lines that main() in cron.c starts in it. A minute may occur more than once."""
     find = _Matching(lines).found
     offset = zone.at(first - 1)
-    counted_by = offset  # cronie's oldGMToff: the offset that the virtual time uses
+    counted_by = offset  # the offset of the virtual time, which is oldGMToff in cronie
     virtual = first - 1 + offset
     summer = zone.is_summer(first - 1)
     for now in range(first, last + 1):
-        # As in its set_time(), cronie re-reads the offset only if tm_isdst has changed.
+        # cronie's set_time() reads the offset again only if tm_isdst has changed.
         if cron == "debian" or summer != (summer := zone.is_summer(now)):
             offset = zone.at(now)
         running = now + offset
@@ -108,7 +109,7 @@ def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, c
 
 
 class _Matching:
-    """Matches a minute against all lines at once, with one bit per line, so that a minute costs few operations."""
+    """Matches a minute against all lines at once. Each line has one bit, so a minute takes few operations."""
 
     def __init__(self, lines: Sequence[TimedLine]) -> None:
         here = [(number, line) for number, line in enumerate(lines) if not line.timezone]
@@ -118,15 +119,15 @@ class _Matching:
         self.elsewhere = [
             (_Offsets(zone), _Table([each for each in elsewhere if each[1].timezone == zone])) for zone in zones
         ]
-        # Cronie ignores the host's clock changes for lines with a CRON_TZ, even an empty one.
+        # Cronie ignores the host's clock changes for lines that have a CRON_TZ, even if CRON_TZ is empty.
         self.waiting = sum(1 << number for number, line in enumerate(lines) if line.timezone is not None)
         self.wild = sum(1 << number for number, line in enumerate(lines) if line.fields.wild)
 
     def found(self, at: int, wild: bool, fixed: bool, counted_by: int, offset: int) -> int:
         """Return the lines that match the local minute *at*, like find_jobs() in cron.c.
 
-        *wild* selects lines with a "*", and *fixed* the other lines. *counted_by* is the UTC offset of *at*, and
-        *offset* is the current one.
+        *wild* selects lines with a "*", and *fixed* selects the other lines. *counted_by* is the UTC offset by which
+        *at* was computed. *offset* is the current UTC offset.
         """
         hit = self.here.matching(at)
         for zone, table in self.elsewhere:
@@ -189,7 +190,10 @@ class _Offsets:
         return self._of(minute)[1]
 
     def _of(self, minute: int) -> tuple[int, bool]:
-        """Query the zone only once for each day, except for days with a clock change."""
+        """Return the offset and the flag of a minute.
+
+        Query the zone only once a day, except on days with a clock change.
+        """
         day = minute // _DAY
         if day not in self._days:
             first, last = self._look(day * _DAY), self._look(day * _DAY + _DAY)

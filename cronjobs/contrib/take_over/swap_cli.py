@@ -39,11 +39,12 @@ MeantOption = Annotated[
     bool,
     typer.Option(
         "--yes",
-        help="Swap even if a line stays with cron although a schedule of its name will run, and even if earlier runs "
-        "still wait.",
+        help="Swap even if cron keeps a line while a schedule of the same name runs another command, and even if "
+        "earlier runs still wait.",
     ),
 ]
-EARLY: Final = range(2, 40)  # in these seconds of a minute, cron has read the crontab and a tick still has time
+# In these seconds of a minute, cron has already read the crontab, and a tick still has time to run.
+EARLY: Final = range(2, 40)
 
 
 def swap(
@@ -66,7 +67,8 @@ def swap(
         raise crontab.CrontabError(twice.sentence_wrapped)
     if twice.changed and not yes:
         raise crontab.CrontabError(
-            f"{twice.sentence_changed}. Nothing was changed: {twice.settle_changed}; if both are meant, add --yes"
+            f"{twice.sentence_changed}. Nothing was changed: {twice.settle_changed}; if both commands should run, add "
+            "--yes"
         )
     found = taken_over(old, host_timezone(), cron)
     pairs = paired(found.taken, wanted.settings)
@@ -87,7 +89,8 @@ def swap(
         environment = host.environment(new, wanted.file)
         tick = trial(wanted, environment, force, taken)
         write(old, new)
-        way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"  # works from any folder
+        # with --config, the command works from any folder
+        way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"
         echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; to go back: {way_back}")
         print_tick(tick)
         if not tick.works:
@@ -130,9 +133,9 @@ def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRun
 
 
 def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> None:
-    """Raise CrontabError if runs of *schedules* wait: ticks would run them late, beside the new ones.
+    """Raise CrontabError if runs of *schedules* wait. Ticks would run them late, in addition to the new runs.
 
-    If the database cannot be read, do nothing: the trial tick reports it.
+    If the database cannot be read, do nothing, because the trial tick reports that.
     """
     runs = UnfinishedRuns()
     with suppress(CronjobsError):
@@ -145,7 +148,10 @@ def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> No
 
 
 def _print_unfinished(restored: str, file: Path) -> None:
-    """Print which runs of the lines in *restored* are left to ticks, which may no longer come."""
+    """Print which runs of the lines in *restored* are unfinished.
+
+    Only ticks finish them, and ticks may no longer run.
+    """
     try:
         settings = configuration.load(file, environ=os.environ, need_database=False)
         twice = double_runs.doubled(restored, settings)
@@ -163,11 +169,14 @@ def _print_unfinished(restored: str, file: Path) -> None:
 
 
 def _early_in_a_minute() -> datetime:
-    """Wait until cron has started this minute's lines and much of the minute is left. Return the minute.
+    """Wait for the part of a minute in which cron has started the minute's lines and a tick has time.
 
-    The trial tick makes the schedules active at once, but cron only notices that the old lines are gone when the next
-    minute begins. If cron had not started this minute's lines by then, nothing would run them: their schedules begin
-    later. If the next minute began before swap was done, that minute's lines might run twice.
+    Return the minute.
+
+    The trial tick makes the schedules active at once, for times after that tick. Cron notices only when the next minute
+    begins that the old lines are gone. If swap wrote the crontab before cron had started this minute's lines, nothing
+    would run those lines. If the next minute began before swap had written the crontab, that minute's lines might run
+    twice.
     """
     if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
         complain("waiting for the next minute to begin, so that nothing runs twice …")

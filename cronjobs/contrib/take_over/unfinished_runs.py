@@ -1,4 +1,4 @@
-"""The runs of schedules that wait or are at work when crontab lines change hands between cron and cronjobs."""
+"""The waiting and running runs of schedules, for the moment when lines move between cron and cronjobs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from cronjobs.errors import SchemaMissing
 from cronjobs.model import Status
 from cronjobs.text import one_line
 
-SHOWN: Final = 5  # schedules named
+SHOWN: Final = 5  # name at most this many schedules
 
 
 @dataclass(frozen=True)
 class UnfinishedRuns:
-    """How many runs of each schedule wait (for a first or another try), and how many are running."""
+    """How many runs of each schedule wait (for their first try or for a retry), and how many are running."""
 
     waiting: Mapping[str, int] = field(default_factory=dict)
     running: Mapping[str, int] = field(default_factory=dict)
@@ -39,7 +39,10 @@ class UnfinishedRuns:
         return _sentence(self.running, "is still at work", "are still at work")
 
     def cancel(self, file: Path) -> str:
-        """Return the commands that cancel the waiting runs. Each counts them and asks."""
+        """Return the commands that cancel the waiting runs.
+
+        Each command counts the runs and asks before it cancels them.
+        """
         begin = f"cronjobs jobs cancel --config {one_line(str(file), 300)}"
         return "; ".join(
             typed(f"{begin}{' --status queued' if name in self.running else ''} --schedule", name)

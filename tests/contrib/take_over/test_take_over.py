@@ -633,7 +633,7 @@ def test_swap_refuses_while_cron_runs_a_line_whose_schedule_has_another_command(
     said = str(cron_host.cli("swap").exception)
     assert "cron runs line 1 (heartbeat), and a schedule of that name runs another command: both would run" in said
     assert "take the line out of the crontab, or give the schedule the line's command again" in said
-    assert "if both are meant, add --yes" in said
+    assert "if both commands should run, add --yes" in said
     assert cron_host.crontab == old
     assert "line 1 (heartbeat)" in str(cron_host.cli("swap", "--dry-run").exception)
     assert "stays with cron" in swapped(cron_host, "--yes").stderr
