@@ -10,7 +10,7 @@ from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.probe.state_files import folder_here, open_folder
 
-FILE: Final = "exec.db"  # in the state folder
+FILE: Final = "exec.db"  # the name of the database in the state folder
 
 
 def no_project() -> Settings:

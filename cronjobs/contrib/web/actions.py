@@ -68,7 +68,10 @@ class Act:
         return Done(f"/jobs/{job_id}", done if changed.done else said)
 
     def _release(self, job_id: int) -> Done:
-        """Release the job, but only if this host, which serves the pages, is certain that the runner is gone."""
+        """Release the job if this host can prove that the job's runner is gone.
+
+        This host is the one that serves the pages.
+        """
         where = f"/jobs/{job_id}"
         held = operating.held(self.connection, [job_id]).get(job_id)
         if held is None:
@@ -99,7 +102,7 @@ class Act:
         before = schedules.pause_row(self.connection, scope=scope, name=name)
         if before is not None and before.skip and (before.until is None or before.until > now):
             raise UsageError(
-                "it is paused with --skip; only the command cronjobs pause changes that, because it records what was "
+                "this pause has --skip, so only the command cronjobs pause can change it: the command records what was "
                 "skipped"
             )
         asked: dict[str, Any] = {"scope": scope, "name": name, "until": None, "why": self.why}
@@ -126,7 +129,7 @@ class Act:
         return Done("/schedule", "triggered", {"name": name})
 
     def _acknowledge(self) -> Done:
-        """Acknowledge the finding as it is now: its rows and its severity."""
+        """Acknowledge the finding with the rows and the severity that it has now."""
         key, span = self.form.get("finding", ""), ACK_FOR.get(self.form.get("for", "7d"))
         if span is None:
             raise BadRequest(f'the field "for" must be one of {", ".join(ACK_FOR)}')
@@ -158,7 +161,7 @@ class Act:
         )
 
 
-# The action for each address that a form is sent to.
+# Maps each address to which a form is sent to its action.
 ACTIONS: Final[Mapping[str, Callable[..., Done]]] = {
     f"/jobs/<id:job_id>/<any({', '.join(CHANGES)}):verb>": Act._change,
     "/jobs/<id:job_id>/release": Act._release,

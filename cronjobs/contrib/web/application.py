@@ -55,8 +55,8 @@ PAGES: Final[dict[str, Callable[..., str]]] = {
     "/queues": queues,
     "/hosts": hosts,
 }
-BULK: Final = f"/bulk/<any({', '.join(CHANGES)}):verb>"  # one step of a change to many jobs
-# The text of an error page's link to the first page, by HTTP status. Other error pages have no link.
+BULK: Final = f"/bulk/<any({', '.join(CHANGES)}):verb>"  # the address of one step in a change to many jobs
+# Maps HTTP statuses to the text of the link from an error page to the first page. Other error pages have no link.
 _GO_ON: Final = {401: "If you have just opened the link, continue to the pages."} | dict.fromkeys(
     (400, 404, 405, 409), "Back to the overview"
 )
@@ -103,7 +103,7 @@ class Application:
         return self._answer(request)(environ, start_response)
 
     def _answer(self, request: PageRequest) -> Response:
-        base: str | None = None  # the path at which the pages are mounted; not known yet
+        base: str | None = None  # the path at which the pages are mounted; None until it is known
         try:
             base = request.base
             visitor = self.access.admit(request)
@@ -159,7 +159,10 @@ def answer(body: str | bytes, kind: str = HTML) -> Response:
 
 
 def led_to(where: str) -> Response:
-    """Return a redirect, after a POST, or from the one-time link to an address without the token."""
+    """Return a redirect to *where*.
+
+    It follows a POST, or leads from the one-time link to an address without the token.
+    """
     response = redirect(where, 303)
     response.data = b""
     response.headers.update(HEADERS)
@@ -167,7 +170,10 @@ def led_to(where: str) -> Response:
 
 
 def refusal(refused: HTTPException, base: str | None = None) -> Response:
-    """Return an error page. Anybody may see it, so it has no style sheet and nothing from the database."""
+    """Return an error page.
+
+    Anybody may see an error page, so it shows nothing from the database and has no style sheet.
+    """
     go_on = _GO_ON.get(refused.code or 0) if base is not None else None
     response = refused.get_response()
     page = rendered("refusal.html", title=refused.name, sentence=refused.description, home=f"{base}/", go_on=go_on)

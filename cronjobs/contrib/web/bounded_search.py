@@ -1,8 +1,8 @@
-"""Search jobs, or choose many jobs to change. Only a bounded number of rows is read at once.
+"""Search jobs, or choose many jobs to change. Each search or step reads a bounded number of rows.
 
 An index finds the rows by status, ``since`` and ids. Python checks every other part of a Filter row by row. So a search
-for a rare word does not read a million rows: it stops, reports how far it got, and can continue from there. Texts are
-compared as they are shown, masked. Otherwise a person who may only look could guess a secret letter by letter.
+for a rare word does not read a million rows. It stops, reports how many rows it read, and can continue from there. The
+search compares texts with their secrets masked. Otherwise a visitor could find out a secret letter by letter.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from cronjobs.engine.store.shown_columns import shown
 from cronjobs.model import FINAL, Status
 from cronjobs.reserved import EXEC_PREFIX
 
-READ: Final = 10_000  # rows read by one search
-BATCH: Final = 2_000  # rows in memory at once
+READ: Final = 10_000  # one search reads at most this many rows
+BATCH: Final = 2_000  # at most this many rows are in memory at once
 
 _FINAL_SORTS: Final = ("-ended", "ended")
 _WAITING_SORTS: Final = ("-id", "id", "due", "-due")
@@ -37,7 +37,7 @@ _COLUMNS: Final = {"id": jobs.c.id, "ended": jobs.c.finished_at, "due": jobs.c.r
 
 
 class Place(NamedTuple):
-    """The place of a row in the requested order. ``at`` is None if rows are ordered by id alone."""
+    """The position of a row in the requested order. ``at`` is None if rows are ordered by id alone."""
 
     at: datetime | None
     job_id: int
@@ -47,17 +47,19 @@ class Place(NamedTuple):
 class Looked:
     """Matching jobs, in order.
 
-    ``read`` is how many rows were checked. ``place`` is the last row checked, or None if there are no more rows.
+    ``read`` is the number of rows that were checked. ``place`` is the position of the last row checked, or None if
+    there are no more rows.
     """
 
     jobs: Sequence[Row[Any]] = ()
     read: int = 0
     place: Place | None = None
-    found_all: bool = True  # whether these are all matches among the rows read; if not, *limit* was reached first
+    # Whether ``jobs`` has all matches among the rows that were read. If not, *limit* was reached first.
+    found_all: bool = True
 
 
 def sorts_of(wanted: Filter) -> tuple[str, ...]:
-    """Return the sort orders that an index supports, the default first. "-" means descending."""
+    """Return the sort orders that an index supports, with the default first. "-" means descending."""
     status = Status.DEAD if wanted.cause is not None else wanted.status
     if status is None or wanted.ids or wanted.key is not None:
         return ("-id", "id")
@@ -69,7 +71,7 @@ def sorts_of(wanted: Filter) -> tuple[str, ...]:
 def look(connection: Connection, wanted: Filter, sort: str, after: Place | None, limit: int) -> Looked:
     """Return the first *limit* matching jobs after the place *after*.
 
-    Only the next READ rows that an index finds are checked. *sort* is one of ``sorts_of``.
+    Check only the next READ rows that an index finds. *sort* is one of ``sorts_of``.
     """
     wanted = _with_ids(connection, wanted)
     if wanted.ids == NOBODY:
@@ -89,7 +91,7 @@ def look(connection: Connection, wanted: Filter, sort: str, after: Place | None,
     return Looked(jobs_by_id(connection, found), read)
 
 
-NOBODY: Final = (0,)  # ids that no job has
+NOBODY: Final = (0,)  # no job has this id
 
 
 def _with_ids(connection: Connection, wanted: Filter) -> Filter:
@@ -120,7 +122,7 @@ def _rows(connection: Connection, wanted: Filter, sort: str, after: Place | None
         each = union_all(*(select(*columns).where(*_indexed(wanted, one), *_among(wanted)) for one in statuses))
         found = each.subquery()
         query = select(found)
-        # Without "+ 0", an order by id together with such a condition may make either database walk the whole table.
+        # Without "+ 0", either database might walk the whole table by id and check the conditions row by row.
         number = found.c.id + 0
         order = number if sort.lstrip("-") == "id" else found.c[_COLUMNS[sort.lstrip("-")].name]
     down = sort.startswith("-")
@@ -142,7 +144,10 @@ def _behind(order: ColumnElement[Any], number: ColumnElement[Any], place: Place,
 
 
 def _needed(connection: Connection, wanted: Filter) -> list[ColumnElement[Any]]:
-    """Return the columns that ``passes`` needs. Errors are long, so they are read only if the filter asks for them."""
+    """Return the columns that ``passes`` needs.
+
+    Errors are long, so read them only if the filter has a condition on them.
+    """
     c = jobs.c
     plain = [c.id, c.job_type, c.status, c.queue, c.schedule, c.error_type, c.run_at, c.finished_at]
     columns = [*shown(connection, plain)]
@@ -153,7 +158,7 @@ def _needed(connection: Connection, wanted: Filter) -> list[ColumnElement[Any]]:
 
 def _indexed(wanted: Filter, status: Status) -> list[ColumnElement[bool]]:
     dead = [] if wanted.cause is None else [text(UNSETTLED_DEAD_SQL)]
-    return [*in_status(status, wanted.since), *dead]  # type: ignore[list-item]  # a text is a condition, too
+    return [*in_status(status, wanted.since), *dead]  # type: ignore[list-item]  # a text() is a condition, too
 
 
 def _among(wanted: Filter) -> list[ColumnElement[bool]]:
@@ -192,7 +197,10 @@ def _has(whole: str, part: str) -> bool:
 
 @dataclass(frozen=True)
 class Bulk:
-    """A change to many jobs: the matching jobs with ids up to ``upper`` that have not changed since ``as_of``."""
+    """A change to many jobs.
+
+    It applies to matching jobs with ids up to ``upper`` that have not changed since ``as_of``.
+    """
 
     verb: str
     wanted: Filter
@@ -204,7 +212,7 @@ class Bulk:
 class Kinds:
     """The number of jobs that a change applies to, by type and status.
 
-    If ``read`` is set, only that many rows were checked, and there are more.
+    If ``read`` is set, only that many rows were checked, and there are more rows.
     """
 
     jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -213,14 +221,14 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Job ids, the largest first. ``below`` is the id at which the next step begins, or 0 if nothing is left."""
+    """The ids of chosen jobs, largest first. The next step begins with the id ``below``. If no job is left, it is 0."""
 
     ids: Sequence[int]
     below: int
 
 
 def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> Chosen:
-    """Choose the next *limit* jobs with ids up to *below*, among the next READ rows that an index finds."""
+    """Choose the next *limit* jobs with ids up to *below*. Look only at the next READ rows that an index finds."""
     wanted = _with_ids(connection, bulk.wanted)
     ids: list[int] = []
     read = 0
@@ -236,9 +244,9 @@ def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> C
 
 
 def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kinds:
-    """Count the jobs that a change has not changed yet, with ids above *above* and up to *below*.
+    """Count the jobs that the change still has to change and whose ids are above *above* and at most *below*.
 
-    All such jobs are counted. But if Python must check each row, only those among the next READ rows are counted.
+    Count all such jobs if SQL can. If Python has to check each row, count only those among the next READ rows.
     """
     wanted = _with_ids(connection, bulk.wanted)
     below = min(below, bulk.upper)
@@ -262,7 +270,7 @@ def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kin
 
 
 def _can(verb: str, row: Any) -> bool:
-    """Return whether the action applies to a row. No tick can run or stop a run of exec."""
+    """Whether the action applies to a row. A run of exec cannot be retried or stopped, because cron starts it."""
     by_exec = row.job_type.startswith(EXEC_PREFIX)
     return not by_exec or verb == "dismiss" or (verb == "cancel" and row.status != Status.RUNNING)
 
@@ -286,7 +294,8 @@ def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: i
             *_indexed(wanted, status),
             *_among(wanted),
             *_unchanged(bulk, status),
-            jobs.c.id + 0 <= below,  # "+ 0": use the index of the status, do not read the whole table
+            # "+ 0" makes the database use the index of the status instead of reading the whole table by id.
+            jobs.c.id + 0 <= below,
             jobs.c.id + 0 > above,
         )
         for status in meant
@@ -295,9 +304,9 @@ def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: i
 
 
 def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
-    """Return the conditions for jobs that have not been changed already.
+    """Return the conditions for jobs that this change has not changed yet.
 
-    A job that has failed or died since ``as_of`` must have been retried in between.
+    If a job has failed or died since ``as_of``, the change may have retried it, so leave it alone.
     """
     c = jobs.c
     if status in FINAL:
@@ -306,16 +315,20 @@ def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
     if status is Status.FAILED:
         return [func.coalesce(c.last_failed_at, c.created_at) <= bulk.as_of]
     if status is Status.RUNNING:
-        return [c.cancel_requested_at.is_(None)]  # nobody has asked this job to stop yet
+        return [c.cancel_requested_at.is_(None)]  # jobs that nobody has asked to stop yet
     return []
 
 
 SOME: Final = 3
-ACTS_READ: Final = 5_000  # rows of the audit trail, each of up to operating.BATCH jobs
+# Read at most this many rows of the audit trail. Each row covers up to operating.BATCH jobs.
+ACTS_READ: Final = 5_000
 
 
 def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
-    """Return how many jobs a change has changed so far, by actor, from the audit entries with the filter *of*."""
+    """Return how many jobs a change has changed so far, by actor.
+
+    Count them from the audit entries with the filter *of*.
+    """
     done: Counter[str] = Counter()
     for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):
         done[row.actor] += len(row.detail.get("ids", ()))
@@ -329,7 +342,7 @@ def some_done(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Sequ
 
 
 def asked_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> int:
-    """Return how many running jobs a cancel has asked to stop. Each of them has an audit entry of its own."""
+    """Return how many running jobs a cancel has asked to stop. Each such job has its own audit entry."""
     return sum(1 for _ in _acts(connection, bulk, of, audit.c.subject != "jobs"))
 
 

@@ -1,4 +1,4 @@
-"""Retry, cancel or dismiss many jobs. A page says what will happen, then each request does one step.
+"""Retry, cancel or dismiss many jobs. A page says what will happen. Then each request does one step.
 
 A step's form contains everything that the step needs. The address of the page after a step contains everything that the
 next step needs. If that page is closed, the remaining jobs stay unchanged, and opening its address continues the
@@ -31,10 +31,10 @@ from cronjobs.errors import UsageError
 from cronjobs.model import Status
 from cronjobs.text import clean, one_line, visible
 
-AT_MOST: Final = 2_000  # at most this many jobs are changed by one request
+AT_MOST: Final = 2_000  # one request changes at most this many jobs
 LONGEST_WHY: Final = 500
 
-# The function that changes jobs, and the word for a job that it has changed.
+# Maps each action to the function that changes jobs, and to the word for a job that was changed.
 CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
     "retry": (operating.retry, "retried"),
     "cancel": (operating.cancel, "cancelled"),
@@ -72,13 +72,14 @@ class Step:
     def read(cls, given: Mapping[str, str], verb: str, now: datetime) -> Step:
         """Parse the fields of a form or an address. Raises BadRequest."""
         if verb not in CHANGES or "q" not in given:
-            raise BadRequest("the form names no action, or no jobs")
+            raise BadRequest("the form does not name an action and jobs")
         upper = _number(given.get("upper"))
         try:
             as_of = datetime.fromisoformat(given.get("as_of", ""))
         except ValueError:
             raise BadRequest("the form's as_of is not an instant") from None
-        # Jobs that died after as_of are left alone, since the change itself may have retried them.
+        # as_of must not be in the future: jobs that died after as_of are left alone, because the change may have
+        # retried them.
         if as_of.tzinfo is None or as_of > now:
             raise BadRequest("the form's as_of has no time zone, or is in the future")
         below = _number(given.get("below", str(upper)))
@@ -96,7 +97,7 @@ class Step:
 
     @property
     def query(self) -> dict[str, str]:
-        """The query of the address that continues the change."""
+        """The query string of the address at which the change continues."""
         return {"verb": self.verb, "all": "1", "why": self.why, **self.fields}
 
     @property
@@ -105,9 +106,9 @@ class Step:
         return {"search": self.typed, "up_to": str(self.upper), "as_of": self.as_of.isoformat()}
 
     def bulk(self, times: Times) -> Bulk:
-        """Return which jobs to change. Raises UsageError if the search cannot be parsed.
+        """Return the change for this step's search. Raises UsageError if the search cannot be parsed.
 
-        A span in ``since:`` counts back from when the change began, so that all steps choose from the same jobs.
+        A span in ``since:`` counts back from the time when the change began. So all steps choose from the same jobs.
         """
         if visible(masking.hide(self.typed)) != self.typed:
             raise UsageError("this search contains a secret or a control character, which pages never repeat")

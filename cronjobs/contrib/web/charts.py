@@ -12,13 +12,13 @@ from cronjobs.engine.store.counts import HourSum
 from cronjobs.model import rough
 
 HOUR: Final = timedelta(hours=1)
-SPANS: Final = {"24h": 24, "30d": 30}  # the number of bars
+SPANS: Final = {"24h": 24, "30d": 30}  # the number of bars for each span
 HOURS: Final = {"24h": 24, "30d": 30 * 24}
 
 
 @dataclass
 class Bar:
-    """The counts of an hour or a day: jobs that ended, attempts that failed, and how long jobs waited.
+    """The figures of an hour or a day: jobs that ended, attempts that failed, and how long jobs waited.
 
     ``name`` is the hour or the day in local time.
     """
@@ -66,7 +66,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart. ``about`` sums it up in a sentence. ``keys`` explains the colours, if there are several."""
+    """One chart. ``about`` is a summary in words. ``keys`` explains the colours, if there are several."""
 
     name: str
     about: str
@@ -77,14 +77,17 @@ class Chart:
 def first_hour(now: datetime, span: str) -> int:
     """Return the first hour to read for *span*, in hours since 1970.
 
-    For 30 days, one more day is read, since days begin at local midnight.
+    For 30 days, read one more day, because days begin at local midnight.
     """
     hours = 24 if span == "24h" else 31 * 24
     return hour_of(now) - hours + 1
 
 
 def bars(rows: Collection[HourSum], times: LocalTimes, span: str) -> list[Bar]:
-    """Return a bar for each of the last 24 hours, or of the last 30 local days, oldest first. Bars may be empty."""
+    """Return a bar for each of the last 24 hours, or for each of the last 30 local days, oldest first.
+
+    Bars may be empty.
+    """
     if span == "24h":
         last = hour_of(times.about)
         hours = range(last - SPANS[span] + 1, last + 1)

@@ -78,9 +78,11 @@ def web(
             where = one_line(f"{host}:{port}", 100)
             raise CronjobsError(f"cannot listen on {where}: {error.strerror or error}") from None
         served = f"[{host}]" if ":" in host else host
-        local = [f"localhost:{server.port}"] if is_loopback(host) else []  # no other site can have this name
+        # safe to accept: no other site can have this name
+        local = [f"localhost:{server.port}"] if is_loopback(host) else []
         access.hosts = [f"{served}:{server.port}".lower(), *local, *names]
-        access.cookie = f"cronjobs_{server.port}"  # browsers share cookies between all ports of a host
+        # the port makes the name unique: browsers share cookies between a host's ports
+        access.cookie = f"cronjobs_{server.port}"
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             server.stop()

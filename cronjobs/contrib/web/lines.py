@@ -1,4 +1,4 @@
-"""Split errors into lines again. In sentences and lists, an error is one line, with ``\\n`` for each newline. Pure."""
+"""Split errors into lines again. Sentences and lists show an error in one line, with ``\\n`` for each newline. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any, Final
 from cronjobs import masking
 from cronjobs.text import one_line
 
-LONGEST: Final = 4_000  # only this many characters of an error are read
+LONGEST: Final = 4_000  # read only this many characters of an error
 ENOUGH: Final = 40  # this many characters at the end of an error's first line identify the error
 NEWLINE: Final = r"\n"
 
 
 def in_lines(sentence: str, texts: Iterable[str | None]) -> str:
-    """Return *sentence* with the newlines that the *texts* in it have. Other backslashes stay (``C:\\new``)."""
+    """Return *sentence* with the newlines of the *texts* that it quotes.
+
+    Leave other backslashes alone (``C:\\new``).
+    """
     for text in texts:
         first, *others = (one_line(line, LONGEST) for line in _lines(text))
         if first and others:

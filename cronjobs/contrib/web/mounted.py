@@ -38,8 +38,8 @@ def app(
 ) -> Mounted:
     """Return the pages as one WSGI callable. Mount it at any path: it honours SCRIPT_NAME.
 
-    *connect* is ``engine.connect`` of the app's SQLAlchemy engine. Without *connect*, the pages open the
-    configuration's database. *viewer* gets the WSGI environment and returns the user's name, or None for somebody who
+    *connect* is ``engine.connect`` of the app's SQLAlchemy engine. Without *connect*, the pages open the database that
+    the configuration names. *viewer* gets the WSGI environment and returns the user's name, or None for somebody who
     may see nothing. Without *viewer*, nobody sees anything. *may_act* gets the WSGI environment and returns whether the
     user may act. Without *may_act*, nobody may act. *config* is the path of cronjobs.yaml (default: $CRONJOBS_CONFIG,
     else ./cronjobs.yaml). Until the first request, the file is not read and nothing is opened.
@@ -55,8 +55,8 @@ def _nobody() -> AbstractContextManager[Connection]:
 class Mounted:
     """The WSGI callable that ``app`` returns. ``close`` closes any database connections that the pages have opened.
 
-    If ``doors`` is given, the pages read the database through it. Otherwise they read the database of ``connect``, or
-    else the one that the file names.
+    If ``doors`` is given, the pages use the database through ``doors``. Otherwise they use the database of ``connect``.
+    Without ``connect`` too, they use the database that the file names.
     """
 
     connect: Connect | None
@@ -71,12 +71,12 @@ class Mounted:
             if self._made is None:
                 try:
                     self._made = self._make()
-                except CronjobsError as error:  # the next request tries again
+                except CronjobsError as error:  # the next request tries again to make the application
                     return refusal(ServiceUnavailable(str(error)))(environ, start_response)
         return self._made(environ, start_response)
 
     def _make(self) -> Application:
-        if self.access.viewer is None:  # nobody is let in, so nothing is read or opened
+        if self.access.viewer is None:  # nobody may see the pages, so read no file and open no database
             nothing = Settings(Path("cronjobs.yaml"), Path())
             return Application(Current(nothing), AppConnections(_nobody), self.access, "")
         settings = self._settings()
@@ -110,15 +110,15 @@ def flask_blueprint(
 ) -> Any:
     """Return the pages of ``app()`` as a Flask blueprint.
 
-    Register it with ``flask_app.register_blueprint(flask_blueprint(…), url_prefix="/jobs")``. *viewer* and *may_act*
-    are called inside Flask's request, so they can use its session and user.
+    Register it with ``flask_app.register_blueprint(flask_blueprint(…), url_prefix="/jobs")``. The pages call *viewer*
+    and *may_act* inside Flask's request, so these can use the request's session and user.
     """
     flask: Any = import_module("flask")
     pages = app(connect, viewer=viewer, may_act=may_act, config=config)
     blueprint = flask.Blueprint(name, __name__)
 
     def show(path: str = "") -> Any:
-        # Pass the stream rather than the data, so that a large body from somebody without access is never read.
+        # Pass the stream rather than the data. So a large body from a visitor without access is never read.
         environ = dict(flask.request.environ) | {"wsgi.input": flask.request.stream}
         mount, whole = environ.get("SCRIPT_NAME", ""), environ.get("PATH_INFO", "")
         before = whole[: len(whole) - len(path.encode().decode("latin-1"))].rstrip("/")

@@ -13,7 +13,10 @@ from cronjobs.engine.rules.progress import in_words, reported_of, time_left
 
 @dataclass(frozen=True)
 class Progress:
-    """A job's progress. If the total ``of`` is None, there is no bar. ``end_at`` is None if it cannot be estimated."""
+    """A job's progress.
+
+    If the total ``of`` is None, the page shows no bar. If the end is unknown, ``end_at`` is None.
+    """
 
     words: str
     done: float
@@ -33,12 +36,12 @@ def progress_of(column: Any, started_at: datetime | None, now: datetime) -> Prog
     left = time_left(reported, started_at, now) if started_at is not None else None
     try:
         end_at = None if left is None else now + left
-    except OverflowError:  # at the pace so far, the job would take thousands of years
+    except OverflowError:  # at its pace so far, the job would take thousands of years
         end_at = None
     return Progress(safe(in_words(reported.progress)), done if of is None else min(done, of), of, end_at)
 
 
 def progress_by_id(rows: Iterable[Any], columns: Mapping[int, Any], now: datetime) -> dict[int, Progress]:
-    """Return, by id, the progress of those running jobs in *rows* that have reported any."""
+    """Return the progress of the running jobs in *rows*, by id. Leave out jobs that have reported none."""
     found = {row.id: progress_of(columns.get(row.id), row.started_at, now) for row in rows}
     return {job_id: progress for job_id, progress in found.items() if progress is not None}

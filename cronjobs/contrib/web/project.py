@@ -19,7 +19,7 @@ from cronjobs.errors import CronjobsError
 
 
 class Doors(Protocol):
-    """Access to the database. ``read`` and ``write`` open one short transaction each."""
+    """Access to the database. ``read`` opens a short transaction for reading, and ``write`` opens one for writing."""
 
     def read(self) -> AbstractContextManager[Connection]: ...
     def write(self) -> AbstractContextManager[Connection]: ...
@@ -63,7 +63,7 @@ class AppConnections:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         with self._connected() as connection:
-            if connection.in_transaction():  # the app began the transaction, so the app ends it
+            if connection.in_transaction():  # the app has begun the transaction, so the app must end it
                 yield connection
             else:
                 with connection.begin():
@@ -81,10 +81,10 @@ class AppConnections:
 
 @dataclass
 class Current:
-    """The settings and job types. When the file has changed, both are read again.
+    """The current settings and job types. After the file has changed, both are read again.
 
-    If the file cannot be read, the settings stay as they were. The job types are those in the file and those that this
-    process has imported. Whether a due job can run is judged by the job types that ticks knew.
+    If the file cannot be read, the settings stay as they were. The job types are those in the file, and those that this
+    process has imported. The pages judge by the job types that ticks have recorded whether a due job can run.
     """
 
     settings: Settings
@@ -104,7 +104,7 @@ class Current:
                 try:
                     self.settings = self.reload()
                 except CronjobsError:
-                    pass  # the file is half written or broken; "cronjobs check" says what is wrong
+                    pass  # the file is incomplete or broken; "cronjobs check" reports why
                 self._types = assembled(self.settings, [])
             return self.settings, self._types
 

@@ -1,4 +1,7 @@
-"""The main pages as one self-contained file for a mail or a ticket, without links, scripts or anything to fetch."""
+"""The main pages as one self-contained file for a mail or a ticket.
+
+The file has no links or scripts, and loads nothing.
+"""
 
 from __future__ import annotations
 

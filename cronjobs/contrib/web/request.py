@@ -1,4 +1,4 @@
-"""Parse requests strictly: refuse what no browser would send, rather than guess what it means."""
+"""Parse requests strictly. Refuse what no browser would send, rather than guess what it means."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from werkzeug.wrappers import Request
 
 LONGEST_FORM: Final = 16 * 1024  # bytes
 MOST_FIELDS: Final = 20
-TICKED: Final = "job"  # the only field that may be sent more than once: each job has a checkbox
+TICKED: Final = "job"  # only this field may be sent more than once: each job has a checkbox
 MOST_TICKED: Final = 500
-# The path at which the pages are mounted. This check also keeps "//evil.example" out of redirects.
+# Matches the path at which the pages are mounted. This also keeps "//evil.example" out of redirects.
 _MOUNT: Final = re.compile(r"(?:/[^/\\\s\x00-\x1f\x7f\ufffd]+)*")
 
 
@@ -30,7 +30,10 @@ class PageRequest(Request):
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """The address's fields. Only TICKED may be sent twice: its values are joined by commas. Raises BadRequest."""
+        """The fields of the address.
+
+        Only TICKED may be sent twice, and its values are joined by commas. Raises BadRequest.
+        """
         return _fields(self.query_string)
 
     def fields(self) -> dict[str, str]:
@@ -61,7 +64,7 @@ def _fields(encoded: bytes) -> dict[str, str]:
         found = parse_qsl(
             encoded.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS + MOST_TICKED, errors="strict"
         )
-    except ValueError:  # this includes UnicodeDecodeError
+    except ValueError:  # UnicodeDecodeError is a ValueError, too
         raise BadRequest("the address or the form data cannot be read") from None
     if any("\0" in part for pair in found for part in pair):
         raise BadRequest("the address or the form data cannot be read")

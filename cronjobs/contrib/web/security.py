@@ -1,6 +1,7 @@
 """Decide who may see the pages and who may act.
 
-With ``cronjobs web``, whoever opens its link first may see the pages. In an app, the app's code decides.
+With ``cronjobs web``, the browser that first opens the printed link may see the pages. In an app, the app's code
+decides who may.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from cronjobs.text import clean, one_line
 Viewer = Callable[[Mapping[str, Any]], "str | None"]
 MayAct = Callable[[Mapping[str, Any]], bool]
 
-# The pages load only our own style sheet, icon and scripts. A script may fetch the page that it is on. Pages contain no
-# inline script or style, and no frame.
+# Let the pages load only our own style sheet, icon and scripts. Let scripts fetch only from the pages' own server.
+# Allow no inline script or style, and no frame.
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -40,17 +41,18 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 TOKEN: Final = "once"
-# A key in a request's environment. If the app's own tests made the request, its value is True. A real request can never
+# A key in a request's environment. Its value is True if the app's own tests made the request. A real request cannot
 # have this value.
 EXEMPT: Final = "cronjobs.csrf_exempt"
 REALM: Final[dict[str, str | None]] = {
     "realm": "cronjobs pages"
-}  # the space makes Werkzeug quote the realm, as the standard requires
+    # The space in the realm makes Werkzeug quote the realm, as the standard requires.
+}
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """Somebody who has been let in.
+    """Somebody who may see the pages.
 
     ``name`` is for the audit trail. ``csrf`` is the token that each of the visitor's forms needs.
 
@@ -67,7 +69,10 @@ class Visitor:
 
 @dataclass(frozen=True)
 class Login:
-    """The visitor has followed the one-time link. Set the cookie, and redirect to the address without the token."""
+    """The visitor has followed the one-time link.
+
+    The answer must set the cookie and redirect to an address without the token.
+    """
 
     session: str
 
@@ -77,13 +82,16 @@ class Access(Protocol):
     def cookie(self) -> str: ...
 
     def admit(self, request: PageRequest) -> Visitor | Login:
-        """Return the visitor, or a Login if the request follows the one-time link. Raises HTTPException otherwise."""
+        """Return the visitor, or a Login if the request follows the one-time link.
+
+        For anybody else, raises HTTPException.
+        """
         ...
 
 
 @dataclass
 class LinkAccess:
-    """Lets in the first browser that follows the link, which works only once.
+    """Gives access to the first browser that follows the link. The link works only once.
 
     ``hosts`` are the Host headers to accept.
     """
@@ -97,7 +105,8 @@ class LinkAccess:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def admit(self, request: PageRequest) -> Visitor | Login:
-        # Prevent DNS rebinding: if another site's name resolves to this machine, the Host header has that name.
+        # Prevent DNS rebinding. If another site's name resolves to this machine, browsers send that name in the Host
+        # header.
         if request.asked_host not in self.hosts:
             raise MisdirectedRequest(
                 "this server does not accept the host name of this address; add it with cronjobs web --allow-host"
@@ -116,7 +125,7 @@ class LinkAccess:
         return Visitor(self.name, csrf_of(session, self.name), self.may_act)
 
     def _log_in(self, request: PageRequest) -> str | None:
-        # A browser that prefetches the link must not use it up.
+        # Ignore a browser that only prefetches the link, because the link works only once.
         if "prefetch" in request.header("Sec-Purpose") + request.header("Purpose"):
             return None
         with self._lock:
@@ -128,7 +137,7 @@ class LinkAccess:
 
 @dataclass(frozen=True)
 class AppAccess:
-    """Lets in the users of the app in which the pages are mounted.
+    """Gives access to users of the app in which the pages are mounted.
 
     ``viewer`` returns the user's name, or None for somebody who may see nothing.
     """
@@ -174,16 +183,16 @@ def basic_auth(password: str | None) -> Viewer:
 
 
 def csrf_of(session: str, name: str) -> str:
-    """Return the token for the session's forms. It is derived from the session's cookie, which scripts cannot read."""
+    """Return the token for the session's forms. It is derived from the session cookie, which scripts cannot read."""
     return hmac.new(session.encode(), f"csrf {name}".encode(), sha256).hexdigest()
 
 
 def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> None:
-    """Raise Forbidden unless the visitor may act and the POST comes from a form that this visitor was shown."""
+    """Raise Forbidden if the visitor may not act, or if the POST does not come from a form on this visitor's pages."""
     site, origin = request.header("Sec-Fetch-Site"), request.header("Origin")
     ours = site in ("", "same-origin")
     if origin == "null":
-        # Browsers send "null" from pages with no-referrer, such as ours, but also from sandboxed frames.
+        # Browsers send "null" from pages with no-referrer, as ours are. But they also send it from sandboxed frames.
         ours = site == "same-origin"
     elif origin:
         ours = ours and request.is_of(origin)

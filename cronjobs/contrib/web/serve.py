@@ -1,7 +1,7 @@
 """Serve the pages with waitress, and add the limits that waitress lacks (docs/adr/0032).
 
 waitress reads a whole request before it hands the request to a thread, so a slow client occupies no thread. This module
-adds a deadline for the whole request, however slowly it trickles in. If there are too many connections, it closes the
+adds a deadline by which the whole request must have arrived. If there are too many connections, this module closes the
 one that has waited longest.
 """
 
@@ -29,21 +29,25 @@ except ModuleNotFoundError:
     raise WebMissing from None
 
 THREADS: Final = 8
-TIMEOUT_S: Final = 30.0  # for a whole request to arrive; then for its answer to be read and the next request to arrive
+# A client has this long to send a whole request. Then it has this long to read the answer and send the next request.
+TIMEOUT_S: Final = 30.0
 LONGEST_HEAD: Final = 32 * 1024  # bytes
-MOST_WAITING: Final = 500  # connections without a whole request; if there are more, the oldest is closed
-LEAVING_S: Final = 3.0  # how long requests that are being answered may take after stop()
+# At most this many connections may wait for the rest of a request. If there are more, the server closes the oldest.
+MOST_WAITING: Final = 500
+LEAVING_S: Final = 3.0  # seconds to finish running requests after stop()
 
 
 class Parser(HTTPRequestParser):
     def parse_header(self, header_plus: bytes) -> None:
         super().parse_header(header_plus)
-        if self.chunked:  # forms are not chunked, and waitress keeps a chunk's first line in memory, however long it is
+        # Refuse chunked bodies: no form is chunked, and waitress keeps a chunk's first line in memory, however long it
+        # is.
+        if self.chunked:
             raise TransferEncodingNotImplemented("Transfer-Encoding requested is not supported.")
 
 
 class Channel(HTTPChannel):
-    """A connection. It is closed at ``until`` unless a whole request has arrived by then."""
+    """A connection. If no whole request has arrived by ``until``, the server closes the connection."""
 
     parser_class = Parser
 
@@ -81,11 +85,12 @@ class Server(TcpWSGIServer):
             ident="cronjobs",
             backlog=128,
             cleanup_interval=1,
-            connection_limit=MOST_WAITING + 100,  # waiting connections, and those being answered
+            # connections that wait, and connections whose request is being answered
+            connection_limit=MOST_WAITING + 100,
             log_socket_errors=False,
-            outbuf_overflow=1 << 26,  # bytes; a longer page would be written to a temporary file
+            outbuf_overflow=1 << 26,  # in bytes; waitress would write a longer page to a temporary file
             max_request_header_size=LONGEST_HEAD,
-            max_request_body_size=LONGEST_FORM + 1,  # a longer body is refused unread, because of its length
+            max_request_body_size=LONGEST_FORM + 1,  # waitress refuses a longer body without reading it
             clear_untrusted_proxy_headers=False,  # the application reads these headers only behind a proxy
         )
         about = (family, listening.type, listening.proto, listening.getsockname())
@@ -100,7 +105,8 @@ class Server(TcpWSGIServer):
         return int(self.effective_port)
 
     def stop(self) -> None:
-        if not self._stopped:  # at a second signal, the trigger may already be closed and its descriptor reused
+        # At a second signal the trigger may already be closed, and its descriptor may belong to another file.
+        if not self._stopped:
             self._stopped = True
             self.pull_trigger()
 
@@ -129,7 +135,7 @@ class Server(TcpWSGIServer):
     def accept(self) -> Any:
         try:
             return super().accept()
-        except OSError:  # out of descriptors: close a waiting connection
+        except OSError:  # we are out of descriptors, so close a connection that waits
             self._drop_oldest()
             return None
 
@@ -145,7 +151,7 @@ class Server(TcpWSGIServer):
 
 
 class StderrHandler(logging.Handler):
-    """Prints each error that waitress logs, in one line and without the address, which may hold private data."""
+    """Prints each error that waitress logs in one line. Leaves out the address, which may hold private data."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None

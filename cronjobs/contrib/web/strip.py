@@ -1,4 +1,4 @@
-"""The last 24 hours of a schedule as a strip of 96 quarter-hours. ``macros.html`` draws it without style or script."""
+"""The last 24 hours of a schedule as a strip of 96 quarter-hours. ``macros.html`` draws the strip as SVG."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Piece:
 
     @property
     def span(self) -> dict[str, str]:
-        """The query of the page that shows this piece."""
+        """The query string of the page that shows this piece."""
         return {"from": iso(self.begin), "to": iso(self.end - timedelta(seconds=1))}
 
 
@@ -53,7 +53,7 @@ class Strip:
 
     @property
     def in_words(self) -> str:
-        """The strip for readers without a mouse: "in the last 24 h, by quarter-hours: 94 succeeded, 2 dead"."""
+        """The strip as text for screen readers, as in "in the last 24 h, by quarter-hours: 94 succeeded, 2 dead"."""
         counts = {word: self.letters.count(letter) for letter, word in reversed(WORDS.items()) if letter != NOTHING}
         parts = [f"{count} {word}" for word, count in counts.items() if count]
         return "in the last 24 h, by quarter-hours: " + (", ".join(parts) or "nothing was due")

@@ -1,7 +1,7 @@
-"""Render templates, and make every value safe to show.
+"""Render templates. Make every value safe to show.
 
-Anybody may have written the text in rows, so secrets are masked, control characters are made visible, and markup is
-escaped. A template that uses an undefined name raises an error.
+Anybody may have written the texts in rows. So mask secrets, make control characters visible, and escape markup. A
+template that uses an undefined name raises an error.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def shown(value: Any) -> Any:
         return ""
     if isinstance(value, int) or hasattr(value, "__html__"):
         return value
-    # SQLite keeps any type in any column, so the value may be bytes.
+    # SQLite stores any type in any column, so the value may be bytes.
     return visible(masking.hide(decoded(value) if isinstance(value, bytes) else str(value)))
 
 

@@ -16,7 +16,7 @@ from cronjobs.engine.config.settings import Settings
 
 PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/types": "Job types", "/queues": "Queues", "/hosts": "Hosts"}
 
-# The messages after a POST. The redirect's address contains only the message's key: pages never show text from an
+# The messages after a POST. The redirect's address contains only a message's key, because pages never show text from an
 # address.
 SAID: Final = {
     "retried": "The job is queued again and due now.",
@@ -30,12 +30,12 @@ SAID: Final = {
         "Nothing was changed: the job's state has changed in the meantime, or another session has locked the job."
     ),
     "paused": "It is paused.",
-    "resumed": "It is resumed. The next tick settles the occurrences that the pause held back.",
-    "not_paused": "It was not paused.",
+    "resumed": "The pause is over. The next tick settles the occurrences that the pause held back.",
+    "not_paused": "There was no pause to end.",
     "triggered": "A job is enqueued and due now.",
     "acked": "The finding is acknowledged.",
     "unacked": "The finding is no longer acknowledged.",
-    "not_acked": "It was not acknowledged.",
+    "not_acked": "The finding was not acknowledged.",
     "gone": "That finding is already over.",
 }
 
@@ -61,7 +61,8 @@ class View:
     path: str = "/"
     query: Mapping[str, str] = field(default_factory=dict)
     project: str = ""
-    sheet: str = field(default="", repr=False)  # the style sheet of a standalone file; it is ours, so it is not escaped
+    # The style sheet of a standalone file. The text is our own, so it is not escaped.
+    sheet: str = field(default="", repr=False)
 
     @property
     def alone(self) -> bool:
@@ -76,7 +77,10 @@ class View:
         return " · ".join(safe(part, 60) for part in (self.project, self.settings.environment) if part)
 
     def url(self, path: str, /, **query: object) -> str:
-        """Return the address of *path*, which is ours and begins with a slash. Values from rows go into *query*."""
+        """Return the address of *path*, one of our paths, which begin with a slash.
+
+        Pass values from rows only in *query*.
+        """
         return address(self.base, path, **query)
 
     def page(self, template: str, **values: Any) -> str:

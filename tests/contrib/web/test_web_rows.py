@@ -154,7 +154,7 @@ def test_errors_are_grouped_of_the_last_that_failed(
     rows.job(status="dead", last_error="no route", finished_at=ago(minutes=1))
     page = browser.get("/jobs?status=dead")
     assert [(row["jobs"], row["error"]) for row in page.tables["Errors"]] == [("2", "503 for <n>"), ("1", "no route")]
-    assert "Counted among the last 3 jobs that died or failed; there are more." in page.words
+    assert "These counts cover only the last 3 jobs that died or failed; there are more." in page.words
 
 
 def test_lines_beside_each_other_leave_out_empty_ones() -> None:

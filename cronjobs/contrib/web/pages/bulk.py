@@ -1,4 +1,4 @@
-"""A change to many jobs: what it will do, how far along it is, and, once it has ended, what else is wrong."""
+"""The page of a change to many jobs: what it will do, how far it has come, and, after its end, what else is wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from cronjobs.engine.rules.causes import CauseName, cause_of
 from cronjobs.errors import UsageError
 
 KINDS_SHOWN: Final = 20
-ATTEMPTS_READ: Final = 5  # newest attempts of a changed job; the last failed one is among them
+# Read this many newest attempts of a changed job. The last failed attempt is among them.
+ATTEMPTS_READ: Final = 5
 
 
 def bulk(connection: Connection, view: View, types: JobTypes) -> str:
@@ -77,10 +78,10 @@ def _nothing(verb: str, wrong: str, typed: str = "") -> dict[str, Any]:
 
 
 def _cause(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> CauseName | None:
-    """Return the name of the cause if the search is for one cause and nothing else.
+    """Return the name of the cause, if the search is for one cause and has no other condition.
 
-    When the change has ended, no dead job has the cause any more, so the name is taken from an attempt of a changed
-    job. Return None if those attempts have been pruned, too.
+    After the change has ended, no dead job has the cause any more. Then take the name from an attempt of a changed job.
+    Return None if those attempts have been pruned.
     """
     key = bulk.wanted.cause
     if key is None or bulk.wanted != Filter(cause=key):

@@ -41,7 +41,7 @@ def last_ticks(connection: Connection, view: View) -> list[dict[str, Any]]:
 
 
 def _described(rows: Sequence[Row[Any]], running: Sequence[Row[Any]], view: View) -> list[dict[str, Any]]:
-    """Return ticks' rows as dicts. Add what each tick did, and whether its host has been quiet since."""
+    """Return the rows of ticks as dicts. Add what each tick did, and whether its host has been silent since then."""
     now, settings, holders = view.times.now, view.settings, Holders()
     locked_by = [job.locked_by for job in running]
     found = []

@@ -1,4 +1,4 @@
-"""One job: the sentences of explain, its columns, and each attempt with error and output."""
+"""The page of one job: the sentences of explain, the job's columns, and each attempt with its error and output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
 
 ATTEMPTS: Final = 20
-LAST_LINES: Final = 20  # lines shown of a running job's output; earlier lines are folded
+LAST_LINES: Final = 20  # show this many lines of a running job's output, and fold earlier ones
 LONGEST_JSON: Final = 20_000  # characters
 
 
@@ -55,8 +55,8 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         earlier=earlier,
         so_far=so_far,
         progress=how_far(row, view),
-        # Failed attempts are shown with their errors. If the job died without a failed attempt, for example at its
-        # deadline, the job's own error is shown.
+        # The page shows failed attempts with their errors. Show the job's own error only if no attempt has it, for
+        # example if the job died at its deadline.
         last_error=row.last_error if row.last_error not in [run.error for run in runs] else None,
         runs=runs,
         left_out=count - len(runs),
@@ -79,7 +79,7 @@ def _so_far(row: Any) -> tuple[str, str]:
 
 
 def _verbs(row: Any) -> list[str]:
-    by_exec = row.job_type.startswith(EXEC_PREFIX)  # cron runs these, so we can neither retry nor cancel them
+    by_exec = row.job_type.startswith(EXEC_PREFIX)  # cron runs such a job, so nobody can retry or cancel it here
     possible = {
         "retry": row.status in TAKES["retry"] and not by_exec,
         "dismiss": row.status == Status.DEAD and not is_dismissed(row),

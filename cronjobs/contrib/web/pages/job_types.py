@@ -30,7 +30,7 @@ def job_types(connection: Connection, view: View, _types: JobTypes) -> str:
 
 
 def _times(each: TypeSum) -> list[timedelta | None]:
-    """The average and longest run and wait of a type's jobs. A value is None if it is unknown."""
+    """Return the average run, longest run, average wait and longest wait of a type's jobs. Unknown values are None."""
     return [
         _average(each.run_micros, each.ran),
         _span(each.longest_run),

@@ -1,4 +1,4 @@
-"""The jobs that match the search field, the actions for them, and the errors of failed jobs in groups."""
+"""The page of jobs that match a search: the jobs, the actions for them, and the errors of failed jobs in groups."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ from cronjobs.model import Status, rough
 SHOWN: Final = 50
 MOST_SHOWN: Final = 500
 GROUPS_SHOWN: Final = 10
-ERRORS_READ: Final = 2_000  # read the errors of this many newest dead jobs, and of as many failed jobs
-LONGEST_NOTE: Final = 2_000  # characters; a line shows as many as fit
-FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")  # an address may have these instead of "q"
+# Read the errors of this many of the newest dead jobs, and of the same number of failed jobs.
+ERRORS_READ: Final = 2_000
+LONGEST_NOTE: Final = 2_000  # in characters; the line shows as many as fit
+# an address may have these fields instead of "q"
+FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")
 SORTS: Final = {
     "-id": "newest first",
     "id": "oldest first",
@@ -43,7 +45,7 @@ SORTS: Final = {
 
 
 class Errors(NamedTuple):
-    """Errors in groups. If ``unread``, there are earlier errors that were not read."""
+    """Errors in groups. ``unread`` is true if there are earlier errors that were not read."""
 
     groups: Sequence[ErrorGroup]
     unread: bool
@@ -85,7 +87,7 @@ def jobs(connection: Connection, view: View, _types: JobTypes) -> str:
 
 
 def typed_in(query: Mapping[str, str]) -> str:
-    """Return the text of the search field. An address without "q" may have the words of the search as FIELDS."""
+    """Return the text of the search field. An address without "q" may have a part of the search in each of FIELDS."""
     if "q" in query:
         return query["q"]
     given: dict[str, Any] = {name: query[name] for name in FIELDS if query.get(name, "").strip()}
@@ -93,7 +95,7 @@ def typed_in(query: Mapping[str, str]) -> str:
 
 
 def _other_statuses(asked: Search, wrong: str) -> dict[str, str]:
-    """Return the same search for each status, and once without a status."""
+    """Return the same search with each status, and also without a status."""
     if wrong or asked.cause is not None:
         return {}
     with_each = {word: vars(asked) | {"status": word} for word in STATUS_WORDS}
@@ -109,7 +111,7 @@ def _written(place: Place) -> str:
 
 
 def _place(text: str, sort: str) -> Place | None:
-    """Parse the place from which the list continues. Raises BadRequest."""
+    """Parse the position from which the list continues. Raises BadRequest."""
     if not text:
         return None
     number, _, at = text.partition(",")
@@ -158,7 +160,7 @@ def _note(row: Any, view: View) -> str:
 
 
 def _payload(row: Any, view: View) -> str:
-    """Return the job's payload, which tells jobs of the same type apart if there is no error.
+    """Return the job's payload for the note. If there is no error, the payload shows how jobs of the same type differ.
 
     A standalone report may be sent to other people, so it has no payloads.
     """
@@ -169,7 +171,7 @@ def _payload(row: Any, view: View) -> str:
 
 
 def errors(connection: Connection, wanted: Filter) -> Errors | None:
-    """Return the newest failed and dead jobs that *wanted* matches, grouped by error.
+    """Group the newest failed and dead jobs that *wanted* matches by their errors.
 
     Return None if *wanted* asks for another status.
     """

@@ -21,7 +21,10 @@ PAUSES: Final = 4
 
 
 class Waits(NamedTuple):
-    """A queue with due jobs. ``trend`` is "paused", a trend such as "growing: +12 in 10m", or "" if it is unknown."""
+    """A queue with due jobs.
+
+    ``trend`` is "paused", or a trend such as "growing: +12 in 10m", or "" if that is unknown.
+    """
 
     name: str
     queue: Queue

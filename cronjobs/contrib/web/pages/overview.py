@@ -26,13 +26,13 @@ from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import quarters
 from cronjobs.engine.store.counts import by_hour
 
-SCHEDULES: Final = 20  # how many schedules a page shows; a report shows more
+SCHEDULES: Final = 20  # a page shows this many schedules; a report shows more
 IN_REPORT: Final = 50
 BY_CRON: Final = 10
 ALL_BY_CRON: Final = 200
 FINDINGS: Final = 50
-OPEN_FINDINGS: Final = 5  # this many findings are shown in full; the rest are folded
-TRIGGERS: Final = 5  # at most this many schedules of a finding get a trigger button
+OPEN_FINDINGS: Final = 5  # show this many findings in full, and fold the rest
+TRIGGERS: Final = 5  # show a trigger button for at most this many schedules of a finding
 MOST_PAGES: Final = 10_000
 LONGEST_SEARCH: Final = 200  # characters
 ACK_FOR: Final = {"8h": "8 hours", "1d": "a day", "7d": "7 days"}
@@ -57,7 +57,7 @@ def first_sections(
 ) -> dict[str, Any]:
     """Return the values for "findings.html", "causes.html", "figures.html" and "schedules.html".
 
-    *number* is the number of the page, and *most* is how many schedules a page has.
+    *number* is the number of the page. *most* is how many schedules a page has.
     """
     begin = (number - 1) * most
     sought = view.query.get("find", "")[:LONGEST_SEARCH]
@@ -71,8 +71,8 @@ def first_sections(
         "health": health,
         "figures": _figures(health),
         "schedules": [
-            # As in ``cronjobs status``, the date of the newest run is when it ran, not when it was due: it may have
-            # been late.
+            # As in ``cronjobs status``, show when the newest run ran, not when it was due, because it may have been
+            # late.
             (row, last.get(row.id), Strip(row.name, letters[row.id], first))
             for row in (by_id[each] for each in ids if each in by_id)
         ],
@@ -102,7 +102,7 @@ def wrong_sections(connection: Connection, health: Health, view: View) -> dict[s
 
 
 def named(sought: str) -> Callable[[str], bool]:
-    """Return a function that tests whether a name contains all words of *sought*, in any order and case."""
+    """Return a function that tests whether a name contains all words of *sought*, in any order and in any case."""
     words = sought.casefold().split()
     return lambda name: all(word in name.casefold() for word in words)
 
@@ -126,7 +126,7 @@ def charts_section(connection: Connection, view: View) -> dict[str, Any]:
 
 
 def _by_cron(connection: Connection, health: Health, view: View) -> dict[str, Any]:
-    """Return the values for "by_cron.html": the crontab lines under ``cronjobs exec``, each with its last day."""
+    """Return the values for "by_cron.html": crontab lines that run under ``cronjobs exec``, with their last day."""
     most = ALL_BY_CRON if view.query.get("by_cron") == "all" else BY_CRON
     facts, count = run_by_cron(connection, health.now, most, named(view.query.get("find", "")[:LONGEST_SEARCH]))
     return {
@@ -143,7 +143,7 @@ def _strip_of(connection: Connection, facts: ScheduleFacts, view: View) -> Strip
 
 
 def _figures(health: Health) -> list[tuple[str, int, str]]:
-    """Return each figure's label, its number of jobs, and the status by which the jobs can be listed."""
+    """Return each figure's label, its number of jobs, and the status with which to list these jobs."""
     return [
         ("running", health.running_total, "running"),
         ("due", health.total("due"), "queued"),

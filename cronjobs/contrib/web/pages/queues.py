@@ -1,4 +1,4 @@
-"""Queues with their waiting jobs, limits, and pauses."""
+"""The page of queues with their waiting jobs, of limits, and of pauses."""
 
 from __future__ import annotations
 

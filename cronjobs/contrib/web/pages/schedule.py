@@ -1,4 +1,4 @@
-"""One schedule: its strip, its definition, and its occurrences in explain's sentences."""
+"""The page of one schedule: its strip, its definition, and its occurrences in explain's sentences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from cronjobs.model import Status, duration_text
 
 SHOWN: Final = 50
 LONGEST: Final = timedelta(days=31)
-FOLDED: Final = 3  # if more than this many usual occurrences follow one another, one line stands for all of them
+# If more than this many usual occurrences follow one another, show one line for all of them.
+FOLDED: Final = 3
 
 
 def schedule(connection: Connection, view: View, types: JobTypes) -> str:
@@ -63,7 +64,7 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
 
 
 def badge(explanation: Explanation) -> tuple[str, str]:
-    """Return the outcome of an occurrence and the name of its colour.
+    """Return the outcome of an occurrence in words, and the name of the outcome's colour.
 
     If the occurrence made a job, the outcome is the job's current status. If the job is gone, the outcome is "pruned"
     or "dead, and pruned".
@@ -107,7 +108,10 @@ def _definition(stored: Any, next_at: datetime | None, view: View) -> dict[str, 
 
 
 def _in_words(key: str, value: Any) -> tuple[str, str]:
-    """Return the name of a definition's key, and its value in words. Keys that end in _s are in seconds."""
+    """Return the name of a definition's key, and the value in words.
+
+    The values of keys that end in _s are in seconds.
+    """
     if key.endswith("_s") and isinstance(value, int | float):
         try:
             return key.removesuffix("_s"), duration_text(timedelta(seconds=value))
@@ -117,6 +121,9 @@ def _in_words(key: str, value: Any) -> tuple[str, str]:
 
 
 def _alike(explanations: Sequence[Explanation]) -> list[tuple[bool, list[Explanation]]]:
-    """Group the occurrences, newest first. A group with True has many usual occurrences: it is shown as one line."""
+    """Group the occurrences, newest first.
+
+    True marks a group of many usual occurrences, which the page shows as one line.
+    """
     groups = [(usual, [*several]) for usual, several in groupby(reversed(explanations), key=lambda each: each.usual)]
     return [(usual and len(several) > FOLDED, several) for usual, several in groups]

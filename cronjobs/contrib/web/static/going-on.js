@@ -1,9 +1,9 @@
-// Once the first step of a change of many jobs was clicked in this tab, sends each next step. Without this script, each
-// step takes a click. Opening an address sends nothing, since the click is remembered in this tab and in no address.
+// Sends each next step of a change to many jobs, after somebody has clicked the first step in this tab. Without this
+// script, each step takes a click. Opening an address sends nothing: only this tab remembers the click.
 "use strict";
 (() => {
   const CLICKED = "cronjobs-going-on";
-  const BREATH = 400; // milliseconds before a step is sent, so that it can be stopped
+  const BREATH = 400; // milliseconds to wait before sending a step, so that somebody can stop it
   const NAMES = ["q", "upper", "as_of"]; // these fields are the same in each step of a change
 
   const form = document.querySelector("#begins form, #goes-on form");
@@ -14,14 +14,14 @@
   const change = [form.action, ...NAMES.map((name) => form.elements[name].value)].join("\n");
   form.addEventListener("submit", () => remember(change));
 
-  // Send nothing if somebody has gone back to this page or has reloaded it.
+  // Send nothing if somebody went back to this page or reloaded it.
   const came = performance.getEntriesByType("navigation")[0]?.type;
   if (!document.getElementById("goes-on") || came !== "navigate" || remembered() !== change) return;
 
   const line = document.createElement("p");
   const button = document.createElement("button");
   line.setAttribute("role", "status");
-  line.append("The next step starts by itself. ");
+  line.append("The next step starts automatically. ");
   button.type = "button";
   button.textContent = "Stop";
   line.append(button);
@@ -30,7 +30,7 @@
   button.addEventListener("click", () => {
     clearTimeout(timer);
     remember(null);
-    line.textContent = "Stopped. The button continues.";
+    line.textContent = "Stopped. Press the button to continue.";
   });
 
   function remembered() {
@@ -46,7 +46,7 @@
       if (text === null) sessionStorage.removeItem(CLICKED);
       else sessionStorage.setItem(CLICKED, text);
     } catch {
-      // the browser's storage is off, so each step takes a click
+      // The browser's storage is off, so each step takes a click.
     }
   }
 })();

@@ -1,9 +1,9 @@
 // Fetches the page again every few seconds while its tab is visible, and replaces the old content with the new.
-// Without this script, the pages are the same, but do not update themselves.
+// Without this script, the pages look the same but do not update.
 "use strict";
 (() => {
   const EVERY = 5000; // milliseconds
-  const SHARE = 20; // a slow page is fetched less often, so that fetching takes at most a twentieth of the time
+  const SHARE = 20; // fetch a slow page less often, so that fetching takes at most a twentieth of the time
   const LONGEST = 60000; // milliseconds between two fetches
   const GIVE_UP = 20000; // milliseconds to wait for one answer
   const PAUSED = "cronjobs-reload-paused";
@@ -17,7 +17,7 @@
   line.append(said, " ", button);
   line.hidden = false;
 
-  let shown = document.getElementById("content").innerHTML; // as the server sent it, before anybody changed anything
+  let shown = document.getElementById("content").innerHTML; // the content as the server sent it
   let timer = 0;
   let asking = false;
   let failures = 0;
@@ -36,12 +36,12 @@
     try {
       sessionStorage.setItem(PAUSED, paused ? "1" : "0");
     } catch {
-      // the browser's storage is off, so the pause ends with this page
+      // The browser's storage is off, so the pause ends with this page.
     }
   }
 
   function say(text) {
-    if (said.textContent !== text) said.textContent = text; // a screen reader reads every change aloud
+    if (said.textContent !== text) said.textContent = text; // screen readers read every change aloud
   }
 
   function showState() {
@@ -90,7 +90,7 @@
     return document.querySelector("footer").textContent.trim();
   }
 
-  // --- replace the content, and keep what the reader has opened, scrolled or focused --------------------------------
+  // --- replace the content, but keep what the reader has opened, scrolled or focused ---------------------------------
 
   function put(fresh, content) {
     if (content.innerHTML === shown || inUse()) return;
@@ -112,7 +112,8 @@
     document.querySelector("footer").textContent = fresh.querySelector("footer").textContent;
   }
 
-  // Put a checkbox into the column's header that ticks all jobs of the page. It would not work without a script.
+  // Put a checkbox that selects all jobs of the page into the column's header. It needs this script, so the server does
+  // not send it.
   function boxForAll() {
     const boxes = document.querySelectorAll('input[name="job"][form="ticked"]');
     const head = document.querySelector(".jobs th:first-child");
@@ -125,7 +126,7 @@
     head.replaceChildren(all);
   }
 
-  // Whether somebody is typing, has changed a field, or has selected text. If so, the content is not replaced.
+  // Whether somebody is typing, has changed a field, or has selected text. If so, do not replace the content.
   function inUse() {
     const content = document.getElementById("content");
     const active = document.activeElement;
@@ -142,8 +143,8 @@
     return Boolean(marked && !marked.isCollapsed && content.contains(marked.anchorNode));
   }
 
-  // Name the elements by what stays the same from one answer to the next: the heading of their section, and where they
-  // lead or what they say.
+  // Name each element by what stays the same from one answer to the next: the heading of its section, and its address or
+  // its text.
   function named(root, selector) {
     const seen = new Map();
     return Array.from(root.querySelectorAll(selector), (each) => {
@@ -156,7 +157,7 @@
     });
   }
 
-  // If the reader has scrolled to the end of an output, stay at its end as the output grows.
+  // If the reader has scrolled to the end of an output, stay at the end while the output grows.
   function placeIn(box) {
     const atEnd = box.scrollHeight > box.clientHeight && box.scrollTop + box.clientHeight >= box.scrollHeight - 4;
     return { top: atEnd ? Infinity : box.scrollTop, left: box.scrollLeft };
