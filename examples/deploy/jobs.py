@@ -1,4 +1,4 @@
-"""The handlers. Replace this one by your app's."""
+"""The handlers. Replace this one with the handlers of your app."""
 
 from __future__ import annotations
 

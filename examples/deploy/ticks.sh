@@ -1,15 +1,15 @@
 #!/bin/sh
-# Starts a tick each minute in a container that stays, as cron would, but without root and with the container's
-# environment. SIGTERM ends the tick and the long jobs, whose jobs go back to the queue, and then this script.
+# Starts a tick each minute, as cron would, in a container that keeps running. Unlike cron, it needs no root and has the
+# container's environment. SIGTERM ends the tick and the long jobs, releases their jobs, and then ends this script.
 export TICKS_OF=$$
 stop=
 pid=
 passed_on=
 trap 'stop=1; [ -n "$pid" ] && kill -TERM "$pid" && passed_on=1' TERM INT
 
-finish() { # wait again if a signal has interrupted the first wait
-    if [ -n "$stop" ] && [ -z "$passed_on" ]; then # the signal came before pid was known
-        sleep 1 # until the new process runs its program: before that, a shell may swallow the signal
+finish() { # wait for $pid; a signal may interrupt the first wait, so wait again
+    if [ -n "$stop" ] && [ -z "$passed_on" ]; then # the signal arrived before the script knew pid
+        sleep 1 # wait until the new process runs its program, because a shell may swallow the signal before that
         kill -TERM "$pid"
     fi
     wait "$pid"
@@ -17,7 +17,8 @@ finish() { # wait again if a signal has interrupted the first wait
     pid=
 }
 
-long_jobs() { # each has a process of its own, which outlives its tick; leave out those that another script started
+# Prints the processes of long jobs, which outlive their ticks. Leaves out processes that another script started.
+long_jobs() {
     for each in $(grep -lzx 'cronjobs\.engine\.tick\.long_job_process' /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3); do
         grep -qzx "TICKS_OF=$$" "/proc/$each/environ" 2>/dev/null && echo "$each"
     done

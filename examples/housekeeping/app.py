@@ -8,14 +8,15 @@ from pathlib import Path
 from sqlalchemy import BigInteger, Boolean, Column, Date, Engine, Integer, MetaData, Table, Text, create_engine, event
 
 HERE = Path(__file__).resolve().parent
-URL = os.environ.get("DATABASE_URL") or f"sqlite:///{HERE / 'shop.db'}"  # the same as in cronjobs.yaml
+URL = os.environ.get("DATABASE_URL") or f"sqlite:///{HERE / 'shop.db'}"  # the same database as in cronjobs.yaml
 
 
 def open_database() -> Engine:
     if not URL.startswith("sqlite"):
         return create_engine(URL)
-    # SQLite has one write lock. Take it when a transaction begins, and wait up to 10 s for it. A transaction that reads
-    # first and asks for the lock later is refused at once ("database is locked") if another one has written meanwhile.
+    # SQLite has one write lock. Take it when a transaction begins, and wait up to 10 s for it. SQLite refuses a
+    # transaction at once ("database is locked") if it reads first, asks for the lock later, and another transaction has
+    # written in between.
     engine = create_engine(URL, connect_args={"isolation_level": None, "timeout": 10})
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return engine
@@ -40,7 +41,7 @@ invoices = Table(
     Column("due_on", Date, nullable=False),
     Column("paid_on", Date),
 )
-reminders = Table(  # each reminder is written together with the job that mails it
+reminders = Table(  # one transaction writes a reminder and the job that mails it
     "reminders",
     tables,
     Column("invoice_id", Integer, primary_key=True),

@@ -1,7 +1,8 @@
-"""Back up the shop's database to backups/, a file for each day, and keep the last seven.
+"""Back up the shop's database to backups/. There is a file for each day, and the last seven files are kept.
 
-cronjobs runs it as a declared command, which can be any program. This one needs nothing but Python: of PostgreSQL it
-calls pg_dump. What it prints is kept as the attempt's output; an exit status other than 0 is a failure, tried again.
+cronjobs runs this program as a command. The command could be any other program. This one needs only Python, and for a
+PostgreSQL database also pg_dump. cronjobs keeps what the program prints as the attempt's output. If the exit status is
+not 0, the attempt has failed and is retried.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ KEEP = 7
 
 def main() -> None:
     url = os.environ.get("DATABASE_URL") or f"sqlite:///{HERE / 'shop.db'}"
-    # The schedule's day in its own time zone. A second run for the same day replaces the same file.
+    # Use the day of the occurrence in the schedule's time zone. A second run for the same day replaces the same file.
     day = os.environ.get("CRONJOBS_SCHEDULED_FOR", datetime.now().astimezone().isoformat())[:10]
     os.umask(0o077)  # the backup has all of the shop's data
     folder = HERE / "backups"
@@ -29,7 +30,7 @@ def main() -> None:
     unfinished.unlink(missing_ok=True)
     kind = back_up_sqlite(url, unfinished) if url.startswith("sqlite") else back_up_postgresql(url, unfinished)
     file = folder / f"shop-{day}.{kind}"
-    unfinished.replace(file)  # so a file with this name is complete
+    unfinished.replace(file)  # renamed at the end, so a file with this name is complete
     for old in sorted(folder.glob("shop-*"))[:-KEEP]:
         old.unlink()
     print(f"{file.name}: {file.stat().st_size:,} bytes")
@@ -38,7 +39,7 @@ def main() -> None:
 def back_up_sqlite(url: str, target: Path) -> str:
     source = Path(url.partition(":///")[2])
     with closing(sqlite3.connect(f"{source.as_uri()}?mode=rw", uri=True, isolation_level=None)) as connection:
-        connection.execute("VACUUM INTO ?", (str(target),))  # a snapshot; the shop can write meanwhile
+        connection.execute("VACUUM INTO ?", (str(target),))  # this copies a snapshot, and the shop can write meanwhile
     return "db"
 
 

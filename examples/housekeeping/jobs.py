@@ -16,17 +16,20 @@ from sqlalchemy import delete, func, insert, select
 from cronjobs import Context, GiveUp, RetryPolicy, enqueue, job
 
 REMIND_AFTER = (30, 14, 7)  # days overdue
-PAGE = 200  # jobs written in one transaction
-BATCH = 1000  # rows deleted in one transaction
+PAGE = 200  # jobs enqueued per transaction
+BATCH = 1000  # rows deleted per transaction
 MAIL_RETRY = RetryPolicy(delays=["1m", "5m", "30m", "2h"], max_attempts=10)
 
 
 def day_of(ctx: Context) -> date:
-    """Return the day that a job is for: the schedule's day, even if it runs late, or today if a person enqueued it."""
+    """Return the day that a job is for.
+
+    For a scheduled job it is the day of the occurrence, even if the job runs late.
+    """
     return (ctx.scheduled_for or datetime.now(ZoneInfo("Europe/Berlin"))).date()
 
 
-# --- invoice reminders: one job that finds them, and a job for each mail ----------------------------------------------
+# --- invoice reminders: one job finds the overdue invoices, and one job sends each mail -------------------------------
 
 
 @job("invoices.remind", timeout="30s")
@@ -47,10 +50,10 @@ def remind(ctx: Context) -> dict[str, int]:
                 .limit(PAGE)
             ).all()
             for invoice in page:
-                # "At least 14 days" and not "14 days", so that a day without a tick skips nobody.
+                # Test for "at least 14 days", not for "14 days", so that a day without a tick skips no invoice.
                 days = next(days for days in REMIND_AFTER if invoice.due_on <= today - timedelta(days=days))
-                # Because of the key there is one mail per invoice and step, however often this job runs. The shop's own
-                # row is written in the same transaction, so either both exist or neither does.
+                # The key ensures that there is one mail per invoice and step, however often this job runs. The same
+                # transaction writes the shop's own row, so either both rows exist or neither does.
                 mail = enqueue(
                     connection,
                     "invoices.send_reminder",
@@ -78,7 +81,7 @@ def send_reminder(ctx: Context, invoice_id: int, days_overdue: int) -> dict[str,
     # The connection is closed here, so no transaction stays open while we wait for a mail server.
     if invoice is None:
         raise GiveUp(f"there is no invoice {invoice_id}")
-    if invoice.paid_on is not None:  # paid since the job was enqueued
+    if invoice.paid_on is not None:  # it was paid after the job was enqueued
         return {"not sent": "it was paid"}
     send(
         ctx,
@@ -97,7 +100,7 @@ def refresh_rates(ctx: Context) -> dict[str, int]:
     """Fetch the exchange rates. If that fails, the shop uses the previous rates."""
     url = os.environ.get("RATES_URL") or (HERE / "rates.json").as_uri()
     with urlopen(url, timeout=ctx.remaining_s) as answer:
-        rates = json.load(answer)  # an answer that cannot be parsed must not reach the cache
+        rates = json.load(answer)  # parse first, so that a broken answer never reaches the cache
     with db.begin() as connection:
         connection.execute(delete(cache).where(cache.c.name == "rates"))
         connection.execute(insert(cache).values(name="rates", value=json.dumps(rates)))
@@ -109,10 +112,10 @@ def refresh_rates(ctx: Context) -> dict[str, int]:
 
 @job("sessions.clean_up", timeout="30s")
 def clean_up_sessions(ctx: Context) -> dict[str, int]:
-    """Delete expired sessions, a batch at a time.
+    """Delete expired sessions in batches.
 
-    No transaction is long, so the shop never waits for this. Stopped half-way, by its time-out or by a deploy, it has
-    kept what it did; the next attempt goes on from there.
+    Each transaction is short, so the shop never waits for this job. If its timeout or a deploy stops the job, the
+    deleted rows stay deleted, and the next attempt continues from there.
     """
     now, removed = int(time.time()), 0
     batch = select(sessions.c.id).where(sessions.c.expires_at < now).order_by(sessions.c.expires_at).limit(BATCH)

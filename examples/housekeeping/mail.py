@@ -1,4 +1,4 @@
-"""Send one mail from a job: which failures are retried, and which are not."""
+"""Send one mail from a job, and decide which failures are retried."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from app import HERE
 
 from cronjobs import Context, GiveUp
 
-OUTBOX = HERE / "outbox"  # a Maildir, used if there is no mail server
+OUTBOX = HERE / "outbox"  # a Maildir that gets the mails if there is no mail server
 
 
 def send(ctx: Context, to: str, subject: str, text: str) -> None:
-    """Send through SMTP_HOST. If it is not set, put the mail into the folder outbox/."""
+    """Send the mail through SMTP_HOST. If SMTP_HOST is not set, put the mail into the folder outbox/."""
     message = EmailMessage()
     message["From"] = "The shop <shop@shop.example>"
     message["To"] = to
     message["Subject"] = subject
-    # The same in every attempt, so that a mail that went out twice can be recognised.
+    # The Message-ID is the same in every attempt, so that mail programs recognise a mail that was sent twice.
     message["Message-ID"] = f"<{ctx.idempotency_key.replace(':', '.')}@shop.example>"
     message.set_content(text)
 
@@ -35,7 +35,7 @@ def send(ctx: Context, to: str, subject: str, text: str) -> None:
             server.send_message(message)
     except smtplib.SMTPRecipientsRefused as refused:
         [(code, said)] = refused.recipients.values()
-        if code >= 500:  # no such mailbox: a retry would not help
+        if code >= 500:  # for example, there is no such mailbox, so a retry would not help
             raise GiveUp(f"{to} was refused: {code} {said.decode(errors='replace')}") from None
         raise
-    # After any other error (4xx, no connection, a timeout) the job type's retry policy applies.
+    # Any other error (4xx, no connection, a timeout) reaches cronjobs, which applies the job type's retry policy.

@@ -1,6 +1,6 @@
-"""Pretend that no tick has run for eight days, so that the next one finds every schedule due. Only for trying out.
+"""Pretend that no tick has run for eight days, so that the next tick finds every schedule due. Use it only for tests.
 
-A schedule's watermark, ``seen_until``, says up to when its occurrences are settled; ``next_at`` is when to look again.
+All occurrences of a schedule up to ``seen_until`` are settled. A tick looks at the schedule again at ``next_at``.
 """
 
 from __future__ import annotations

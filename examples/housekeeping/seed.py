@@ -1,4 +1,4 @@
-"""Set up the shop: tables, a few users and invoices, 50,000 expired sessions, old and new files in tmp/."""
+"""Set up the shop: tables, a few users and invoices, 50,000 expired sessions, and an old and a new file in tmp/."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mail import OUTBOX
 from sqlalchemy import insert, select
 
 DAY = 24 * 60 * 60
-OVERDUE = (1, 6, 7, 13, 14, 29, 30, 45)  # days overdue of each invoice
+OVERDUE = (1, 6, 7, 13, 14, 29, 30, 45)  # by how many days each invoice is overdue
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
         live = [{"user_id": 1, "expires_at": now + DAY} for _ in range(200)]
         connection.execute(insert(sessions), expired + live)
 
-    mailbox.Maildir(OUTBOX)  # creates the folder
+    mailbox.Maildir(OUTBOX)  # this creates the folder
     (HERE / "tmp").mkdir(exist_ok=True)
     for name, age in (("export-of-last-month.csv", 30), ("export-of-today.csv", 0)):
         file = HERE / "tmp" / name

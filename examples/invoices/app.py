@@ -40,7 +40,7 @@ def place_order(new: NewOrder) -> dict[str, int | str | None]:
 def pay_order(order_id: int) -> dict[str, int | str | None]:
     try:
         with Session(db) as session, session.begin():
-            return shown(pay(session, order_id))  # committed before the customer gets the answer
+            return shown(pay(session, order_id))  # the transaction commits before the customer gets the answer
     except NoSuchOrder as error:
         raise HTTPException(404, str(error)) from None
     except IntegrityError:

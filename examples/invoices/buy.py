@@ -1,4 +1,4 @@
-"""Customers for trying the example. Each places an order and pays it, through the app's own API.
+"""Customers for trying the example. Each customer places an order and pays it, through the app's own API.
 
     python buy.py 3                                 three of the book
     python buy.py 1 --item signed                   the signed copy, which is sold out

@@ -1,4 +1,4 @@
-"""The jobs of a paid order: a PDF invoice, then the mail to the customer and the event, each as a job of its own.
+"""The jobs of a paid order: a PDF invoice, then the mail to the customer and the event. Each is a separate job.
 
 So if the mail server is down, invoices and events still go out.
 """
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from cronjobs import Context, GiveUp, RetryPolicy, enqueue, job
 
-# The last delay repeats, so 55 tries take a day. A delay that ends before the next tick lasts until that tick.
+# The last delay repeats, so 55 tries take a day. A retry that is due before the next tick waits for that tick.
 PATIENT = RetryPolicy(delays=["5s", "15s", "45s", "2m", "10m", "30m"], max_attempts=55)
 
 
@@ -32,13 +32,19 @@ def issue(ctx: Context, order_id: int) -> dict[str, str]:
 
 @job("invoices.mail", timeout="20s", retry=PATIENT)
 def mail_invoice(ctx: Context, order_id: int) -> dict[str, str]:
-    """Send the invoice to its customer once. If it is unknown whether it went out, a person decides (settle.py)."""
+    """Send the invoice to its customer once.
+
+    If it is unknown whether the mail went out, a person decides (settle.py).
+    """
     return mail.send(ctx, order_of(order_id))
 
 
 @job("invoices.notify", timeout="20s", retry=PATIENT)
 def notify(ctx: Context, order_id: int) -> dict[str, str]:
-    """Send the event to the bookkeeping. If it may not have arrived, send it again; the receiver skips repeats."""
+    """Send the event to the bookkeeping.
+
+    If the event may not have arrived, send it again. The receiver skips repeats.
+    """
     order = order_of(order_id)
     with ctx.effect(f"invoice-event:{order_id}", on_unknown="again") as effect:
         if not effect.done:

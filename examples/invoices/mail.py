@@ -1,4 +1,4 @@
-"""Mail the invoice: which failures are retried, which are final, and after which the outcome is unknown."""
+"""Mail the invoice. Decide which failures are retried, which are final, and which leave the outcome unknown."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from cronjobs import Effect
 
 HOST, PORT = os.environ.get("SMTP_HOST", "127.0.0.1"), int(os.environ.get("SMTP_PORT", "8025"))
-PATIENCE_S = float(os.environ.get("SMTP_PATIENCE_S", "10"))  # for each answer before the message is sent
+PATIENCE_S = float(os.environ.get("SMTP_PATIENCE_S", "10"))  # wait this long for each answer before the message
 SENDER = "shop@shop.example"
 
 
 def message_id(key: str) -> str:
-    """Return the Message-ID. It is the same in every attempt, so it finds the mail in the mail server's log."""
+    """Return the Message-ID.
+
+    It is the same in every attempt, so a person can find the mail in the mail server's log.
+    """
     return f"<{key.replace(':', '.')}@shop.example>"
 
 
@@ -41,21 +44,21 @@ def letter(order: Order, invoice: bytes, key: str) -> bytes:
 def send(ctx: Context, order: Order) -> dict[str, str]:
     """Mail the invoice of *order* once. Return the server's answer, or raise RetryLater or GiveUp.
 
-    Until the message itself is sent, nothing can have happened, so only that step is the effect.
+    Before the message itself is sent, no mail can have gone out. So only that last step is the effect.
     """
     key = f"invoice-mail:{order.id}"
     if not order.email.isascii() or not order.email.isprintable() or order.email.count("@") != 1:
         raise GiveUp(f"{order.email!r} is not an address")
     invoice = (pdf.FOLDER / f"{order.number}.pdf").read_bytes()
     try:
-        # closing(), not quit(): an error in quit() would hide the answer that matters.
+        # Use closing(), not quit(): an error in quit() would hide the answer that matters.
         with closing(smtplib.SMTP(HOST, PORT, timeout=min(PATIENCE_S, max(0.1, ctx.remaining_s)))) as server:
             # A real server needs server.starttls() and server.login(…) here.
             server.ehlo_or_helo_if_needed()
             accepted(server.mail(SENDER))
             accepted(server.rcpt(order.email))
             content = letter(order, invoice, key)
-            server.sock.settimeout(max(0.1, ctx.remaining_s))  # if this answer is missed, a person has to look
+            server.sock.settimeout(max(0.1, ctx.remaining_s))  # without this answer, a person has to look
             with ctx.effect(key, on_unknown="stop") as effect:
                 if not effect.done:
                     effect.result = {"answer": hand_over(server, content, effect), "message_id": message_id(key)}
@@ -65,12 +68,12 @@ def send(ctx: Context, order: Order) -> dict[str, str]:
         if 400 <= refusal.smtp_code < 500:
             raise RetryLater(said) from refusal
         raise GiveUp(f"{order.email}: {said}") from refusal
-    except OSError as trouble:  # no connection, a lost connection, no answer in time
+    except OSError as trouble:  # there is no connection, it was lost, or no answer came in time
         raise RetryLater(f"the mail server: {trouble or type(trouble).__name__}") from trouble
 
 
 def hand_over(server: smtplib.SMTP, content: bytes, effect: Effect) -> str:
-    """Send the message itself. If the server refuses it, nothing happened. Without an answer the outcome is unknown."""
+    """Send the message. If the server refuses it, no mail went out. If no answer comes, the outcome is unknown."""
     try:
         return accepted(server.data(content))
     except smtplib.SMTPResponseException:

@@ -1,4 +1,4 @@
-"""The invoice as a PDF. A file is whole or absent, and writing it again gives the same bytes."""
+"""The invoice as a PDF. There is a whole file or no file, and a second write gives the same bytes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ def write(order: Order) -> dict[str, str]:
     with unfinished.open("wb") as out:
         out.write(content)
         out.flush()
-        os.fsync(out.fileno())  # before the rename, because a power cut could leave an empty file under the final name
+        # Sync before the rename. Without this, a power cut could leave an empty file under the final name.
+        os.fsync(out.fileno())
     unfinished.replace(file)
     folder = os.open(FOLDER, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the name itself
+        os.fsync(folder)  # sync the name, too
     finally:
         os.close(folder)
     return {"file": file.name, "sha256": hashlib.sha256(content).hexdigest()}
@@ -34,7 +35,7 @@ def write(order: Order) -> dict[str, str]:
 
 def drawn(order: Order) -> bytes:
     out = io.BytesIO()
-    page = Canvas(out, pagesize=A4, invariant=1)  # invariant: no creation time and no random id
+    page = Canvas(out, pagesize=A4, invariant=1)  # with invariant=1, the file has no creation time and no random id
     page.setTitle(f"Invoice {order.number}")
     page.setFont("Helvetica-Bold", 20)
     page.drawString(25 * mm, 260 * mm, f"Invoice {order.number}")

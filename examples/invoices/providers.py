@@ -25,7 +25,8 @@ from aiosmtpd.controller import Controller
 HERE = Path(__file__).resolve().parent
 MAILS, EVENTS = HERE / "mails.jsonl", HERE / "events.jsonl"
 MAIL_IS_DOWN, WEBHOOK_IS_DOWN = HERE / "mail-is-down", HERE / "webhook-is-down"
-SILENT = 200  # while the mail server is down, one of so many connections gets no answer at all
+# While the mail server is down, one in this many connections gets no answer at all.
+SILENT = 200
 
 
 def note(file: Path, **facts: Any) -> None:
@@ -40,7 +41,7 @@ def note(file: Path, **facts: Any) -> None:
 class MailServer:
     """Accepts every mail, even a repeated one, as mail servers do. Addresses that begin with ``nobody`` do not exist.
 
-    While it is down it refuses in several ways in turn, or does not answer.
+    While the server is down, it refuses in several ways, one after another, or does not answer.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class MailServer:
             return answers
         number = next(self.count)
         if number % SILENT == 0:
-            await asyncio.sleep(3600)  # the sender gives up long before
+            await asyncio.sleep(3600)  # the sender gives up long before that
         session.away = number % 3
         return ["421 4.3.2 shutting down for maintenance"] if session.away == 0 else answers
 
@@ -92,7 +93,7 @@ class Receiver(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(length)
         if len(body) < length:
-            return  # the sender was killed while it was sending, and will send it again
+            return  # the sender was killed while it was sending; it will send the event again
         event_id = self.headers.get("X-Event-Id")
         if WEBHOOK_IS_DOWN.exists():
             self.answer(503, "come back later", {"Retry-After": "90"})
@@ -120,12 +121,12 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 100
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # unless the sender was killed
+        if not isinstance(sys.exception(), ConnectionError):  # ignore it if the sender was killed
             super().handle_error(request, client_address)
 
 
 class OnAnyPort(Controller):
-    """Port 0 means any free port; afterwards ``port`` is the one that was chosen."""
+    """Listens on any free port if the port is 0. Afterwards ``port`` is the number of that port."""
 
     def _trigger_server(self) -> None:
         self.port = self.server.sockets[0].getsockname()[1]

@@ -1,7 +1,8 @@
-"""Settle the mails for which it is unknown whether they went out, by looking them up in the mail server's log.
+"""Settle mails of which it is unknown whether they went out. Look them up in the mail server's log.
 
-The runner died, or the connection broke, between "here is the mail" and "accepted". If the log has the Message-ID, the
-mail went out. Each such effect is settled by what the log says, and the jobs are queued again.
+The runner died, or the connection broke, after the mail was sent and before the server's answer was read. If the log
+has the Message-ID, the mail went out. This script settles each such effect by what the log says, and queues the jobs
+again.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from cronjobs import enqueue
 
 HERE = Path(__file__).resolve().parent
-URL = os.environ.get("DATABASE_URL") or f"sqlite:///{HERE / 'shop.db'}"  # the same as in cronjobs.yaml
+URL = os.environ.get("DATABASE_URL") or f"sqlite:///{HERE / 'shop.db'}"  # the same database as in cronjobs.yaml
 
 
 class Base(DeclarativeBase):
@@ -35,9 +35,9 @@ class Order(Base):
     email: Mapped[str]
     item: Mapped[str] = mapped_column(ForeignKey("items.name"))
     cents: Mapped[int]
-    status: Mapped[str] = mapped_column(default="NEW")  # then PAID
+    status: Mapped[str] = mapped_column(default="NEW")  # PAID after the payment
     paid_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
-    invoice: Mapped[str | None]  # the file's name, once it is written
+    invoice: Mapped[str | None]  # the name of the invoice's file, when the file exists
 
     @property
     def number(self) -> str:
@@ -56,7 +56,8 @@ def pay(session: Session, order_id: int) -> Order:
     if order.status != "PAID":
         order.status, order.paid_at = "PAID", datetime.now(UTC)
         enqueue(session, "invoices.issue", {"order_id": order.id}, idempotency_key=("invoice", order.id))
-        # If nothing is left, the table's CHECK refuses this. Then the order and the job above are rolled back.
+        # If nothing is left in stock, the table's CHECK refuses this update. Then the order and the job above are
+        # rolled back.
         session.execute(update(Item).where(Item.name == order.item).values(stock=Item.stock - 1))
     return order
 
@@ -64,8 +65,9 @@ def pay(session: Session, order_id: int) -> Order:
 def open_database() -> Engine:
     if not URL.startswith("sqlite"):
         return create_engine(URL)
-    # SQLite has one write lock. Take it when a transaction begins, and wait up to 10 s for it. A transaction that reads
-    # first and asks for the lock later is refused at once ("database is locked") if another one has written meanwhile.
+    # SQLite has one write lock. Take it when a transaction begins, and wait up to 10 s for it. SQLite refuses a
+    # transaction at once ("database is locked") if it reads first, asks for the lock later, and another transaction has
+    # written in between.
     engine = create_engine(URL, connect_args={"isolation_level": None, "timeout": 10})
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return engine

@@ -27,11 +27,11 @@ def post(event_id: str, body: dict[str, Any], remaining_s: float) -> dict[str, s
         if refusal.code == 429 or refusal.code >= 500:
             raise RetryLater(said, after=retry_after(refusal)) from refusal
         raise GiveUp(said) from refusal
-    except OSError as trouble:  # no connection, a lost connection, no answer in time
+    except OSError as trouble:  # there is no connection, it was lost, or no answer came in time
         raise RetryLater(f"the webhook: {trouble or type(trouble).__name__}") from trouble
 
 
 def retry_after(refusal: HTTPError) -> str | None:
-    """Return the delay that the receiver asks for, an hour at most, or None if the job's policy decides."""
+    """Return the delay that the receiver asks for, but at most an hour. With None, the job's policy sets the delay."""
     asked = refusal.headers.get("Retry-After", "")
     return f"{min(int(asked), 3600)}s" if asked.isdecimal() else None

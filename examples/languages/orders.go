@@ -1,4 +1,4 @@
-// Package orders enqueues jobs beside its own rows, through any PostgreSQL driver of database/sql.
+// Package orders enqueues jobs in the transaction that writes its own rows, with any PostgreSQL driver of database/sql.
 package orders
 
 import (
@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Pay marks an order as paid and enqueues its invoice, both in the caller's transaction; nil: a full queue dropped it.
+// Pay marks an order as paid and enqueues its invoice, both in the caller's transaction. If a full queue dropped the
+// job, jobID is nil.
 func Pay(ctx context.Context, tx *sql.Tx, orderID int64) (jobID *int64, isNew bool, err error) {
 	if _, err = tx.ExecContext(ctx, "UPDATE orders SET status = 'PAID' WHERE id = $1", orderID); err != nil {
 		return
@@ -19,7 +20,7 @@ func Pay(ctx context.Context, tx *sql.Tx, orderID int64) (jobID *int64, isNew bo
 	if err != nil {
 		return
 	}
-	// As a string: lib/pq sends []byte as bytea.
+	// Pass the payload as a string, because lib/pq sends []byte as bytea.
 	err = tx.QueryRowContext(ctx,
 		"SELECT id, new FROM cronjobs_enqueue($1, $2, idempotency_key => $3)",
 		"billing.send_invoice", string(payload), fmt.Sprintf("invoice:%d", orderID),
@@ -27,7 +28,7 @@ func Pay(ctx context.Context, tx *sql.Tx, orderID int64) (jobID *int64, isNew bo
 	return
 }
 
-// Remind enqueues a reminder for a time of its own, by plain INSERT; 0: there is one already.
+// Remind enqueues a reminder for a given time, by a plain INSERT. If there is one already, jobID is 0.
 func Remind(ctx context.Context, tx *sql.Tx, orderID int64, at time.Time) (jobID int64, err error) {
 	payload, err := json.Marshal(map[string]any{"invoice_id": orderID})
 	if err != nil {

@@ -7,10 +7,10 @@ export async function pay(client, orderId) {
     "SELECT id, new FROM cronjobs_enqueue($1, jsonb_build_object('invoice_id', $2::bigint), idempotency_key => $3)",
     ['billing.send_invoice', orderId, `invoice:${orderId}`],
   )
-  return rows[0] // { id: '17', new: true }: pg gives a bigint as text, since a number may not hold it
+  return rows[0] // { id: '17', new: true }: pg returns a bigint as text, because a number may not hold it
 }
 
-/** Enqueue a reminder for a time of its own, by plain INSERT; undefined: there is one already. */
+/** Enqueue a reminder for a given time, by a plain INSERT. Return undefined if there is one already. */
 export async function remind(client, orderId, at, details) {
   const { rows } = await client.query(
     `INSERT INTO cronjobs_jobs (job_type, payload, run_at, idempotency_key) VALUES ($1, $2, $3, $4)
@@ -20,7 +20,7 @@ export async function remind(client, orderId, at, details) {
   return rows[0]?.id
 }
 
-/** Run work(client) in a transaction: what it did is there, or none of it. */
+/** Run work(client) in a transaction, so that all of its changes are committed or none. */
 export async function transaction(pool, work) {
   const client = await pool.connect()
   try {

@@ -1,4 +1,4 @@
-"""One POST inside an effect, for webhook.py and payment.py: which answers mean done, later, or never."""
+"""One POST inside an effect, for webhook.py and payment.py. It decides whether an answer means done, later or never."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from cronjobs import Effect, GiveUp, RetryLater
 
-LATER = {408, 409, 425, 429}  # 409: the server is handling the same request right now
+LATER = {408, 409, 425, 429}  # 409 means that the server is handling the same request right now
 DID_NOTHING = {408, 425, 429}
-LONGEST_WAIT_S = 6 * 3600.0  # whatever the other side asks for
+LONGEST_WAIT_S = 6 * 3600.0  # wait at most this long, whatever the other side asks for
 
 
 class NoRedirects(HTTPRedirectHandler):
-    """A redirected POST would arrive as a GET without its body."""
+    """Follows no redirect, because a redirected POST would arrive as a GET without its body."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -35,15 +35,17 @@ def post(
     timeout_s: float,
     also: Collection[int] = (),
 ) -> tuple[int, bytes]:
-    """POST *body* as JSON and return status and body of an answer that is 2xx or in *also*.
+    """POST *body* as JSON. If the answer is 2xx or in *also*, return its status and body.
 
-    Of a body in *also*, return the first 200 bytes. Raise RetryLater or GiveUp for anything else.
+    For a status in *also*, return only the first 200 bytes of the body. For any other answer, raise RetryLater or
+    GiveUp.
 
-    Calls ``effect.did_nothing()`` if the answer says so. After a 5xx or no answer, the effect stays unknown. This
-    connects once and does not retry, so the effect may be a ``single_call``.
+    If the answer says that nothing was done, this calls ``effect.did_nothing()``. After a 5xx or no answer, the effect
+    stays unknown. The function connects once and does not retry, so the effect may be a ``single_call``.
 
-    RetryLater uses a try, so a receiver that never recovers ends the job. If its 429s alone may use up the tries, raise
-    Snooze for them, with a limit of your own: see "A 429 with Retry-After" in docs/explanation/failure.md.
+    RetryLater uses up a try, so the job dies at some time if the receiver never recovers. If a receiver's 429s alone
+    could use up all tries, raise Snooze for 429s and set your own limit. "A 429 with Retry-After" in
+    docs/explanation/failure.md explains how.
     """
     request = Request(url, json.dumps(body, sort_keys=True).encode(), {"Content-Type": "application/json"} | headers)
     try:
@@ -61,18 +63,21 @@ def post(
         if later:
             raise RetryLater(said, after=wait_s(refusal.headers)) from None
         raise GiveUp(said) from None
-    except (HTTPException, OSError) as trouble:  # no connection, a lost connection, no answer in time
+    except (HTTPException, OSError) as trouble:  # there is no connection, it was lost, or no answer came in time
         raise RetryLater(f"{url}: {trouble or type(trouble).__name__}") from trouble
 
 
 def wait_s(headers: Message) -> float | None:
-    """Return the seconds that Retry-After asks for, or None if it is missing; then the job's policy decides."""
+    """Return the seconds that Retry-After asks for.
+
+    If it is missing, return None, and the job's policy sets the delay.
+    """
     asked = headers.get("Retry-After", "")
     try:
         if asked.isdigit():
             seconds = float(asked)
         else:
             seconds = (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):  # not a date, or a date without a time zone
+    except (ValueError, TypeError):  # it is not a date, or it is a date without a time zone
         return None
     return min(max(seconds, 0.0), LONGEST_WAIT_S)

@@ -1,6 +1,6 @@
 """An email that must not go out twice.
 
-The effect's row is written before the mail server is contacted. Once the server has accepted the mail, the row keeps
+The job writes the effect's row before it contacts the mail server. When the server has accepted the mail, the row gets
 the message id. The file is not called ``email.py``, because that name would hide the standard library's module.
 """
 
@@ -10,18 +10,18 @@ import os
 import smtplib
 from contextlib import closing
 from email.message import EmailMessage
-from email.policy import SMTP  # ends lines as SMTP requires
+from email.policy import SMTP  # this policy ends lines as SMTP requires
 
 from cronjobs import Context, Effect, GiveUp, RetryLater, RetryPolicy, job
 
 RETRY = RetryPolicy(delays=["15s", "1m", "5m", "30m", "2h"], max_attempts=20)
-PATIENCE_S = 10.0  # how long to wait for an answer of the mail server
+PATIENCE_S = 10.0  # wait this many seconds for each answer of the mail server
 
 
 @job("invoices.email", timeout="20s", retry=RETRY)
 def email_invoice(ctx: Context, invoice_id: int, to: str) -> dict[str, str]:
-    # SMTP has no idempotency key, so only a person can find out whether a mail was sent if the answer was lost: "stop".
-    # Use "skip" for mail that nobody misses, and "again" where a second copy does no harm.
+    # Use "stop" here. SMTP has no idempotency key, so if an answer was lost, only a person can find out whether the
+    # mail was sent. Use "skip" for mail that nobody misses. Use "again" if a second copy does no harm.
     with ctx.effect(("invoice-email", invoice_id), on_unknown="stop") as effect:
         if not effect.done:
             mail = invoice_mail(invoice_id, to, effect.key)
@@ -34,8 +34,8 @@ def invoice_mail(invoice_id: int, to: str, key: str) -> EmailMessage:
     mail["From"] = "billing@shop.example"
     mail["To"] = to
     mail["Subject"] = f"Your invoice {invoice_id}"
-    # Made from the key, so it is the same in every attempt. It finds the mail in the mail server's log, and lets a mail
-    # program recognise a second copy.
+    # Make the Message-ID from the key, so that it is the same in every attempt. A person can find the mail by it in the
+    # mail server's log, and a mail program can recognise a second copy.
     mail["Message-ID"] = f"<{key.replace(':', '.')}@shop.example>"
     mail.set_content(f"Here is your invoice {invoice_id}.\n")
     return mail
@@ -44,14 +44,14 @@ def invoice_mail(invoice_id: int, to: str, key: str) -> EmailMessage:
 def send(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str]:
     """Send *mail*. Raise RetryLater or GiveUp if the server does not accept it.
 
-    Until the message itself is sent, and also if the server refuses it, nothing has happened: this calls
-    ``did_nothing()``, and the next attempt starts again. If the message is sent and no answer comes, the outcome is
+    If the message was not sent yet, or if the server refuses it, nothing has happened. Then this calls
+    ``did_nothing()``, and the next attempt starts over. If the message was sent but no answer came, the outcome is
     unknown.
     """
     on_its_way = False
     try:
         host, port = os.environ.get("SMTP_HOST", "localhost"), int(os.environ.get("SMTP_PORT", "25"))
-        # closing(), not quit(): an error in quit() would hide the answer that counts.
+        # Use closing(), not quit(): an error in quit() would hide the answer that matters.
         with closing(smtplib.SMTP(host, port, timeout=patience_s)) as server:
             server.ehlo_or_helo_if_needed()  # a real server needs server.starttls() and server.login(…) here
             accepted(server.mail(mail["From"]))
@@ -60,10 +60,10 @@ def send(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str
             accepted(server.data(mail.as_bytes(policy=SMTP)))
     except Refused as refusal:
         effect.did_nothing()
-        if refusal.code >= 500:  # no such mailbox: a retry would not help
+        if refusal.code >= 500:  # for example, there is no such mailbox, so a retry would not help
             raise GiveUp(str(refusal)) from None
         raise RetryLater(str(refusal)) from None
-    except OSError as trouble:  # no connection, a lost connection, no answer in time; also smtplib's own errors
+    except OSError as trouble:  # no connection, a lost connection, no answer in time, or another error of smtplib
         if not on_its_way:
             effect.did_nothing()
         raise RetryLater(f"the mail server: {trouble or type(trouble).__name__}") from trouble

@@ -1,4 +1,4 @@
-"""A payment that is charged once: our key serves as the provider's idempotency key."""
+"""A payment that is charged once. Our key is also the provider's idempotency key."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from cronjobs import Context, RetryPolicy, job
 
 DECLINED = 402
 RETRY = RetryPolicy(delays=["10s", "1m", "5m", "15m", "30m"], max_attempts=15)
-# A provider forgets a key after some time, often 24 hours. From then on, "again" would charge a second time.
+# A provider forgets a key after some time, often after 24 hours. From then on, "again" would charge a second time.
 PROVIDER_REMEMBERS = timedelta(hours=20)
 
 
 @job("payments.charge", timeout="25s", retry=RETRY)
 def charge(ctx: Context, payment_id: int, cents: int, currency: str, source: str) -> dict[str, Any]:
-    """Charge *source*. *payment_id* is one try by the customer: another card is another payment, with another key.
+    """Charge *source*.
 
-    The amount is in the payload and not looked up, because the provider expects the same request with the same key.
+    *payment_id* stands for one try by the customer: another card is another payment with another key.
+
+    Take the amount from the payload and do not look it up: with the same key, the provider expects the same request.
     """
     age = datetime.now(UTC) - (ctx.enqueued_at or datetime.now(UTC))
     on_unknown = "again" if age < PROVIDER_REMEMBERS else "stop"
@@ -30,7 +32,8 @@ def charge(ctx: Context, payment_id: int, cents: int, currency: str, source: str
             asked = {"amount": cents, "currency": currency, "source": source, "reference": str(payment_id)}
             url, headers = f"{os.environ['PAYMENT_URL']}/charges", {"Idempotency-Key": effect.key}
             status, answer = post(url, asked, headers, effect=effect, timeout_s=ctx.remaining_s, also={DECLINED})
-            # A result, since a dead job means that a person must act. The app offers the customer another card.
+            # Record a declined card as a result, because a dead job would mean that a person must act. The app asks the
+            # customer for another card.
             if status == DECLINED:
                 effect.result = {"declined": answer.decode(errors="replace")}
             else:

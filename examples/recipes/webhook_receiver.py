@@ -1,4 +1,4 @@
-"""The receiver of a webhook: it turns "at least once" into "once"."""
+"""The receiver of a webhook. Events arrive at least once, and the receiver acts on each one once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ TABLE = "CREATE TABLE IF NOT EXISTS received_events (event_id VARCHAR(200) PRIMA
 def is_new(connection: Connection, event_id: str) -> bool:
     """Record *event_id*. Return False if it was recorded before.
 
-    Call this in the same transaction as the work for the event. Answer 2xx in both cases, but only after the COMMIT, or
-    the event would be lost if the COMMIT fails.
+    Call this in the transaction that does the work for the event. Answer 2xx in both cases, but only after the COMMIT.
+    If you answered before and the COMMIT failed, the event would be lost.
     """
     noted = connection.execute(
         text("INSERT INTO received_events (event_id) VALUES (:id) ON CONFLICT DO NOTHING RETURNING event_id"),
