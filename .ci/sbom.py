@@ -1,6 +1,7 @@
-"""The wheel's SBOM (PEP 770), made when it is built: this version and what it depends on, as CycloneDX.
+"""Write the wheel's SBOM (PEP 770) when the wheel is built. It lists this version and its dependencies, as CycloneDX.
 
-The wheel bundles nothing of others. Its dependencies have ranges and no versions, as whoever installs it chooses these.
+The wheel bundles no code of others. Its dependencies have version ranges and no versions, because the user's installer
+chooses the versions.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What a claim costs on a full table, beside the same claim on an almost empty one, in one run on both databases.
+"""Compare a claim on a full table with the same claim on an almost empty table, in one run, on both databases.
 
     python benchmarks/claim.py [--rows 1000000] [--claims 200] [--json]
 
-The full table holds ``rows`` finished jobs, a tenth as many due in the future at the best priority, and a tenth due now
-at the worst; the other holds a few due now and nothing else. Machines are noisy, so claims on both alternate and the
-medians count only as a ratio: 1.2 is the most it may be. Each claim takes four jobs and is rolled back, so that all do
-the same. It is measured without limits, with limits that are not reached, and (for itself) behind 10,000 due jobs of a
-key that is full.
+The full table has ``rows`` finished jobs. It also has a tenth as many jobs that are due in the future, with the highest
+priority, and a tenth as many that are due now, with the lowest. The other table has only a few jobs that are due now.
+Machines are noisy, so claims on the two tables alternate, and the medians count only as a ratio. The ratio may be at
+most 1.2. Each claim takes four jobs and is rolled back, so that all claims do the same. Claims are measured without
+limits, with limits that are not reached, and, without a comparison, behind 10,000 due jobs of a key whose limit is
+reached.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
 
 @contextmanager
 def urls(name: str) -> Iterator[tuple[str, str, str]]:
-    """Three empty databases of one kind."""
+    """Yield the URLs of three empty databases of one kind."""
     with tempfile.TemporaryDirectory(prefix="cronjobs-bench-") as folder:
         if name == "sqlite":
             yield (f"sqlite:///{folder}/few.db", f"sqlite:///{folder}/full.db", f"sqlite:///{folder}/blocked.db")
@@ -93,7 +94,7 @@ def measure(few: str, full: str, blocked: str, rows: int, claims: int) -> dict[s
         took: tuple[list[float], list[float]] = ([], [])
         for number in range(claims + 10):
             pair = (claim_s(empty_one, given), claim_s(full_one, given))
-            if number >= 10:  # the first ones warm caches and plans
+            if number >= 10:  # the first ten claims warm up caches and plans
                 took[0].append(pair[0])
                 took[1].append(pair[1])
         few_s, full_s = median(took[0]), median(took[1])
@@ -106,11 +107,11 @@ def measure(few: str, full: str, blocked: str, rows: int, claims: int) -> dict[s
 
 
 class RollBack(Exception):
-    """Ends a claim's transaction."""
+    """Raised to roll back a claim's transaction."""
 
 
 def claim_s(database: Any, limits: Any) -> float:
-    """Seconds that one claim takes, without the COMMIT."""
+    """Return the seconds that one claim takes, without its COMMIT."""
     from cronjobs.engine.store import claims
 
     admission = claims.ClaimFilter(known=["bench"], fitting=["bench"], remaining_s=50, limits=limits)
@@ -143,7 +144,10 @@ def made(url: str) -> Any:
 def add(
     database: Any, count: int, status: str, *, priority: int = 5, future: bool = False, key: str | None = None
 ) -> None:
-    """Insert *count* jobs as nobody would: in one statement, a microsecond between any two."""
+    """Insert *count* jobs in one statement, each due a microsecond after the one before.
+
+    Real apps do not enqueue like this.
+    """
     if database.is_sqlite:
         now = time.time_ns() // 1000
         run_at = f"{now + 10**12 if future else now - 10**9} + i"

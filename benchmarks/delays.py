@@ -1,4 +1,4 @@
-"""A network with a delay: stands before a server, passes on each piece so much later, and counts what clients send."""
+"""A proxy that imitates a slow network. It forwards each piece of data after a delay, and counts what clients send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Delay:
-    """``port`` leads to the server, *one_way_s* later. ``asked``: how often clients sent something and then waited."""
+    """A proxy on ``port``. It delays data by ``one_way_s``. ``asked`` counts how often clients sent something."""
 
     one_way_s: float
     target: tuple[str, int]
@@ -29,7 +29,7 @@ class Delay:
     async def _connected(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
         server_in, server_out = await asyncio.open_connection(*self.target)
         ways = self._pump(client_in, server_out, counted=True), self._pump(server_in, client_out, counted=False)
-        with suppress(asyncio.CancelledError):  # at the block's end; asyncio would report it
+        with suppress(asyncio.CancelledError):  # raised at the block's end; asyncio would report it
             await asyncio.gather(*ways)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, counted: bool) -> None:
@@ -43,13 +43,13 @@ class Delay:
                 else:
                     sink.write(piece)
         if self.one_way_s:
-            await asyncio.sleep(self.one_way_s * 2)  # after what is still on its way
+            await asyncio.sleep(self.one_way_s * 2)  # let the data in transit arrive first
         sink.close()
 
 
 @contextmanager
 def delayed(host: str, port: int, one_way_s: float) -> Iterator[Delay]:
-    """A network before *host* and *port*, for as long as the block lasts."""
+    """Run a proxy in front of *host* and *port* until the block ends."""
     made = Delay(one_way_s, (host, port))
     ready, end = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()

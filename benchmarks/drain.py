@@ -1,14 +1,15 @@
-"""Drains beside the same work by hand, in one run: in groups, with ``durable: each``, by several processes; memory.
+"""Compare drains with the same work by hand-written SQL: in groups, with ``durable: each``, and by several processes.
 
     python benchmarks/drain.py [--jobs 10000] [--rounds 5] [--database sqlite] [--big 100000] [--saturated]
                                [--slow-flush] [--json]
 
-Machines are noisy, so figures count only as ratios within one run, in which everybody has a turn in each round. The
-floors are what the database itself costs, by hand-written SQL through the bare driver: claim 100 jobs, one commit;
-record 100 results, one commit, or each result in its own. A drain is real ``run-due`` processes over no-op jobs; its
-rate is N / (time(N + 1) − time(1)), since a tick with one job loads all that a drain loads. Nothing may be left, and
-each job must have run once. ``--big`` compares the peak memory of so many jobs with that of ``--jobs``; ``--saturated``
-is the share of one whole minute that jobs of 0.2 s without a declared timeout use.
+Machines are noisy, so figures count only as ratios within one run. In each round every way of working has its turn. The
+floors show what the database itself costs. They use hand-written SQL through the bare driver: claim 100 jobs in one
+commit, then record 100 results in one commit, or each result in its own commit. A drain is real ``run-due`` processes
+that run no-op jobs. Its rate is N / (time(N + 1) − time(1)), because a tick with one job loads everything that a drain
+loads. After a drain no job may be left, and each job must have run once. ``--big`` compares the peak memory of a drain
+of that many jobs with the peak memory of a drain of ``--jobs``. ``--saturated`` measures which share of a whole minute
+is used by jobs that take 0.2 s and declare no timeout.
 """
 
 from __future__ import annotations
@@ -123,14 +124,14 @@ def measured(name: str, drains: Drains, options: argparse.Namespace) -> list[dic
 
 
 class Drains:
-    """Drains of one project in *folder*, on the database *url*."""
+    """Drains the jobs of one project in *folder*, on the database *url*."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
         self.peak = 0.0
 
     def rate(self, jobs: int, job_type: str = "bench.noop", processes: int = 1) -> float:
-        """Jobs a second, without what starting costs."""
+        """Return the jobs per second, not counting the time that starting takes."""
         start = self._drain(processes, job_type, processes)[0]
         took, ticks = self._drain(jobs + processes, job_type, processes)
         return jobs / (took - ticks * start)
@@ -141,7 +142,10 @@ class Drains:
         return self.peak
 
     def saturated(self) -> float:
-        """The share of a minute's budget in which all workers ran jobs: one tick, and more jobs than it can do."""
+        """Run one tick with more jobs than it can do.
+
+        Return the share of a minute's budget in which all workers ran jobs.
+        """
         fill(self.url, 55 * WORKERS * 5, "bench.nap")
         cronjobs(self.folder, "run-due")
         ran = 55 * WORKERS * 5 - waiting(self.url)
@@ -152,7 +156,10 @@ class Drains:
         return floor(self.url, jobs, alone=alone)
 
     def _drain(self, jobs: int, job_type: str, processes: int) -> tuple[float, int]:
-        """Seconds that as many ticks at once take until nothing is left, and how many times they were started."""
+        """Run *processes* ticks at once until no job is left.
+
+        Return the seconds, and how many times ticks were started.
+        """
         fill(self.url, jobs, job_type)
         took, ticks = 0.0, 0
         with ThreadPoolExecutor(processes) as pool:
@@ -190,7 +197,7 @@ def connect(url: str) -> Any:
 def fill(url: str, jobs: int, job_type: str = "bench.noop") -> None:
     connection = connect(url)
     connection.execute("DELETE FROM cronjobs_jobs")
-    connection.execute("DELETE FROM cronjobs_job_runs")  # SQLite's foreign keys are off here
+    connection.execute("DELETE FROM cronjobs_job_runs")  # delete these too, because SQLite's foreign keys are off here
     numbers = (
         f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {jobs}) SELECT '{job_type}' FROM n"
         if url.startswith("sqlite")
@@ -234,7 +241,7 @@ FLOOR_SQLITE = (
 
 
 def floor(url: str, jobs: int, *, alone: bool) -> float:
-    """Seconds to claim *jobs* in batches by bare SQL and to finish them, in batches, too, or each *alone*."""
+    """Claim *jobs* in batches by bare SQL, and finish them in batches, or each one *alone*. Return the seconds."""
     connection = connect(url)
     on_sqlite = url.startswith("sqlite")
     started = time.perf_counter()

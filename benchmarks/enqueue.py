@@ -1,18 +1,19 @@
-"""How fast enqueue and enqueue_many are on both databases, beside hand-written SQL in the same run.
+"""Compare the speed of enqueue and enqueue_many with hand-written SQL in the same run, on both databases.
 
     python benchmarks/enqueue.py [--jobs 2000] [--rounds 7] [--database sqlite] [--json]
 
-Machines are noisy, so figures count only as ratios within one run: floors and ours alternate, each round has its own
-ratios, and shown are their median, lowest and highest. The floors write the same columns of the same table with the
-bare driver, check nothing, and are told each job's id, as ours are:
+Machines are noisy, so figures count only as ratios within one run. The floors and our functions take turns, and each
+round has its own ratios. The output shows their median, lowest and highest. The floors write the same columns of the
+same table with the bare driver and check nothing. Like our functions, they return the id of each job:
 
-- single: an INSERT … VALUES … RETURNING id for each job, in one open transaction, which is what we compare ourselves by
+- single: an INSERT … VALUES … RETURNING id for each job, all in one open transaction; this is the main comparison
 - single, committed: the same with a COMMIT after each job, as most apps do
-- bulk: one INSERT … SELECT … RETURNING id, then a COMMIT. What differs between rows comes from one parameter: json_each
-  on SQLite, unnest on PostgreSQL; the rest is constant. That is faster than executemany, which tells no ids.
+- bulk: one INSERT … SELECT … RETURNING id, then a COMMIT. The values that differ come from one parameter: json_each
+  on SQLite, unnest on PostgreSQL. This is faster than executemany, which returns no ids.
 
-The bare table has these columns but no index, CHECK or default: it shows what our table costs, which is not enqueue's.
-Ours is measured on the driver's connection and on SQLAlchemy's, where a committed single is a call with an Engine.
+The bare table has these columns but no index, CHECK or default. It shows the cost of our table, which is not a cost of
+enqueue. Our functions are measured on the driver's connection and on SQLAlchemy's. On SQLAlchemy, a committed single is
+a call with an Engine.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def connect(url: str) -> Any:
 
 
 class Bench:
-    """One connection of the driver's and one of SQLAlchemy's, on the same database."""
+    """A connection of the driver and an engine of SQLAlchemy, for the same database."""
 
     def __init__(self, url: str) -> None:
         from sqlalchemy import create_engine
@@ -139,7 +140,10 @@ class Bench:
         self.engine.dispose()
 
     def round(self, shape: str, keyed: bool, jobs: int) -> dict[str, float]:
-        """The seconds of one round, by table for the floors, and by what enqueue was given for ours."""
+        """Run one round.
+
+        Return the seconds, by table for the floors, and by the kind of connection for our functions.
+        """
         calls: dict[str, Call] = {
             table: lambda table=table: self.floor(shape, table, keyed, jobs)  # type: ignore[misc]
             for table in TABLES
@@ -149,7 +153,7 @@ class Bench:
         return {name: self.timed(call) for name, call in calls.items()}
 
     def timed(self, call: Call) -> float:
-        """Seconds on empty tables."""
+        """Empty the tables. Then return the seconds that *call* takes."""
         for table in TABLES:
             self.raw.execute(f"DELETE FROM {table}" if self.sqlite else f"TRUNCATE {table} CASCADE")
         self.raw.commit()
@@ -199,7 +203,7 @@ class Bench:
             raise SystemExit("not every row was inserted")
 
     def now(self) -> tuple[int, ...]:
-        """For run_at and created_at, unless the database's clock is used."""
+        """Return the values of run_at and created_at, or () if the statement uses the database's clock."""
         return (time.time_ns() // 1000,) * 2 if self.sqlite else ()
 
     def conflict(self, table: str, keyed: bool) -> str:

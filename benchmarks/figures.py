@@ -1,4 +1,4 @@
-"""Samples of several contestants become medians, spreads and ratios: as a Markdown table and as an SVG plot."""
+"""Turn the samples of several contestants into medians, spreads and ratios, as a Markdown table and as an SVG plot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS = "cronjobs"
 
 @dataclass(frozen=True)
 class Series:
-    """One contestant's samples, one per round; *floor* says that others on its database are compared with it."""
+    """One contestant's samples, one per round. If ``floor``, the others on the same database are compared with it."""
 
     name: str
     database: str
@@ -22,17 +22,17 @@ class Series:
 
 
 def ratio(samples: Sequence[float], base: Sequence[float]) -> float:
-    """The median of the ratios within each round, which both saw the same noise."""
+    """Return the median of the ratios of each round. In one round both had the same noise."""
     return median(one / other for one, other in zip(samples, base, strict=True))
 
 
 def drain_rates(
     jobs: int, one_s: Sequence[float], many_s: Sequence[float], runs: Sequence[float]
 ) -> list[float] | None:
-    """N / (time(N + 1) − time(1)): a run with one job starts and loads all that a drain does, once for each run.
+    """Return N / (time(N + 1) − time(1)) for each round, with time(1) once for each run of the worker.
 
-    The median of time(1), since one start differs from another by more than a fast drain of few jobs takes; None if
-    that does not help.
+    A run with one job starts and loads everything that a drain loads. Use the median of time(1), because starts may
+    differ by more than a fast drain of few jobs takes. Return None if a drain still took no longer than its starts.
     """
     start = median(one_s)
     rates = [
@@ -60,7 +60,7 @@ def rows(series: Sequence[Series]) -> list[list[str]]:
 
 
 def number(value: float) -> str:
-    """Three digits are all that such a measurement is worth."""
+    """Write the value with three digits, because such a measurement is no more exact than that."""
     if value >= 100:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}" if value < 10 else f"{value:.1f}"
@@ -97,12 +97,12 @@ def svg(measures: Sequence[tuple[str, str, Sequence[Series]]]) -> str:
     return _drawing(left + width + 80, y + line, parts)
 
 
-Curve = tuple[str, Sequence[tuple[float, float]]]  # a name and its points
+Curve = tuple[str, Sequence[tuple[float, float]]]  # the curve's name, and its points
 COLOURS = ("#c60", "#369", "#393", "#939", "#333")
 
 
 def curves(panels: Sequence[tuple[str, Sequence[Curve]]], of: str) -> str:
-    """A panel a measure, from zero up; *of* is counted on the logarithmic axis below, with a name for each curve."""
+    """Draw one panel for each measure. The vertical axis begins at zero. The horizontal axis, *of*, is logarithmic."""
     left, width, height, y, parts = 80, 480, 130, 30, []
     for title, lines in panels:
         numbers = sorted({x for _, points in lines for x, _ in points})

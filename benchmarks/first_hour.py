@@ -1,11 +1,11 @@
-"""The first hour of a new user, measured: commands, seconds and files, with the real cron daemon of this machine.
+"""Measure a new user's first hour: the commands, seconds and files, with the real cron daemon of this machine.
 
     python benchmarks/first_hour.py --python python3.13 [--app | --crontab]
 
-It makes an environment with that Python, installs this checkout and FastAPI from the package index, and then types
-what the tutorials say: an existing FastAPI app until cron has run its first job, and a crontab of twelve lines until
-cronjobs has taken it over. Needs root, and cron. The crontab is put back as it was, whatever happens; a daemon that was
-started here is ended here.
+The script makes an environment with that Python, and installs this checkout and, from the package index, FastAPI. Then
+it types the commands of the tutorials: for an existing FastAPI app until cron has run its first job, and for a crontab
+of twelve lines until cronjobs has taken it over. It needs root and cron. Whatever happens, it restores the crontab, and
+it ends the cron daemon if it has started one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PATH=/usr/local/bin:/usr/bin:/bin
 
 
 class Terminal:
-    """Types commands in a folder, and notes how long each took."""
+    """Types commands in a folder, and records how long each took."""
 
     def __init__(self, folder: Path, environment: Path) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class Terminal:
 
     def type(self, command: str, *, counts: bool = True) -> str:
         start = time.monotonic()
-        # A new user's shell: no variables of ours.
+        # Like a new user's shell, set none of our variables.
         environ = {"PATH": self.path, "HOME": os.environ["HOME"], "LANG": "C.UTF-8"}
         done = subprocess.run(
             ["bash", "-c", command],
@@ -116,7 +116,7 @@ def taken_over(folder: Path, environment: Path) -> None:
 
 @contextmanager
 def real_cron() -> Iterator[None]:
-    """The daemon runs, and the crontab is empty; both are put back."""
+    """Start the cron daemon if needed, and empty the crontab. Undo both at the end."""
     before = subprocess.run(["crontab", "-l"], capture_output=True)
     subprocess.run(["crontab", "-"], input=b"", check=True)
     running = subprocess.run(["pgrep", "-x", "cron"], capture_output=True).returncode == 0

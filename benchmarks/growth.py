@@ -1,15 +1,17 @@
-"""What years of rows cost: each figure is a ratio to the same on an empty database, measured in turn with it.
-"Of the fastest" is the ratio of both sides' fastest rounds, which a busy machine disturbs least.
+"""Measure what years of rows cost. Each figure is a ratio to the same work on an empty database, measured in turn.
+"Of the fastest" is the ratio of the fastest round of each side, because a busy machine disturbs those least.
 
     python benchmarks/growth.py [--finished 200000] [--future 20000] [--schedules 2000] [--behind 20000]
                                 [--rounds 9] [--autovacuum on] [--analyze] [--database sqlite]
 
-The promise: a tick at most 1.1 times, everything else at most 1.11 times what it takes on the empty database. Full
-size is --finished 10000000 --future 100000 --schedules 10000 --behind 100000 (about 15 GB; minutes to fill).
+We promise that a tick takes at most 1.1 times as long as on the empty database, and everything else at most 1.11 times.
+The full size is --finished 10000000 --future 100000 --schedules 10000 --behind 100000. It needs about 15 GB, and
+minutes to fill.
 
-Ticks and commands are whole processes. The schedules are in the database only: reading so long a file is not what is
-measured. PostgreSQL runs without autovacuum, so without statistics, unless told otherwise. "Behind" is a tick with one
-job that waits behind so many due ones which nobody may run now: of an unknown type, of a paused queue, of a full limit.
+Ticks and commands are whole processes. The schedules are only in the database, because this does not measure how long
+it takes to read such a long file. By default PostgreSQL runs without autovacuum, and so without statistics. "Behind" is
+a tick with one job that waits behind that many due jobs that nobody may run now: they have an unknown type, or are in a
+paused queue, or under a limit that is reached.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ LIMITS = 'limits: {"smtp:": 1}'
 
 
 class Side:
-    """One database with its project: the empty one or the grown one."""
+    """A database with its project: either the empty one or the grown one."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url, self.may_complain = folder, url, False
@@ -72,12 +74,13 @@ class Side:
         return psycopg.connect(self.url, autocommit=True)
 
     def ours(self, *words: str) -> float:
-        """The seconds that a command takes."""
+        """Run a command. Return the seconds that it takes."""
 
         def call() -> None:
             try:
                 cronjobs(self.folder, *words, XDG_STATE_HOME=str(self.folder / "state"))
-            except SystemExit:  # what a tick reports by its exit code, like jobs of an unknown type
+            except SystemExit:
+                # A tick exits with an error if it reports something, for example jobs of an unknown type.
                 if not self.may_complain:
                     raise
 
@@ -92,7 +95,7 @@ class Side:
         return self.ours("run-due")
 
     def one_job(self) -> float:
-        """A tick with one job; it must have run."""
+        """Run a tick with one job. Check that the job ran. Return the seconds."""
         self.grown.waiting(1, job_type="'bench.noop'", run_at=self.grown.at("-1"))
         job_id = self.value("SELECT max(id) FROM cronjobs_jobs")
         took = self.ours("run-due")
@@ -111,7 +114,7 @@ class Side:
         return self.ours("explain", str(self.value("SELECT max(id) FROM cronjobs_jobs WHERE status = 'succeeded'")))
 
     def hold_limit(self) -> None:
-        """Another host runs a job of the limit, and renews its lease."""
+        """Imitate another host that runs a job under the limit and renews its lease."""
         self.grown.run("DELETE FROM cronjobs_jobs WHERE locked_by = 'far:b:1:1:1:t'")
         lease = {"locked_by": "'far:b:1:1:1:t'", "locked_until": self.grown.at("50")}
         self.grown.waiting(1, job_type="'far'", status="'running'", attempts="1", concurrency_key="'smtp:a'", **lease)

@@ -1,12 +1,13 @@
-"""Many hosts on one PostgreSQL: every occurrence once, throughput, fairness, connections, and what an idle host costs.
+"""Measure many hosts on one PostgreSQL: throughput, fairness, connections, and what an idle host costs.
 
     python benchmarks/hosts.py [--hosts 1,2,4,8,16,50] [--delays 0,0.5,5] [--jobs 100000] [--schedules 1000]
         [--plot FILE] [--json]
 
-A host is a name and a state folder of its own; all of them run on this machine, so its cores bound the throughput, and
-figures of different numbers of hosts compare how they share it. All hosts begin a tick at the same moment, as cron's
-do, and again until nothing is left. A delay is that of the network, in milliseconds each way. Idle ticks are counted
-after each host had a full one; what they send is counted on the way, what they write by the server.
+A host here is a host name and a state folder. All hosts run on this machine, so its cores limit the throughput, and the
+figures show how different numbers of hosts share the cores. All hosts begin a tick at the same moment, as under cron,
+and do so again until nothing is left. Each occurrence and each job must have run once. A delay is that of the network,
+in milliseconds each way. Idle ticks are measured after each host has had a full tick. A proxy counts what they send,
+and the server counts what they write.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from lab import cronjobs, database
 from psycopg.conninfo import conninfo_to_dict
 
 HOSTS, DELAYS_MS = (1, 2, 4, 8, 16, 50), (0.0, 0.5, 5.0)
-WARM_UP, LEAST_ROUNDS, LEAST_TICKS = 3, 3, 30  # the first ticks leave what the fast path needs
-STATISTICS_S = 1.5  # a session tells the statistics of its transactions as it ends, or a second later
+WARM_UP, LEAST_ROUNDS, LEAST_TICKS = 3, 3, 30  # the first ticks write the files that the fast path needs
+STATISTICS_S = 1.5  # a session reports its statistics when it ends, or up to a second later
 HANDLERS = """\
 from cronjobs import job
 
@@ -48,10 +49,12 @@ TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE d
 
 @dataclass(frozen=True)
 class Figures:
-    """``share``: of all jobs, the host with the fewest and the one with the most, times the number of hosts.
+    """The figures for one number of hosts and one delay.
 
-    Of an idle tick: how often it asked the server and waited, what it sent, what the server wrote to the WAL, its
-    transactions, its CPU. Of a tick that begins as one job is due for all hosts: how often it asked, the server's CPU.
+    ``share`` has two numbers: the jobs of the host that ran the fewest, and of the host that ran the most, each divided
+    by an equal share. ``idle_…`` are the figures of an idle tick: how often it sent something and waited, how many
+    bytes it sent, how much the server wrote to the WAL, the server's transactions, and the server's CPU time.
+    ``woken_…`` are the figures of a tick that begins while one job is due for all hosts.
     """
 
     hosts: int
@@ -134,12 +137,12 @@ def drawn(found: Sequence[Figures]) -> str:
 
 
 def _stat(pid: int | str) -> list[str]:
-    """What the kernel says of a process, from its state on. proc_pid_stat(5)"""
+    """Return the kernel's facts about a process, beginning with its state. See proc_pid_stat(5)."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 class Fleet:
-    """So many hosts of one project on the database *url*, behind a network with a delay."""
+    """The hosts of one project on the database *url*, behind a network with a delay."""
 
     def __init__(self, folder: Path, url: str, hosts: int, delay_ms: float, jobs: int, schedules: int) -> None:
         self.folder, self.url, self.hosts, self.delay_ms = folder, url, hosts, delay_ms
@@ -164,7 +167,7 @@ class Fleet:
         self._sql("ALTER SYSTEM RESET autovacuum", "SELECT pg_reload_conf()")
         self._sql("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
         cronjobs(self.folder, "db", "upgrade")
-        self._tick(0)  # applies the file
+        self._tick(0)  # this tick applies the file
         back = "- interval '1 hour'"
         self._sql(
             f"UPDATE cronjobs_schedules SET seen_until = seen_until {back}, next_at = next_at {back}",
@@ -202,7 +205,7 @@ class Fleet:
                 self.most_connections = max(self.most_connections, row[0] if row else 0)
 
     def _judged(self) -> tuple[float, tuple[float, float]]:
-        """Jobs a second from the first start to the last end; each occurrence and each job ran once, or it is said."""
+        """Check that each occurrence and each job ran once. Return the jobs per second and the ``share`` of Figures."""
         total = self.jobs + self.schedules
         runs = self._one("SELECT count(*) FROM cronjobs_job_runs")
         occurrences = self._one(
@@ -218,7 +221,7 @@ class Fleet:
         return total / float(self._one(took)), (min(counts) / share, max(counts) / share)
 
     def _idle(self, network: Delay) -> tuple[float, float, float, float, float]:
-        """Of one host's idle tick, medians of rounds: of ticks alone, without the server's own housekeeping."""
+        """Return the figures of one host's idle tick, as medians, without the server's autovacuum and checkpoints."""
         self._sql("ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()", "VACUUM ANALYZE", "CHECKPOINT")
         for _ in range(WARM_UP):
             self._all_tick()
@@ -232,13 +235,15 @@ class Fleet:
             found.append([float(new - old) / self.hosts for new, old in zip(after, before, strict=True)])
         cpu_ms = (self._cpu_ms() - cpu_ms) / rounds / self.hosts
         time.sleep(STATISTICS_S)
-        own = 2 * (2 * rounds + 3)  # of the sessions that asked for figures: a session's begin is one, too
+        # Subtract the transactions of the sessions that read these figures. The start of a session is a transaction,
+        # too.
+        own = 2 * (2 * rounds + 3)
         transactions = (self._one(TRANSACTIONS) - transactions - own) / rounds / self.hosts
         asked, sent, written = (median(column) for column in zip(*found, strict=True))
         return asked, sent, written, float(transactions), cpu_ms
 
     def _woken(self, network: Delay) -> tuple[float, float]:
-        """Of one host's tick, when a single job is due as all of them begin."""
+        """Return the figures of one host's tick, if a single job is due when all hosts begin a tick."""
         rounds = max(LEAST_ROUNDS, LEAST_TICKS // 3 // self.hosts)
         asked, cpu_ms = network.asked, self._cpu_ms()
         for _ in range(rounds):
@@ -247,12 +252,13 @@ class Fleet:
         return (network.asked - asked) / rounds / self.hosts, (self._cpu_ms() - cpu_ms) / rounds / self.hosts
 
     def _cpu_ms(self) -> float:
-        """Of the server's sessions that have ended."""
+        """Return the CPU time of all sessions of the server that have ended."""
         with psycopg.connect(self.url) as connection:
             row = connection.execute("SELECT pg_backend_pid()").fetchone()
             assert row is not None
             postmaster = _stat(_stat(row[0])[1])
-        return (int(postmaster[13]) + int(postmaster[14])) * 1000 / os.sysconf("SC_CLK_TCK")  # cutime, cstime
+        # these are cutime and cstime
+        return (int(postmaster[13]) + int(postmaster[14])) * 1000 / os.sysconf("SC_CLK_TCK")
 
     def _sql(self, *statements: Any) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a database of either kind that commits to disk, and whole processes with their figures."""
+"""The parts that the benchmarks share: databases that commit to disk, and processes with their time and memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 DATABASES = ("sqlite", "postgresql")
 LONGEST_S = 600.0
-# Disks differ most in how long a commit waits for them: in µs; 0: also when nobody else is committing.
+# Disks differ most in how long a commit waits for them. These settings add 1000 µs to each commit, even if nobody else
+# is committing (0 siblings).
 SLOW_FLUSH = {"commit_delay": "1000", "commit_siblings": "0"}
 
 
 @contextmanager
 def database(name: str, folder: Path, **settings: str) -> Iterator[str]:
-    """The URL of an empty database; a PostgreSQL server comes from a wheel, and lives as long as the block."""
+    """Yield the URL of an empty database. A PostgreSQL server comes from a wheel, and runs until the block ends."""
     if name == "sqlite":
         yield f"sqlite:///{folder}/bench.db"
         return
     sys.path.insert(0, str(ROOT / "tests"))
     from support import postgres
 
-    # As in production: a commit is on disk. The tests' server does without.
+    # As in production, a commit waits for the disk. The server of the tests does not wait.
     postgres.SETTINGS.update({"fsync": "on", "full_page_writes": "on", "max_wal_size": "1GB"} | settings)
     server = postgres.PostgresServer(on_disk=True)
     try:
@@ -40,9 +41,10 @@ def database(name: str, folder: Path, **settings: str) -> Iterator[str]:
 
 
 def run(argv: Sequence[str], folder: Path, **environ: str) -> float:
-    """Run a program to its end; return its peak memory in MiB. It fails, or hangs: so does the benchmark.
+    """Run a program to its end, and return its peak memory in MiB. If it fails or hangs, the benchmark fails.
 
-    The peak is never below this program's own, which Linux hands on: see ``SMALL_PARENT``.
+    The peak is never below the peak of this process, because a child inherits it on Linux. ``SMALL_PARENT`` avoids
+    that.
     """
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=os.environ | environ
@@ -61,11 +63,11 @@ def run(argv: Sequence[str], folder: Path, **environ: str) -> float:
 
 
 def cronjobs(folder: Path, *arguments: str, **environ: str) -> float:
-    """Run the installed command line as cron would, with the configuration in *folder*; return its peak memory."""
+    """Run the installed command as cron would, with the configuration in *folder*. Return its peak memory."""
     return run(_argv(folder, arguments), folder, **environ)
 
 
-# Runs the rest of its arguments in a process that inherits next to nothing, and prints its peak.
+# This program runs its arguments as a command, in a child that inherits almost no memory, and prints the child's peak.
 SMALL_PARENT = """
 import os, resource, sys
 child = os.fork()
@@ -79,7 +81,7 @@ sys.exit(status)
 
 
 def peak_mib(folder: Path, *arguments: str, **environ: str) -> float:
-    """The peak memory of the command line, however large this program is."""
+    """Return the peak memory of the command, even if this process is larger."""
     argv = [sys.executable, "-I", "-S", "-c", SMALL_PARENT, *_argv(folder, arguments)]
     said = subprocess.run(argv, cwd=folder, env=os.environ | environ, stdout=subprocess.PIPE, check=True).stdout
     return int(said) / 1024
@@ -92,7 +94,7 @@ def _argv(folder: Path, arguments: Sequence[str]) -> list[str]:
 
 
 def timed(call: Callable[[], Any]) -> float:
-    """The seconds that *call* takes."""
+    """Return the seconds that *call* takes."""
     started = time.perf_counter()
     call()
     return time.perf_counter() - started

@@ -1,16 +1,16 @@
-"""A month at 100,000 jobs a day, in simulated time: do size and speed stay flat once the retention is full?
+"""Simulate a month with 100,000 jobs a day. Do size and speed stay the same after the first pruning?
 
     python benchmarks/month.py [--days 30] [--jobs 100000] [--kept 14] [--database sqlite] [--plain]
 
-Each simulated hour enqueues, claims, ends, prunes and counts what a real one would. The first 250 jobs of each hour go
-through the statements of a tick, and are timed; the others through SQL that leaves the same rows and the same dead
-versions behind. One job in a thousand dies, one in twenty has a key; a schedule fires each minute, and each minute has
-a tick. Pruning and counting are the real ones. PostgreSQL runs with autovacuum, which looks every second: an hour takes
-about half a second here, so it has far fewer chances than in real time, where it looks every minute. --plain takes our
-settings of the tables away, to compare.
+Each simulated hour enqueues, claims, ends, prunes and counts as many jobs as a real hour would. The first 250 jobs of
+each hour go through the real statements of a tick, and these are timed. The other jobs go through SQL that leaves the
+same rows and the same dead row versions. One job in a thousand dies, and one in twenty has a key. A schedule fires each
+minute, and each minute has a tick. Pruning and counting use the real code. PostgreSQL runs with autovacuum, which looks
+every second. A simulated hour takes about half a second, so autovacuum has far fewer chances than in real time, where
+it looks every minute. For a comparison, --plain removes our settings of the tables.
 
-Milliseconds are medians of a day. "flat" compares the best day of the last quarter with the best of the first one,
-both after the retention was full: a busy machine disturbs the best least.
+Milliseconds are medians of a day. "flat" compares the best day of the last quarter with the best day of the first
+quarter, counting from the first pruning. It uses the best days because a busy machine disturbs those least.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Month:
         return f"(SELECT i FROM generate_series(1, {count}) i)"
 
     def minutes(self) -> None:
-        """The ticks of an hour, their occurrences, and the watermark after each."""
+        """Write the ticks of an hour, their occurrences, and the watermark after each tick."""
         now = self.clock.now()
         minute = "60000000 * i" if self.sqlite else "i * interval '1 minute'"
         self.sql(
@@ -151,7 +151,7 @@ class Month:
         )
 
     def real_group(self) -> None:
-        """By a tick's statements: the claim, and the ends."""
+        """Claim and end one group of jobs with a tick's own statements, and time them."""
         with self.timed("look"), self.database.read() as connection:
             overview(connection, host="bench", place="", fingerprint="x")
         with self.timed("claim"), self.database.write() as connection:
@@ -168,7 +168,7 @@ class Month:
             assert len(leases.finish(connection, ends).written) == GROUP
 
     def sql_group(self) -> None:
-        """What waits is claimed and ended, as a tick would; each a transaction, so a version of the row."""
+        """Claim and end all waiting jobs. Each step is a transaction, so that each step leaves a dead row version."""
         now = {"now": self.at(self.clock.now())}
         lease = ":now + 60000000" if self.sqlite else ":now + interval '1 minute'"
         self.sql(
@@ -192,7 +192,7 @@ class Month:
     # --- a day --------------------------------------------------------------------------------------------------------
 
     def figures(self) -> list[float]:
-        """As ``COLUMNS``."""
+        """Return the figures of a day, in the order of ``COLUMNS``."""
         with self.timed("status"), self.database.read() as connection:
             look(connection, self.settings, JobTypes({}))
         ms = {name: median(found) for name, found in self.times.items()}
@@ -210,7 +210,7 @@ class Month:
         )
 
     def dead(self) -> float:
-        """PostgreSQL: rows that wait for a vacuum; SQLite: MB of free pages in the file."""
+        """Return the number of dead rows on PostgreSQL, or the MB of free pages in SQLite's file."""
         if self.sqlite:
             return float(
                 self.value("SELECT freelist_count * page_size / 1048576.0 FROM pragma_freelist_count, pragma_page_size")
@@ -230,8 +230,8 @@ class Month:
 
 
 def simulate(name: str, options: argparse.Namespace) -> bool:
-    """Run it on one kind of database and print it; whether it stayed flat."""
-    vars(pruner)["sleep"] = lambda _s: None  # it lets other writers in, and there are none
+    """Simulate the month on one kind of database, and print the figures. Return whether they stayed flat."""
+    vars(pruner)["sleep"] = lambda _s: None  # the pruner sleeps to let other writers in, but here are none
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cronjobs-month-")))
         url = stack.enter_context(database(name, folder, autovacuum_naptime="1s", shared_buffers="256MB", fsync="off"))

@@ -1,10 +1,11 @@
-"""cronjobs beside floors and other job systems, each in an environment of its own: README.md says how to read it.
+"""Compare cronjobs with floors and other job systems, each in its own environment. README.md explains the results.
 
     python benchmarks/peers.py [--jobs 5000] [--rounds 5] [--only cronjobs,huey] [--slow-flush] [--json]
 
-The first run installs the newest versions with pip and npm; they are kept in --workdir, and later runs are offline.
-Rounds alternate between contestants, so that noise hits all alike. --only takes the names in the tables' first column,
-or how they begin. A contestant that cannot be installed, or fails, is named below the tables with the reason.
+The first run installs the newest versions with pip and npm in --workdir. Later runs use them offline. In each round
+every contestant has a turn, so that noise affects all of them alike. --only takes names in the first column of the
+tables, or their beginnings. If a contestant cannot be installed or fails, its name and the reason are printed below the
+tables.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from lab import DATABASES, LONGEST_S, SLOW_FLUSH, database, run
 from ticks import BARE_PSYCOPG
 
 IDLE, START, DRAIN, SINGLE, BULK = "idle", "start", "drain", "single", "bulk"
-ONE_S, MANY_S, RUNS = "one", "many", "runs"  # of a drain; figures.drain_rates makes a rate of them
+ONE_S, MANY_S, RUNS = "one", "many", "runs"  # the parts of a drain, from which figures.drain_rates computes the rate
 TITLES = {
     IDLE: ("Idle tick: wake, look, nothing, exit", "ms"),
     START: ("Start: from the spawn to a due job's first instruction", "ms"),
@@ -58,12 +59,12 @@ NO_EQUIVALENT = {
 
 
 class Failed(Exception):
-    """Why a contestant is left out."""
+    """A contestant failed and is left out. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """What is measured of whom; *argv* is its worker that exits when nothing is due, in *processes* at once."""
+    """A system to measure, and what to measure of it. ``argv`` starts a worker that exits when nothing is due."""
 
     name: str
     database: str
@@ -93,7 +94,7 @@ def contestants() -> Iterator[Contestant]:
         yield Contestant("cronjobs", name, "on_cronjobs.py", "{bin}/cronjobs run-due --config cronjobs.yaml")
         django = {"DJANGO_SETTINGS_MODULE": "on_django"}
         worker = "{bin}/django-admin db_worker --batch --no-startup-delay --verbosity 0"
-        # A worker runs one task at a time. SQLite has one writer, and gets one worker.
+        # A worker runs one task at a time. SQLite has only one writer, so it gets only one worker.
         workers = 1 if name == "sqlite" else 4
         yield Contestant("django-tasks", name, "on_django.py", worker, pip=DJANGO, environ=django, processes=workers)
     huey = ("huey", "psycopg[binary]")
@@ -118,13 +119,13 @@ def contestants() -> Iterator[Contestant]:
 
 
 class Place:
-    """A contestant ready to run: its environment, its own database and a folder."""
+    """A contestant that is ready to run, with its environment, its own database and a folder."""
 
     def __init__(self, contestant: Contestant, environment: Environment, folder: Path, url: str) -> None:
         self.contestant = contestant
         self.url = url
         self.seen = folder / "seen"
-        # Where Node finds its packages and Python's scripts what they import.
+        # In this folder, Node finds its packages, and the Python scripts find what they import.
         self.folder = environment.scripts if contestant.npm else folder
         names = {"bin": environment.bin, "runtime": environment.runtime, "scripts": environment.scripts}
         self.argv = [word.format(**names, url=url, script=contestant.script) for word in contestant.argv.split()]
@@ -160,7 +161,10 @@ class Place:
                 connection.execute("VACUUM ANALYZE")
 
     def work(self, processes: int = 1) -> tuple[float, float]:
-        """Run the worker to its end; the monotonic second at which it was started, and the seconds it took."""
+        """Run the workers to their end.
+
+        Return the monotonic second at which they started, and the seconds they took.
+        """
         one = lambda _: run(self.argv, self.folder, **self.environ)  # noqa: E731
         with ThreadPoolExecutor(processes) as pool:
             started = time.monotonic()
@@ -171,7 +175,10 @@ class Place:
             return started, time.monotonic() - started
 
     def drain(self, count: int, processes: int) -> tuple[float, float, int]:
-        """Fill and empty the queue; seconds to the first job's first instruction, seconds in all, processes in turn."""
+        """Fill and drain the queue.
+
+        Return the seconds to the first job's first instruction, all seconds, and the number of runs.
+        """
         self.fill(count)
         first, seconds, runs = 0.0, 0.0, 0
         while runs == 0 or self.ask("left") != "0":
@@ -195,7 +202,7 @@ def idle(place: Place, jobs: int) -> dict[str, float]:
 
 
 def drain(place: Place, jobs: int) -> dict[str, float]:
-    if not place.contestant.script:  # a floor without jobs: its whole process
+    if not place.contestant.script:  # a floor has no jobs, so measure its whole process
         return {START: 1000 * place.work()[1]}
     processes = place.contestant.processes
     start, alone, _ = place.drain(1, 1)
@@ -275,7 +282,7 @@ def made(
     versions: dict[str, str],
     left_out: dict[str, str],
 ) -> list[Place]:
-    """Install what each needs, start a server for all, and give each a database of its own."""
+    """Install what each contestant needs, start one server for all, and give each contestant its own database."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cronjobs-bench-")))
     server = ""
     if any(one.database == "postgresql" for one in chosen):
@@ -315,7 +322,7 @@ Samples = dict[tuple[Place, str], list[float]]
 
 
 def measured(places: list[Place], options: argparse.Namespace, left_out: dict[str, str]) -> Samples:
-    """All rounds, after one that fills caches and does not count. Who fails once is out altogether."""
+    """Run all rounds. A first round warms up caches and does not count. A contestant that fails once is left out."""
     samples: Samples = {}
     for measures, one_round in ROUNDS:
         for number in range(options.rounds + 1):

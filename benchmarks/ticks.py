@@ -1,11 +1,11 @@
-"""What cron pays each minute: an idle tick, the start of a due job, the commands people type.
+"""Measure an idle tick, which cron runs each minute, the start of a due job, and the commands that people type.
 
     python benchmarks/ticks.py [--rounds 15] [--json]
 
-Machines are noisy, so a figure counts only as its ratio to the floor beside it, measured in turn with it in the same
-run; "from" and "to" are the smallest and the largest ratio of a pair. Floors: ``python -c pass``; a bare psycopg
-connection that selects 1; ``python -c "import sqlalchemy"``. "First instruction" is from the start of the process to
-the first line of a handler. Peak memory is of one run more.
+Machines are noisy, so a figure counts only as its ratio to the floor beside it, which is measured in turn in the same
+run. "from" and "to" are the smallest and the largest ratio of a pair. The floors are ``python -c pass``, a bare psycopg
+connection that selects 1, and ``python -c "import sqlalchemy"``. "First instruction" is the time from the start of the
+process to the first line of a handler. The peak memory is measured in one more run.
 """
 
 from __future__ import annotations

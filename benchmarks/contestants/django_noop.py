@@ -1,4 +1,4 @@
-"""The task of on_django.py, where its worker imports it by name."""
+"""The task of on_django.py. It is in a separate module, because the worker imports it by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cronjobs: handlers in threads; the measured process is ``cronjobs run-due``."""
+"""cronjobs, with handlers in threads. The measured process is ``cronjobs run-due``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fill(count: int) -> None:
 
 
 def many(connection: Any, count: int) -> None:
-    from cronjobs import enqueue_many  # here, for on_floor.py's process must not import it
+    from cronjobs import enqueue_many  # import here, because on_floor.py's process must not import it
 
     enqueue_many(connection, "bench.noop", [{"n": n} for n in range(count)])
     connection.commit()
@@ -63,7 +63,7 @@ def left() -> int:
 
 def bulk(count: int) -> float:
     connection = connect()
-    many(connection, 0)  # imports before the clock starts
+    many(connection, 0)  # so that the imports are done before the clock starts
     return timed(lambda: many(connection, count))
 
 

@@ -1,6 +1,6 @@
-"""django-tasks with its database backend: the measured process is ``db_worker --batch``, by Django's command line.
+"""django-tasks with its database backend. The measured process is Django's command ``db_worker --batch``.
 
-This file is the settings module, too. The environment has DJANGO_SETTINGS_MODULE=on_django.
+This file is also the settings module: the environment has DJANGO_SETTINGS_MODULE=on_django.
 """
 
 from __future__ import annotations

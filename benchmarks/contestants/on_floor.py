@@ -1,6 +1,7 @@
-"""What the database itself costs: cronjobs' tables by hand-written SQL through the bare driver, and nothing else.
+"""The floor: what the database itself costs. Hand-written SQL works on cronjobs' tables through the bare driver.
 
-``run`` claims a hundred jobs in a transaction and records them in another; ``alone`` records each in its own.
+``run`` claims a hundred jobs in one transaction and records their results in another. ``alone`` records each result in
+its own transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-// BENCH_BATCHED: the batching that the project's page on performance shows. Successes are not logged, as nobody's are.
+// BENCH_BATCHED turns on the batching that graphile-worker's page about performance shows. Successes are not logged,
+// because no contestant logs them.
 import { Logger } from "graphile-worker";
 
 const quiet = new Logger(() => (level, message) => level === "error" && console.error(message));

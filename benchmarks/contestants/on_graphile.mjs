@@ -1,4 +1,4 @@
-// graphile-worker: the measured process is "graphile-worker --once"; this script does the rest.
+// graphile-worker. The measured process is "graphile-worker --once". This script does everything else.
 import { makeWorkerUtils, runMigrations } from "graphile-worker";
 import preset from "./on_graphile.config.mjs";
 

@@ -1,4 +1,8 @@
-"""huey has no command that exits when all is done: the measured process is this script, with its consumer's calls."""
+"""huey.
+
+It has no command that exits when all is done, so the measured process is this script. It calls what huey's consumer
+calls.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-// pg-boss has no command that exits when all is done: the measured process is this script, "run": start, fetch, stop.
+// pg-boss. It has no command that exits when all is done, so the measured process is the verb "run" of this script: it
+// starts pg-boss, fetches until no job is left, and stops.
 import { PgBoss } from "pg-boss";
 
 const [verb, count] = process.argv.slice(2);
 const QUEUE = "noop";
-const batchSize = 20; // as its page on fetch has it
+const batchSize = 20; // as on pg-boss's page about fetch
 const migrate = verb === "setup";
 const boss = new PgBoss({ connectionString: process.env.BENCH_URL, supervise: false, schedule: false, migrate });
 boss.on("error", (error) => {

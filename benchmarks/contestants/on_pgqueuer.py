@@ -1,6 +1,7 @@
-"""pgqueuer: the measured process is this script, which drains as its quickstart does.
+"""pgqueuer. The measured process is this script, which drains the queue as pgqueuer's quickstart does.
 
-Not ``pgq run --mode drain``: with the newest typer, 0.29, the command of 1.6 ends in an AttributeError.
+``pgq run --mode drain`` is not used: with the newest typer, 0.29, that command of version 1.6 ends in an
+AttributeError.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pgqueuer.types import QueueExecutionMode  # type: ignore[import-not-found]
 from verbs import URL, serve
 
 T = TypeVar("T")
-BATCH = 25  # as its page on performance has it
+BATCH = 25  # as on pgqueuer's page about performance
 
 
 async def work() -> None:

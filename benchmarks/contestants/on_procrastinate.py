@@ -1,4 +1,4 @@
-"""procrastinate: the measured process is ``procrastinate worker --one-shot``."""
+"""procrastinate. The measured process is ``procrastinate worker --one-shot``."""
 
 from __future__ import annotations
 

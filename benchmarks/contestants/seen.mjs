@@ -1,4 +1,5 @@
-// What every Node handler here does: count one run of job n, as seen.py does; Node maps no files, so at the exit.
+// The work of every Node handler here: count one run of job n, as seen.py does. Node cannot map files, so it writes the
+// counts when it exits.
 import { readFileSync, writeFileSync } from "node:fs";
 
 const seen = readFileSync(process.env.BENCH_SEEN);

@@ -1,7 +1,8 @@
-"""What every Python handler here does: count one run of job *n*, in memory that outlives the process.
+"""The work of every Python handler here: count one run of job *n*, in memory that outlives the process.
 
-The file is mapped, so that a count is neither a system call nor a turn of the GIL, however the process ends: 8 bytes
-for the monotonic second at which job 0 began, then a byte for each job.
+The count is in a mapped file. So counting needs no system call and does not release the GIL, and the count survives
+however the process ends. The file has 8 bytes for the monotonic second at which job 0 began, and then a byte for each
+job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""How peers.py speaks to a contestant in the contestant's own environment: ``python on_it.py verb [n]``.
+"""The commands by which peers.py calls a contestant in the contestant's own environment: ``python on_it.py verb [n]``.
 
-setup makes the schema; fill empties everything and adds n due jobs, as the contestant does it best; left counts jobs
-that are not done; run works until nothing is due; single and bulk enqueue n jobs and tell the seconds it took.
+``setup`` creates the schema. ``fill`` deletes everything and adds n due jobs, in the way that is best for the
+contestant. ``left`` counts jobs that are not done. ``run`` works until nothing is due. ``single`` and ``bulk`` enqueue
+n jobs and print how many seconds that took.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def one_by_one(enqueue: Callable[[int], object]) -> Callable[[int], float]:
-    """The verb ``single``, for an *enqueue* that commits each job alone."""
+    """Return the verb ``single`` for an *enqueue* that commits each job separately."""
 
     def single(count: int) -> float:
         def all_of_them() -> None:
