@@ -1,8 +1,8 @@
-"""Databases for tests: a server per session, and for each test a database of its own, copied from a migrated one.
+"""Databases for tests. A session has one server, and each test gets its own database, a copy of a migrated one.
 
-On PostgreSQL the tests connect with the least rights that ``cronjobs db grants`` prints, as ``run``, and those that
-enqueue as ``enqueue``: a right that is missing turns them red. A test that is another role's says so,
-``@pytest.mark.connects_as(OWNER)``, or ``postgres.as_role``.
+On PostgreSQL the tests connect with the least rights that ``cronjobs db grants`` prints. They use the role ``run``, and
+tests that enqueue use the role ``enqueue``, so a missing right makes tests fail. A test that needs another role says so
+with ``@pytest.mark.connects_as(OWNER)`` or ``postgres.as_role``.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _STATE = tempfile.TemporaryDirectory(prefix="cronjobs-tests-")
 
 nofsync.install()
 
-# What takes longest is begun first, or one of two cores is idle at the end.
+# Start the slowest tests first. Otherwise one of two cores is idle at the end.
 LONGEST = ("test_drill", "test_walk", "test_wheel", "test_kill_points", "test_long_jobs_stop")
 SLOW_S = 2.0
 SLOW_SHOWN = 20
-WITH_A_DATABASE = {"project", "cronjobs", "world", "browser", "stage", "shop", "database"}  # fixtures
+WITH_A_DATABASE = {"project", "cronjobs", "world", "browser", "stage", "shop", "database"}  # names of fixtures
 MARKERS = (
-    "needs(layer): also calls what a layer above the test's folder has, or another extra",
-    "connects_as(role): the role of the migrated PostgreSQL database, else RUN",
-    "slow: takes more than two seconds, or kills processes on purpose; the everyday run is without",
-    "either: about processes, not SQL: on one database, by the test's name; on both with CRONJOBS_TESTS_BOTH=1",
+    "needs(layer): also needs a layer above the test's folder, or another extra",
+    "connects_as(role): the role for the migrated PostgreSQL database; the default is RUN",
+    "slow: takes more than two seconds, or kills processes on purpose; the everyday run leaves it out",
+    "either: about processes, not SQL, so it runs on one database, or with CRONJOBS_TESTS_BOTH=1 on both",
 )
 
 
@@ -63,10 +63,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    hypothesis.settings.register_profile("ours", deadline=None)  # how long an example takes is the load's affair
+    # no deadline: how long an example takes depends on the machine's load
+    hypothesis.settings.register_profile("ours", deadline=None)
     hypothesis.settings.load_profile("ours")
-    # A shell without job control ignores SIGINT for what it starts with "&", nohup ignores SIGHUP, and whoever we start
-    # would inherit that.
+    # A shell without job control ignores SIGINT for processes that it starts with "&", and nohup ignores SIGHUP. Reset
+    # both signals, because the processes that we start would inherit that.
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
@@ -74,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if (seed := config.getoption("shuffle")) is not None:
-        random.Random(seed).shuffle(items)  # in each worker alike
+        random.Random(seed).shuffle(items)  # in the same order in each worker
     else:
         order = {name: place for place, name in enumerate(LONGEST)}
         items.sort(key=lambda item: order.get(item.path.stem, len(order)))
@@ -87,12 +88,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_there(layer: str) -> bool:
-    """Whether this checkout has that layer, or that extra: see .ci/alone."""
+    """Whether this checkout has that layer or extra. In .ci/alone, others are removed."""
     return if_installed(f"cronjobs.{layer}") is not None
 
 
 def _is_for_the_other(item: pytest.Item) -> bool:
-    """Whether a test that needs either database is to run on the one that this item does not have."""
+    """Whether the test needs only one database, and its name's hash selects the other one, not this item's."""
     if item.get_closest_marker("either") is None or not isinstance(item, pytest.Function):
         return False
     if not WITH_A_DATABASE & {*item.fixturenames} or not hasattr(item, "callspec"):
@@ -103,29 +104,30 @@ def _is_for_the_other(item: pytest.Item) -> bool:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Make tests independent of their order where modules are loaded late."""
-    # A module that a test rewrites within a second, at the same length, would come from its bytecode as it was.
+    # Write no bytecode. If a test rewrites a module within a second, at the same length, Python would load the old
+    # bytecode.
     sys.dont_write_bytecode = True
-    # Commands are loaded when they are called: one first loaded while a test replaces a function would keep that.
+    # Load all commands now. A command that is first loaded while a test replaces a function would keep the replacement.
     for module in pkgutil.walk_packages(cronjobs.__path__, "cronjobs."):
-        if "cli" in module.name.split(".") and not module.name.startswith("cronjobs.contrib.demo"):  # a program
+        if "cli" in module.name.split(".") and not module.name.startswith("cronjobs.contrib.demo"):
             importlib.import_module(module.name)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """No test finds what another left: in the state folder, or of a command that ran in this process."""
+    """Remove what earlier tests left in the state folder, or by commands that ran in this process."""
     os.environ["XDG_STATE_HOME"] = f"{_STATE.name}/{next(_numbers)}"
     vars(fault.circumstances).update(vars(fault.Circumstances()))
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """A timer that a test leaves would kill this process in the middle of another test."""
+    """Disarm the timer that a test may have left. It would kill this process in the middle of another test."""
     if signal.getitimer(signal.ITIMER_REAL)[0]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         pytest.fail(f"{item.nodeid} left the kernel's timer running")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests that have become slow without saying so."""
+    """Name the tests that are slow but not marked as slow."""
     reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
     slow = [each for each in reports if each.duration > SLOW_S and each.when == "call" and "slow" not in each.keywords]
     for report in sorted(slow, key=lambda report: -report.duration)[:SLOW_SHOWN]:
@@ -144,7 +146,7 @@ def _server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres_server(_server: PostgresServer) -> Iterator[PostgresServer]:
-    """The server of this session, to stop, kill or restart; it runs again for the next test."""
+    """The server of this session. A test may stop, kill or restart it. It runs again for the next test."""
     yield _server
     _start_if_ended(_server)
 
@@ -159,7 +161,7 @@ def _start_if_ended(server: PostgresServer) -> None:
 
 @pytest.fixture
 def own_postgres_server() -> Iterator[PostgresServer]:
-    """A server for this test alone (1 s), not started yet."""
+    """A server for this test alone. It is not started yet, and starting it takes a second."""
     server = PostgresServer()
     try:
         yield server
@@ -195,7 +197,10 @@ def _migrate(url: str) -> None:
 
 @pytest.fixture
 def new_postgres_url(_server: PostgresServer) -> Iterator[Callable[..., str]]:
-    """Make databases: ``new_postgres_url()`` an empty one, ``new_postgres_url("migrated")`` a copy of that template."""
+    """Create databases.
+
+    ``new_postgres_url()`` creates an empty one, ``new_postgres_url("migrated")`` a copy of that template.
+    """
     made: list[str] = []
 
     def make(template: str = "template0") -> str:
@@ -262,7 +267,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """The clock of ``database``, standing at the time when the test began."""
+    """The clock of ``database``. It stands still at the time when the test began."""
     return FakeClock()
 
 
@@ -276,7 +281,10 @@ def database(database_url: str, clock: FakeClock) -> Iterator[Database]:
 
 @pytest.fixture
 def new_project(tmp_path: Path) -> Iterator[Callable[[str], Project]]:
-    """Make projects: a folder with a configuration and handlers on a database; none of its ticks outlives the test."""
+    """Create projects: folders with a configuration and handlers, on a database.
+
+    No tick of a project outlives the test.
+    """
     made: list[Project] = []
 
     def make(url: str) -> Project:
@@ -304,5 +312,5 @@ def postgres_project(postgres_migrated: str, new_project: Callable[[str], Projec
 
 @pytest.fixture
 def sqlite_project(sqlite_migrated: str, new_project: Callable[[str], Project]) -> Project:
-    """A project on SQLite, for what has nothing to do with the database."""
+    """A project on SQLite, for tests that do not depend on the kind of database."""
     return new_project(f"sqlite:///{sqlite_migrated}")

@@ -37,7 +37,7 @@ def webhook(web: Web, name: str = "hook", **only: Any) -> AlertChannel:
 
 
 def noting(told: list[Message]) -> Callable[..., Iterator[tuple[str, None]]]:
-    """What to put in the place of ``deliver``: each message is delivered into *told*."""
+    """Return a replacement for ``deliver`` that appends each message to *told*."""
 
     def deliver(messages: Mapping[str, Message], *_: Any) -> Iterator[tuple[str, None]]:
         told.extend(messages.values())
@@ -57,7 +57,7 @@ TYPES = {
 
 
 class Stage:
-    """Hosts that carry the same file."""
+    """Hosts that have the same configuration file."""
 
     def __init__(self, database: Database, folder: Path, alerts: AlertSettings, hosts: int = 1) -> None:
         self.database, self.clock = database, database.clock
@@ -84,7 +84,7 @@ class Stage:
             look_soon(connection)
 
     def findings(self) -> list[Finding]:
-        """As ``status`` lists them."""
+        """Return the findings as ``status`` lists them."""
         settings = self.hosts[0].settings
         with self.database.read() as connection:
             return judge(look(connection, settings, JobTypes({})), settings)

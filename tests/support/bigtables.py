@@ -1,4 +1,4 @@
-"""Two weeks of rows in every big table, and whether a plan reads all of one."""
+"""Fill every big table with two weeks of rows, and find out whether a plan reads the whole of one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FILL = {
 
 
 def fill(database: Database) -> None:
-    """Two weeks, a row of each kind every minute."""
+    """Insert rows for two weeks: one row of each kind per minute."""
     postgresql = not database.is_sqlite
     at = "CAST(:now AS timestamptz) - i * interval '1 min'" if postgresql else ":now - i * 60000000"
     numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})"
@@ -41,19 +41,19 @@ def fill(database: Database) -> None:
         for table, rest in _FILL.items():
             connection.execute(text(f"{numbers} INSERT INTO {table} {rest.format(at=at)} FROM n"), {"now": now})
         if postgresql:
-            connection.execute(text("ANALYZE"))  # only an owner's does anything
+            connection.execute(text("ANALYZE"))  # this has an effect only for the owner
             planned = connection.execute(text("SELECT reltuples FROM pg_class WHERE oid = 'cronjobs_ticks'::regclass"))
             assert planned.scalar_one() >= MANY
 
 
 def whole_table_read(database: Database, statement: str, parameters: Any) -> list[str]:
-    """Lines of the plan that read all of a big table, or all of an index over what has finished."""
+    """Return the lines of the plan that read a whole big table, or a whole index over finished jobs."""
     explain = "EXPLAIN QUERY PLAN " if database.is_sqlite else "EXPLAIN "
     with database.read() as connection:
         plan = [str(row[-1]) for row in connection.exec_driver_sql(explain + statement, parameters)]
     if not database.is_sqlite:
         return [line for line in plan if re.search(rf"Seq Scan on \S*({BIG})\b", line)]
     scans = [line for line in plan if re.match(rf"SCAN ({BIG}|j|t|b|l|c|r)\b", line)]
-    small = r"cronjobs_jobs_(waiting|leased|type|type_timed)_idx"  # partial: none has finished jobs
+    small = r"cronjobs_jobs_(waiting|leased|type|type_timed)_idx"  # these are partial indexes, without finished jobs
     newest = re.search(r"ORDER BY t\.started_at DESC, t\.id DESC LIMIT", statement)
     return [line for line in scans if not re.search(small, line) and not (newest and "_started_idx" in line)]

@@ -1,4 +1,7 @@
-"""Handlers as an app has them, for tests of ``cronjobs.testing``: the same module on every kind of database."""
+"""Handlers like those of an app, for tests of ``cronjobs.testing``.
+
+The module is the same on every kind of database.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from sqlalchemy import text
 
 from cronjobs import Context, GiveUp, RetryPolicy, enqueue, job
 
-sent: list[int] = []  # at the provider's
+sent: list[int] = []  # what has arrived at the provider
 
 
 class Declined(Exception):

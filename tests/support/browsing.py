@@ -1,4 +1,4 @@
-"""A browser for tests of the pages: it speaks WSGI to the application, keeps its cookies, and reads the HTML."""
+"""A browser for tests of the pages. It calls the application by WSGI, keeps its cookies, and reads the HTML."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Reply:
 
     @property
     def words(self) -> str:
-        """What a person reads."""
+        """Return the text that a person reads."""
         return Reader.read(self.body).words
 
     @property
@@ -52,7 +52,10 @@ class Reply:
 
     @property
     def tables(self) -> dict[str, list[dict[str, str]]]:
-        """The rows of each table by its caption, their cells by the words of the header; <time> as its instant."""
+        """Return each table's rows by the table's caption.
+
+        A row maps header words to cells. A <time> is read as its instant.
+        """
         return Reader.read(self.body).tables
 
     def addresses(self) -> list[str]:
@@ -61,7 +64,7 @@ class Reply:
 
 
 class Reader(HTMLParser):
-    """As a browser would read it: elements with their attributes, and the text between."""
+    """Reads HTML as a browser would: elements with their attributes, and the text between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +92,7 @@ class Reader(HTMLParser):
             self._cell(None, f" {given['datetime']}")
 
     def handle_endtag(self, tag: str) -> None:
-        while self._open and self._open.pop() != tag:  # others need no end
+        while self._open and self._open.pop() != tag:  # other elements need no end tag
             pass
 
     def handle_data(self, data: str) -> None:
@@ -112,7 +115,7 @@ class Reader(HTMLParser):
 
 @dataclass
 class Browser:
-    """*application* may be any WSGI callable; ``script_name``: where it is mounted."""
+    """*application* may be any WSGI callable. ``script_name`` is the path at which it is mounted."""
 
     application: Wsgi
     host: str = HOST
@@ -128,7 +131,7 @@ class Browser:
         return self._ask("POST", address, urlencode(fields or {}).encode(), headers)
 
     def act(self, page: str, address: str, **fields: str) -> Reply:
-        """As a person does: look at *page*, then send one of its forms."""
+        """Do what a person does: open *page*, then send one of its forms."""
         return self.post(address, {"csrf": self.get(page).csrf, **fields})
 
     def log_in(self, access: LinkAccess) -> Browser:
@@ -184,7 +187,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def browser(database: Database, database_url: str, tmp_path: Path) -> Iterator[Browser]:
-    """Of somebody who may look, and not act."""
+    """The browser of somebody who may look but not act."""
     yield _logged_in(database, database_url, tmp_path, by_link())
     masking.remember(())
 

@@ -1,4 +1,4 @@
-"""Capped queues for tests: set a cap, count what waits and what was dropped, work some off."""
+"""Capped queues for tests: set a cap, count waiting and dropped jobs, and let some jobs succeed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cap(database: Database, most: int, on_full: OnFull = "error", queue: str = "
 
 
 def in_queue(database: Database, queue: str = "mail") -> int:
-    """How many jobs wait there."""
+    """Return how many jobs wait in the queue."""
     with database.read() as connection:
         found = select(func.count()).where(jobs.c.queue == queue, text(WAITING))
         return connection.execute(found).scalar_one()
@@ -31,7 +31,7 @@ def dropped(database: Database, queue: str = "mail") -> int:
 
 
 def drain(database: Database, count: int, queue: str = "mail") -> None:
-    """The oldest jobs succeed."""
+    """Let the oldest jobs succeed."""
     with database.write() as connection:
         oldest = select(jobs.c.id).where(jobs.c.queue == queue, text(WAITING)).order_by(jobs.c.id).limit(count)
         done = {"status": "succeeded", "finished_at": SYSTEM.now()}

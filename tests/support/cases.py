@@ -1,6 +1,6 @@
-"""Random cases: a seed makes a case, a promise judges it, and a failure names the seed that repeats it alone.
+"""Random cases. A seed makes a case, a promise judges it, and a failure names the seed that repeats the case alone.
 
-Every day a few cases run, with CRONJOBS_TESTS_LONG=1 two thousand. CRONJOBS_CASE=17 runs case 17 alone;
+Normally a few cases run. With CRONJOBS_TESTS_LONG=1, two thousand run. CRONJOBS_CASE=17 runs case 17 alone;
 CRONJOBS_CASES=50000 and CRONJOBS_CASES_FROM=2000 choose others.
 """
 
@@ -23,9 +23,9 @@ def seeds(few: int, many: int = MANY) -> Iterable[int]:
 
 
 def judge(case: Callable[[random.Random], None], few: int, many: int = MANY) -> None:
-    """Run *case* once for each seed; it raises AssertionError where the promise is broken.
+    """Run *case* once for each seed.
 
-    *few* cases run every day, *many* in the long form.
+    *case* raises AssertionError if the promise is broken. Normally *few* cases run, and *many* in the long form.
     """
     for seed in seeds(few, many):
         try:

@@ -1,4 +1,7 @@
-"""A PostgreSQL primary and its standby, both from the wheel; the standby is promoted, and gets one of its own."""
+"""A PostgreSQL primary and its standby, both from the wheel.
+
+After a promotion, the new primary gets a standby again.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Standby(PostgresServer):
         self.copy(self._primary)
 
     def copy(self, primary: PostgresServer) -> None:
-        """Begin anew as a copy of *primary*."""
+        """Start again as a new copy of *primary*."""
         shutil.rmtree(self.data, ignore_errors=True)
         done = subprocess.run(
             [
@@ -44,9 +47,9 @@ class Standby(PostgresServer):
 
 
 class Cluster:
-    """Two servers, one of which leads. ``url()`` names both, and libpq finds the one that takes writes.
+    """Two servers, one of which is the primary. ``url()`` names both, and libpq finds the one that accepts writes.
 
-    *synchronous*: a COMMIT waits until the standby has it.
+    If *synchronous*, a COMMIT waits until the standby has it.
     """
 
     def __init__(self, *, synchronous: bool = True) -> None:
@@ -57,7 +60,7 @@ class Cluster:
 
     def start(self) -> None:
         self.primary.start()
-        if self.synchronous:  # the standby gets a copy of this, for when it leads
+        if self.synchronous:  # the standby gets a copy of this, for when it becomes the primary
             self.primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
         self.standby = Standby(self.primary)
         self.standby.start()
@@ -73,12 +76,12 @@ class Cluster:
         self.primary.stop(how)
 
     def promote(self) -> None:
-        """Make the standby the primary, and what was the primary its standby.
+        """Make the standby the primary, and make the old primary its standby.
 
-        The old one must be stopped before: two that take writes would each go their own way.
+        Stop the old primary first: two servers that accept writes would diverge.
         """
         os.kill(self.primary.pid, signal.SIGQUIT)
-        for pid in self._frozen:  # what was not sent to the standby is not sent any more
+        for pid in self._frozen:  # changes that were not sent to the standby are lost
             os.kill(pid, signal.SIGKILL)
         self._frozen = []
         self.primary.kill()
@@ -86,13 +89,13 @@ class Cluster:
         self.primary.execute("SELECT pg_promote()")
         former = self.standby
         if not isinstance(former, Standby):
-            former.__class__ = Standby  # from now on it is a copy, too
+            former.__class__ = Standby  # from now on the old primary is a copy, too
         former.copy(self.primary)
         former.start()
         self._until_followed()
 
     def pause(self) -> None:
-        """Let nothing more reach the standby: a synchronous COMMIT waits from now on."""
+        """Stop sending changes to the standby. From now on, a synchronous COMMIT waits."""
         self._frozen = self._pids("SELECT pid FROM pg_stat_replication")
         for pid in self._frozen:
             os.kill(pid, signal.SIGSTOP)
@@ -106,7 +109,7 @@ class Cluster:
                 server.remove()
 
     def waiting_for_standby(self) -> list[int]:
-        """The processes of the primary whose COMMIT waits for the standby."""
+        """Return the processes of the primary whose COMMIT waits for the standby."""
         return self._pids("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 
     def _until_followed(self) -> None:

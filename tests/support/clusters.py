@@ -1,4 +1,4 @@
-"""A Dask cluster of real processes on this machine: a scheduler, and workers to kill, freeze and start again."""
+"""A Dask cluster of real processes on this machine. Tests can kill, freeze and restart its scheduler and workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUPERVISOR = "cronjobs.contrib.dask.supervisor"
 
 @dataclass
 class DaskProcesses:
-    """``address``: of the scheduler. Each worker runs ``threads`` tasks at a time."""
+    """A scheduler at ``address``, and its workers. Each worker runs ``threads`` tasks at a time."""
 
     folder: Path
     env: Mapping[str, str]
@@ -79,7 +79,7 @@ class DaskProcesses:
             return forked.start(argv, env=forked.environment() | {**self.env, **(env or {})}, **given)
 
     def wait_for_workers(self, count: int, within_s: float = 60) -> None:
-        """Until so many have registered, by the scheduler's log."""
+        """Wait until that many workers have registered, according to the scheduler's log."""
 
         def registered() -> bool:
             log = self.log("scheduler")
@@ -109,7 +109,7 @@ def wait_until(condition: Any, within_s: float = 60, what: str = "") -> None:
 
 
 def supervisors(project: Project) -> list[int]:
-    """The supervisors that the ticks of *project* have started, and that live, by the log."""
+    """Return the living supervisors that the ticks of *project* have started, according to the log."""
     started = [int(pid) for pid in re.findall(r"executor\.started executor=\S+ pid=(\d+)", project.log())]
     return [pid for pid in started if is_supervisor(pid)]
 
@@ -125,7 +125,7 @@ def is_supervisor(pid: int) -> bool:
 
 @dataclass
 class Relay:
-    """Stands between a worker and its scheduler, on a port of its own; while ``cut`` is set nothing gets through."""
+    """A relay between a worker and its scheduler, with its own port. While ``cut`` is set, nothing gets through."""
 
     target: int
     cut: threading.Event = field(default_factory=threading.Event)

@@ -1,4 +1,7 @@
-"""Real commands for tests: run in a folder of their own, and marked, so that whatever outlives its test is found."""
+"""Real commands for tests.
+
+They run in their own folder and are marked, so that processes that outlive a test are found.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.model import ExitCodes, Outcome
 from cronjobs.testing import FakeClock
 
-# Signals 32 and 33, as a mask of /proc has them: no program can use them, and posix_spawn(3) leaves them ignored.
+# Signals 32 and 33, as in the masks of /proc. No program can use these signals, and posix_spawn(3) leaves them ignored.
 THE_C_LIBRARYS = 0x180000000
 LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="subreaper, PDEATHSIG and /proc are Linux's")
 
 
 class Stop:
-    """What a worker hands in: anyone may set the reason at any time."""
+    """The stop signal that a worker passes in. Anyone may set the reason at any time."""
 
     reason: str | None = None
 
 
 class Shell:
-    """Runs commands in a folder of their own, marked."""
+    """Runs marked commands in their own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,7 +72,7 @@ class Shell:
         return self.run("sh", "-c", script, **options)  # type: ignore[arg-type]
 
     def when(self, text: str, act: Callable[[], object]) -> None:
-        """Call *act* once *text* was printed."""
+        """Call *act* when *text* has been printed."""
         done: list[bool] = []
 
         def watch(news: str) -> None:
@@ -93,7 +96,7 @@ class Shell:
 
 @contextmanager
 def marked_shell(folder: Path) -> Iterator[Shell]:
-    """A Shell after which no process of its own may be left."""
+    """A Shell. At the end of the test, none of its processes may be left."""
     shell = Shell(folder)
     yield shell
     left = shell.alive()

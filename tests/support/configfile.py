@@ -1,4 +1,4 @@
-"""A cronjobs.yaml in the working folder, read; shared by the tests of the configuration."""
+"""Read a cronjobs.yaml in the working folder. The tests of the configuration share this module."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def read(text: str | bytes, environ: dict[str, str] | None = None, **options: An
 
 
 def problems(text: str | bytes, environ: dict[str, str] | None = None, **options: Any) -> list[str]:
-    """Of a file that can be used."""
+    """Return the problems of a file that can be used."""
     return [str(problem) for problem in read(text, environ, **options).problems]
 
 
 def refusal(text: str | bytes, environ: dict[str, str] | None = None, **options: Any) -> list[str]:
-    """Of a file that cannot."""
+    """Return the error of a file that cannot be used."""
     with pytest.raises(ConfigError) as refused:
         read(text, environ, **options)
     assert str(refused.value).splitlines() == [str(problem) for problem in refused.value.problems]
@@ -34,12 +34,12 @@ def refusal(text: str | bytes, environ: dict[str, str] | None = None, **options:
 
 
 def with_examples(text: str) -> str:
-    """The starter's text with the examples in it made part of the file."""
+    """Return the starter's text with its examples uncommented."""
     return re.sub(r"(?m)^#(?=[^ ]|  )", "", text)
 
 
 def cases(table: str) -> list[tuple[str, str]]:
-    """Lines of YAML, each with what is said of it indented below."""
+    """Parse cases: each is some YAML, with the expected message indented below it."""
     found: list[tuple[str, str]] = []
     for line in table.strip().splitlines():
         if line.startswith("    "):

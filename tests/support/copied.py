@@ -1,4 +1,4 @@
-"""A SQLite database with something of everything in it, and what is in any database, for tests of ``db copy``."""
+"""For tests of ``db copy``: fill a SQLite database with rows of every kind, and read all rows of any database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.model import Status
 
 PAYLOAD = {"n": 0.1, "text": 'straße ☂ " \\ \n', "deep": [[{"": None}]], "big": 123456789012345678901234567890}
-# What only plain SQL writes: (payload, how it arrives).
+# Payloads that only hand-written SQL can store: (the payload, the payload after the copy).
 ODD = [
     ("[1]", [1]),
     ("not json", "not json"),
@@ -34,7 +34,7 @@ DIGITS = '{"a": 1.10, "b": 0.30000000000000000001, "c": 9007199254740993}'
 
 
 def fill(database: Database) -> None:
-    """Jobs of every status with their history, keys, effects, a schedule with its ledger, ticks, pauses, the trail."""
+    """Insert jobs of every status, history, keys, effects, a schedule with its ledger, ticks and audit entries."""
     with database.write() as connection:
         now = database_now(connection)
         for n in range(12):
@@ -60,7 +60,7 @@ def fill(database: Database) -> None:
             told: dict[str, Any] = {"error": "no luck", "traceback": "line\nline", "output": "said ☂", "worker": "1"}
             result = '{"sent": 1.50}' if status is Status.SUCCEEDED else None
             leases.finish(connection, [Finish(lease=lease, status=status, result=result, **facts, **told)])
-        # The fifth was lost with its runner: its lease ran out long ago.
+        # The fifth job was lost with its runner: its lease expired long ago.
         connection.exec_driver_sql("UPDATE cronjobs_jobs SET locked_until = 1600000000123456 WHERE status = 'running'")
         counts.fold(connection)
         nightly = {"cron": "0 2 * * *", "job": "t.work", "timezone": "UTC"}
@@ -105,9 +105,10 @@ def add_odd_rows(file: str) -> None:
 
 
 def everything(database: Database) -> dict[str, list[dict[str, Any]]]:
-    """All rows of all tables but meta and the trail; what is JSON as text with its keys in order.
+    """Return all rows of all tables except meta and the audit trail.
 
-    An id of ``cronjobs_new_counts`` says nothing, and a copy gives others.
+    JSON is returned as text with sorted keys. The ids of ``cronjobs_new_counts`` have no meaning, and a copy has other
+    ids.
     """
     found = {}
     with database.read() as connection:

@@ -1,4 +1,4 @@
-"""How much work statements are: steps of SQLite's machine, or pages that PostgreSQL looks at; never seconds."""
+"""Measure the work of statements: in steps of SQLite's virtual machine, or in pages that PostgreSQL reads."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sqlalchemy import event
 
 from cronjobs.engine.database.connection import Database
 
-STEPS = 10  # SQLite's are counted by so many
+STEPS = 10  # SQLite reports its steps in multiples of this number
 STATEMENT = re.compile(r"\s*(SELECT|WITH|UPDATE|INSERT|DELETE)\b")
 
 
 @dataclass
 class Statement:
-    """One that was sent. ``plan`` is only told by PostgreSQL."""
+    """A statement that was sent. Only PostgreSQL has a ``plan``."""
 
     sql: str
     work: int = 0
@@ -60,15 +60,15 @@ def counted(database: Database) -> Iterator[Counted]:
     finally:
         event.remove(database.engine, "before_cursor_execute", count)
         if database.is_sqlite:
-            database.engine.dispose()  # and with it the connections that count
+            database.engine.dispose()  # this also closes the connections that count
 
 
 def _explain(connection: Any, parameters: Any, statement: Statement) -> None:
-    """Run it once for its plan, and undo that."""
+    """Run the statement once to get its plan, and roll it back."""
     with connection.cursor() as cursor:
         cursor.execute("SAVEPOINT explained")
         cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) {statement.sql}", parameters)
         statement.plan = "\n".join(row[0] for row in cursor.fetchall())
         cursor.execute("ROLLBACK TO SAVEPOINT explained")
-    pages = re.search(r"Buffers: (shared .*)", statement.plan)  # the first is the whole plan's
+    pages = re.search(r"Buffers: (shared .*)", statement.plan)  # the first match is the total of the plan
     statement.work = sum(map(int, re.findall(r"(?:hit|read)=(\d+)", pages[1]))) if pages else 0

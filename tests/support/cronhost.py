@@ -1,4 +1,4 @@
-"""A host with a crontab(1) that keeps its text in a file, for tests of the commands that edit it."""
+"""A host with a fake crontab(1) that keeps its text in a file, for tests of the commands that edit crontabs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ esac
 
 
 class Host:
-    """A host with a crontab(1) and an interpreter of its own, both scripts."""
+    """A host with its own crontab(1) and interpreter. Both are scripts."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -55,14 +55,14 @@ class Host:
         monkeypatch.setenv("XDG_STATE_HOME", str(self.state))
         monkeypatch.setenv("CRONJOBS_CONFIG", str(self.config))
         monkeypatch.setattr(program, "interpreter", lambda: self.python)
-        self.config.write_text("database: ${DATABASE_URL}\n")  # set where a tick needs it; not needed here
+        self.config.write_text("database: ${DATABASE_URL}\n")  # ticks have this variable; it is not needed here
 
     def script(self, file: Path, text: str) -> None:
         file.write_text(text)
         file.chmod(0o755)
 
     def ticks(self, commands: str) -> None:
-        """What a tick does, as shell commands."""
+        """Set what a tick does, as shell commands."""
         self.script(self.python, f"#!/bin/sh\n{commands}\n")
 
     def fails(self, mode: str) -> None:

@@ -1,4 +1,4 @@
-"""Small things that several database tests do."""
+"""Small functions that several database tests share."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def opened(url: str, schema: str | None = None) -> Iterator[Database]:
 
 
 def in_psql(url: str, *statements: str) -> None:
-    """Run each statement by itself, as psql does."""
+    """Run each statement separately, as psql does."""
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another connection or thread is about to do."""
+    """Wait until another connection or thread has done something."""
     give_up_at = SYSTEM.monotonic() + 60
     while not condition():
         assert SYSTEM.monotonic() < give_up_at, "it never came"

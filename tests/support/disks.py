@@ -1,4 +1,4 @@
-"""Disks that fill up, files that may not be written to, files that are spoiled: for real processes, also as root."""
+"""Full disks, read-only files and corrupted files, for real processes. They work for root, too."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ import pytest
 from support.ticking import Tick
 
 PR_CAPBSET_DROP = 24
-LARGEST_FILE = 1024  # bytes: less than a page of SQLite's, more than a test's other files
+LARGEST_FILE = 1024  # in bytes: less than a page of SQLite, but more than any other file of a test
 
 
 class Disk(Protocol):
-    """Where a database is. ``fill()`` holds for ticks that are started with ``changes``, and for *tick*, which runs.
+    """The disk of a database.
 
-    ``said``: how the cause is named.
+    ``fill()`` affects ticks that are started with ``changes``, and the running *tick*. ``said`` is how messages name
+    the cause.
     """
 
     folder: Path
@@ -54,7 +55,7 @@ class SmallDisk:
 
 
 class FileLimit:
-    """``ulimit -f``, as a quota would do: files end at a kilobyte, and the system says EFBIG."""
+    """A limit on file sizes, like a quota: at a kilobyte, a write fails with EFBIG (``ulimit -f``)."""
 
     said = "check the disk, its quota and the file size limit"
 
@@ -88,7 +89,7 @@ def small_disk(folder: Path) -> Iterator[SmallDisk]:
 
 
 def obey_modes() -> None:
-    """Before exec: root without capabilities is held to the modes of files like anyone else."""
+    """Call this before exec. Root without capabilities has to obey the modes of files like anyone else."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None)
         for capability in range(64):
@@ -110,7 +111,7 @@ def spoil_header(file: Path) -> None:
 
 
 def spoil_pages(file: Path) -> None:
-    """All of them but the first, which says what tables there are."""
+    """Corrupt all pages except the first, which lists the tables."""
     _overwrite(file, 4096, file.stat().st_size - 4096)
 
 

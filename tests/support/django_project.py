@@ -1,4 +1,4 @@
-"""A Django project with the app, for one test: its database is the test's, its modules are imported anew."""
+"""A Django project with the app, for one test. It uses the test's database, and its modules are imported again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN = ("support.django_app.tasks", "support.django_app.jobs")
 
 @contextmanager
 def django_project(url: str, *, alias: str = "default", admin: bool = False, **settings: Any) -> Iterator[str]:
-    """The alias of the jobs database; on PostgreSQL with the role that the URL names."""
+    """Return the alias of the jobs database. On PostgreSQL, it uses the role that the URL names."""
     installed = [*(ADMIN if admin else []), *APPS]
     given: dict[str, Any] = {"INSTALLED_APPS": installed, "TASKS": TASKS, "TEMPLATES": TEMPLATES, **settings}
     with patch.dict(registry._registered), patch.object(job_types, "_finders", []), _imported_anew():

@@ -1,4 +1,4 @@
-"""A Django site around some addresses: its users are named by the request, as a login would."""
+"""A Django site around some addresses. The request names its user, as a login would."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from django.core.handlers.wsgi import WSGIHandler  # type: ignore[import-untyped]
 from django.test import override_settings  # type: ignore[import-untyped]
 
-from support import djangos as djangos  # which sets Django up
+from support import djangos as djangos  # this import sets up Django
 
 RANKS = {"": 0, "bob": 1, "ada": 2, "root": 3}  # nobody, a user, staff, superuser
 
@@ -31,7 +31,7 @@ def with_user(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @contextmanager
 def site(patterns: Sequence[Any], **settings: Any) -> Iterator[Callable[..., Any]]:
-    """The site as a WSGI application, with Django's own guard against forms of other sites."""
+    """Return the site as a WSGI application, with Django's CSRF check."""
     middleware = [f"{__name__}.with_user", "django.middleware.csrf.CsrfViewMiddleware"]
     with override_settings(MIDDLEWARE=middleware, ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, **settings):
         handler = WSGIHandler()

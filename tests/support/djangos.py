@@ -18,7 +18,7 @@ if not settings.configured:
 
 
 def configured(url: str, alias: str = "app", *, by_runner: bool = False) -> Iterator[str]:
-    """The alias of a database in Django's settings, for the app's role; *by_runner*: for a handler's."""
+    """Yield the alias of a database in Django's settings, for the app's role, or if *by_runner* for the runner's."""
     parsed = make_url(plain_url(url if by_runner else app_url(url)))
     sqlite = parsed.get_backend_name() == "sqlite"
     before = connections.settings.get(alias)
@@ -36,7 +36,7 @@ def configured(url: str, alias: str = "app", *, by_runner: bool = False) -> Iter
         }
     )[alias]
     with suppress(AttributeError):
-        del connections[alias]  # an earlier test in this thread may have asked for it
+        del connections[alias]  # an earlier test in this thread may have opened this connection
     try:
         yield alias
     finally:

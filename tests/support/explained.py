@@ -1,4 +1,4 @@
-"""What the tests of ``explain`` share: hosts that tick in fake time, the command line beside them, and its answers."""
+"""Shared by the tests of ``explain``: hosts that tick in fake time, the command line, and its answers."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ MINUTELY = {"s": 'cron: "* * * * *"'}
 
 @pytest.fixture
 def clock(request: pytest.FixtureRequest) -> FakeClock:
-    """A clock whose monotonic seconds stand still too: a tick ends at the instant it began, on a slow machine as well.
+    """A clock whose monotonic seconds stand still, too. So a tick ends at the instant it began, even on a slow machine.
 
-    A test that waits for a real time-out asks for another class by its parameter.
+    A test that waits for a real timeout chooses another class by its parameter.
     """
     made: FakeClock = getattr(request, "param", StillClock)(BEGIN)
     return made
 
 
 class World:
-    """Hosts that tick with the file in their folder, and the command line beside them."""
+    """Hosts that tick with the file in their folder, and the command line."""
 
     def __init__(self, database: Database, url: str, clock: FakeClock, folder: Path, cronjobs: Cronjobs) -> None:
         self.database, self.url, self.clock, self.folder, self.cronjobs = database, url, clock, folder, cronjobs
         self.hosts: dict[str, Host] = {}
-        self.plan: list[Callable[[], Any]] = []  # what the next attempts do; else they succeed
+        self.plan: list[Callable[[], Any]] = []  # what the next attempts do; without a plan they succeed
         self.more = ""
 
     def file(self, more: str = "", **schedules: str) -> None:
-        """Write the file: a schedule a keyword, its timing and other keys as YAML flow."""
+        """Write the file. Each keyword argument is a schedule, with its timing and other keys in YAML's flow style."""
         entries = "".join(
             f"  {name.replace('_', '-')}: {{{fields if 'job:' in fields else fields + ', job: t.work'}}}\n"
             for name, fields in schedules.items()
@@ -63,7 +63,7 @@ class World:
         return load.load(self.folder / "cronjobs.yaml", environ={})
 
     def tick(self, at: datetime | None = None, host: str = "alpha") -> Any:
-        """One tick, *at* that time."""
+        """Run one tick at the time *at*."""
         if at is not None:
             self.go(at)
         ticking = self.hosts.setdefault(host, Host(self.database, self.folder, host))
@@ -71,7 +71,8 @@ class World:
         return ticking.tick()
 
     def go(self, at: datetime) -> None:
-        # A little after the full second: ticks begin and end a moment before and after the time that stands still.
+        # Use a time a little after the full second: ticks begin a moment before the frozen time, and end a moment after
+        # it.
         self.clock.set(at + timedelta(seconds=0.3))
 
     def ticks(self, begin: datetime, end: datetime, every: timedelta = MINUTE) -> None:
@@ -89,7 +90,10 @@ class World:
         return self.cronjobs("explain", *arguments)
 
     def leave_hanging(self, host: str = "beta", lease: timedelta = MINUTE, **policy: Any) -> int:
-        """A runner that took the next due job, and was killed; *policy*: what its claim wrote of the job's type."""
+        """Imitate a runner that took the next due job and was killed.
+
+        *policy* is what its claim wrote about the job's type.
+        """
         policies = ClaimPolicies.of({"t.work": AttemptPolicy(RetryPolicy(), **policy)})
         admission = claims.ClaimFilter(known=["t.work"], fitting=["t.work"], remaining_s=50, longest_s=50)
         with self.database.write() as connection:
@@ -104,7 +108,7 @@ class World:
 
 
 class Told:
-    """One JSON answer."""
+    """A JSON answer of ``explain``."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         self.found = found
@@ -120,7 +124,7 @@ class Told:
 
     @property
     def steady(self) -> list[str]:
-        """The sentences, without how long attempts really took."""
+        """Return the sentences without the real durations of attempts."""
         return [re.sub(r"after [\d.]+m?s", "after a moment", sentence) for sentence in self.found["sentences"]]
 
 
@@ -162,7 +166,7 @@ NIGHTLY = 'cron: "15 2 * * *", timezone: America/New_York'
 
 
 def a_night(world: World, **more: str) -> None:
-    """nightly-report, applied at noon in New York, before its first night."""
+    """Apply the schedule nightly-report at noon in New York, before its first night."""
     world.file(nightly_report=NIGHTLY + "".join(f", {key}: {value}" for key, value in more.items()))
     world.tick(utc("2026-11-19T17:00:00"))
     world.tick(utc("2026-11-20T06:58:00"))
@@ -172,14 +176,14 @@ def a_night(world: World, **more: str) -> None:
 
 
 def no_room(world: World) -> None:
-    """A tick that settles what is due, and begins nothing: it has no time left."""
+    """Run a tick that settles due occurrences but has no time left to begin a job."""
     host = world.hosts["alpha"]
     host.settings = world.settings()
     host.tick(only="t.nothing")
 
 
 def an_outage(world: World, **more: str) -> None:
-    """Minutely; the tick of 01:58 is the last before that of 02:31:12."""
+    """A schedule fires each minute. After the tick of 01:58, the next tick is at 02:31:12."""
     world.file(s='cron: "* * * * *"' + "".join(f", {key}: {value}" for key, value in more.items()))
     world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
     world.tick(utc("2026-03-03T02:31:12"))
@@ -189,7 +193,7 @@ def brake(world: World, *arguments: str, monkeypatch: pytest.MonkeyPatch, who: s
     monkeypatch.setenv("LOGNAME", who)
     answer = world.cronjobs(*arguments)
     assert answer.code == 0, answer
-    world.clock.advance(timedelta(seconds=1))  # PostgreSQL's fake now goes on by itself, a little
+    world.clock.advance(timedelta(seconds=1))  # on PostgreSQL, the fake now advances a little by itself
 
 
 def retire_all(world: World) -> None:

@@ -125,7 +125,7 @@ def parents(pid: int) -> list[str]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether it is there and no zombie: a frozen parent reaps none."""
+    """Whether the process exists and is no zombie. A frozen parent reaps no zombies."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

@@ -1,11 +1,10 @@
-"""Processes of ``python -m cronjobs``, and of Dask, for tests, forked from one that has everything imported.
+"""Processes of ``python -m cronjobs`` and of Dask for tests, forked from a process that has imported everything.
 
-Starting an interpreter and importing takes half a second of a core, and the tests start thousands; a fork takes some
-milliseconds. It is a process like any other, with its own pid, start time, environment, descriptors and end, to be
-killed and frozen; only its imports are done. Where the start itself is what is tested, and where the environment says
-something to the interpreter, a real one is started; with CRONJOBS_TESTS_FRESH=1 everywhere.
-
-This file is also the program that forks.
+It takes half a second of a core to start an interpreter and import everything, and the tests start thousands of
+processes. A fork takes some milliseconds. A forked process is like any other, with its own pid, start time,
+environment, descriptors and end. It can be killed and frozen. Only its imports are already done. Tests start a real
+interpreter if they test the start itself, or if the environment has a variable for the interpreter. With
+CRONJOBS_TESTS_FRESH=1, they always do. This file is also the program that forks.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-HEAD: Final = 8  # bytes of a length, and of a pid
+HEAD: Final = 8  # a length, and a pid, are sent in this many bytes
 DASK: Final = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker")
 FOR_THE_INTERPRETER: Final = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_")
 UNDERSTOOD: Final = {"stdin", "stdout", "stderr", "cwd", "env", "text", "start_new_session"}
@@ -31,14 +30,14 @@ ALWAYS_FRESH: Final = bool(os.environ.get("CRONJOBS_TESTS_FRESH"))
 
 
 def start(argv: Sequence[str], *, fresh: bool = False, **options: Any) -> subprocess.Popen[Any]:
-    """``subprocess.Popen(argv, …)``, forked where that makes no difference; *fresh*: not forked."""
+    """Do what ``subprocess.Popen(argv, …)`` does, but fork if that makes no difference. If *fresh*, do not fork."""
     if fresh or ALWAYS_FRESH or _program(argv) is None or not options.keys() <= UNDERSTOOD or not _plain(options):
         return subprocess.Popen(argv, **options)
     return Forked(argv, **options)
 
 
 def run(argv: Sequence[str], *, within_s: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Start it and wait for its end; what it printed is text. Without ``env``: this process's, as far as that goes."""
+    """Start a process and wait for its end. Its output is text. Without ``env``, it gets this process's environment."""
     given: dict[str, Any] = {"env": environment(), "stdin": subprocess.DEVNULL}
     process = start(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **(given | options))
     try:
@@ -51,13 +50,13 @@ def run(argv: Sequence[str], *, within_s: float = 60, **options: Any) -> subproc
 
 
 def environment() -> dict[str, str]:
-    """This process's, without what only an interpreter's start understands."""
+    """Return this process's environment, without variables that only affect the start of an interpreter."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOR_THE_INTERPRETER)}
     return env | _environment()
 
 
 def _program(argv: Sequence[str]) -> tuple[str, list[str]] | None:
-    """The module that ``python -m`` runs, and its arguments, a "-P" in front; None: it is something else."""
+    """Return the module that ``python -m`` runs and its arguments. For any other command, return None."""
     executable, *words = [str(word) for word in argv]
     kept = words[:1] if words[:1] == ["-P"] else []
     dash, module, *arguments = [*words[len(kept) :], "", ""]
@@ -67,7 +66,7 @@ def _program(argv: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def _plain(options: Mapping[str, Any]) -> bool:
-    """Whether a forked process can have these: nothing that an interpreter reads at its start, and no terminal."""
+    """Whether a forked process can have these options, which must not concern an interpreter's start or a terminal."""
     env = options.get("env")
     if env is None or _told(env) != _told(_environment()):
         return False
@@ -81,7 +80,7 @@ def _told(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    """Cron's; and which package is tested, where that is not the installed one."""
+    """Return cron's environment, with the path of the package to test if that is not the installed one."""
     return {"PATH": "/usr/bin:/bin"} | {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
 
 
@@ -89,7 +88,7 @@ def _environment() -> dict[str, str]:
 
 
 class Forked(subprocess.Popen[Any]):
-    """A Popen whose process is a child of the forking one, which tells its end through a pipe."""
+    """A Popen whose process is a child of the forking process. The forking process reports its end through a pipe."""
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         _, _, _, _, cwd, env, _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_ = rest
@@ -122,7 +121,7 @@ class Forked(subprocess.Popen[Any]):
         return self.returncode
 
     def _look(self, timeout: float | None) -> bool:
-        """Whether it has ended, after waiting for that at most so many seconds; None: as long as it takes."""
+        """Wait at most that many seconds for the end (None means forever). Return whether the process has ended."""
         with self._waitpid_lock:  # type: ignore[attr-defined]
             if self.returncode is not None:
                 return True
@@ -140,7 +139,7 @@ def _umask() -> int:
 
 
 class Forker:
-    """The process that forks what is of one *kind*, and the line to it."""
+    """The process that forks processes of one *kind*, and the connection to it."""
 
     def __init__(self, kind: str) -> None:
         ours, theirs = socket.socketpair()
@@ -157,7 +156,7 @@ class Forker:
         self._line, self._lock = ours, threading.Lock()
 
     def fork(self, order: dict[str, Any], streams: list[int]) -> tuple[int, int]:
-        """Fork; return the pid, and a descriptor on which the end is told."""
+        """Fork. Return the pid, and a descriptor through which the end is reported."""
         text = json.dumps(order).encode()
         end, told = os.pipe()
         with self._lock:
@@ -177,7 +176,7 @@ _making = threading.Lock()
 
 
 def _forker(kind: str) -> Forker:
-    """This process's own of its *kind*, made when it is first needed."""
+    """Return this process's Forker of that *kind*. It is made when it is first needed."""
     with _making:
         if kind not in _made:
             _made[kind] = Forker(kind)
@@ -199,7 +198,10 @@ def _read(line: socket.socket, length: int) -> bytes:
 
 
 def serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Fork whenever asked, and tell of every end. Returns in the child: what it is to be, and its descriptors."""
+    """Fork on each request, and report each end.
+
+    In a child, return the program that it has to become, and its descriptors.
+    """
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
@@ -236,25 +238,26 @@ def _tell_ends(ends: dict[int, int]) -> None:
         end = ends.pop(pid)
         try:
             os.write(end, os.waitstatus_to_exitcode(status).to_bytes(HEAD, "little", signed=True))
-        except BrokenPipeError:  # nobody wants to know any more
+        except BrokenPipeError:  # the requester is gone
             pass
         os.close(end)
 
 
 def become(order: dict[str, Any], streams: list[int]) -> None:
-    """Be ``python -m cronjobs …``, or the other module, down to what it finds around it."""
+    """Become ``python -m cronjobs …`` or another module, with the same surroundings as a started process."""
     import runpy
     import time
 
     if order["session"]:
         os.setsid()
-    kept = [os.dup(stream) for stream in streams]  # one of them may have the number of another's place
+    kept = [os.dup(stream) for stream in streams]  # a stream may have the number at which another one belongs
     for number, descriptor in enumerate(kept):
         os.dup2(descriptor, number)
     os.closerange(3, max(os.sysconf("SC_OPEN_MAX"), 0) if os.sysconf("SC_OPEN_MAX") < 65536 else 65536)
     os.umask(order["umask"])
     os.chdir(order["cwd"])
-    coerced = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}  # by the interpreter: PEP 538
+    # set by the interpreter (PEP 538)
+    coerced = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}
     os.environ.clear()
     os.environ.update(order["env"] | coerced)
     time.tzset()
@@ -272,12 +275,12 @@ def become(order: dict[str, Any], streams: list[int]) -> None:
 
 
 def _open_standard_streams() -> None:
-    """As an interpreter does: what they were opened on was another file, of which they remember what it can do."""
+    """Open the standard streams again, as an interpreter does: the old ones remember the abilities of another file."""
     import io
 
     for name, mode in (("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb")):
         old = getattr(sys, name)
-        raw = open(old.fileno(), mode, closefd=False)  # noqa: SIM115  # as long as the process lives
+        raw = open(old.fileno(), mode, closefd=False)  # noqa: SIM115  # stays open as long as the process lives
         new = io.TextIOWrapper(
             raw,
             old.encoding,
@@ -290,7 +293,7 @@ def _open_standard_streams() -> None:
 
 
 def _leave(end: SystemExit) -> NoReturn:
-    """What an interpreter does at its end, but for taking down what it shares with the forking process."""
+    """Do what an interpreter does at its end, but leave alone what this process shares with the forking process."""
     if not isinstance(end.code, int | None):
         raise end
     threading._shutdown()  # type: ignore[attr-defined]
@@ -304,7 +307,7 @@ def _leave(end: SystemExit) -> NoReturn:
 
 
 def load() -> None:
-    """Import all that a command may need, and nothing that is run as a script."""
+    """Import everything that a command may need, but no module that is run as a script."""
     import contextlib
     import importlib
     import io
@@ -320,8 +323,8 @@ def load() -> None:
     scripts = {"cronjobs.__main__", "cronjobs.engine.execution.launcher"}
     others = ["croniter", "zoneinfo", "asyncio", "getpass", "sqlite3", "psycopg", "typer.rich_utils"]
     others += ["sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"]
-    # Models cannot be imported without a Django project; Dask is large, and each fork would carry it.
-    # The demo and the drill start the program anew.
+    # Leave out models, which need a Django project, and Dask, which is so large that it would slow down each fork. The
+    # demo and the drill start the program again.
     left_out = ("cronjobs.alembic", *(f"cronjobs.contrib.{each}" for each in ("django", "dask.dask", "demo", "drill")))
     for name in (*others, *ours):
         if name not in scripts and not name.startswith(left_out):
@@ -329,15 +332,13 @@ def load() -> None:
     if (desk := if_installed("cronjobs.desk.cli.main")) is not None:
         from typer.main import get_command
 
-        with contextlib.redirect_stdout(
-            io.StringIO()
-        ):  # what typer imports when it reads its first arguments: pydantic
+        with contextlib.redirect_stdout(io.StringIO()):  # typer imports pydantic when it reads its first arguments
             get_command(desk.app).main(["next", "0 2 * * *", "-n", "1"], standalone_mode=False)
     assert not registry.registered(), "a job type that no project has"
 
 
 def load_dask() -> None:
-    """Import what its scheduler and its workers do."""
+    """Import what Dask's scheduler and workers import."""
     import importlib
 
     for name in ("deploy.utils", "nanny", "preloading", "proctitle", "scheduler", "worker"):
@@ -357,7 +358,7 @@ def main() -> None:
         order, streams = serve(line)
     except (EOFError, KeyboardInterrupt):  # the tests are over
         return
-    line.detach()  # closed with all other descriptors
+    line.detach()  # become() closes it, with all other descriptors
     become(order, streams)
 
 

@@ -1,4 +1,7 @@
-"""Tables as they are after years: rows by the million, made by the server itself, for tests of plans and benchmarks."""
+"""Fill tables with the rows of years, by the million, for tests of plans and for benchmarks.
+
+The server makes the rows.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-KEPT_S = 10 * 86_400  # finished jobs are spread over so long, which is less than any retention
-OCCURRENCE_EVERY = 10  # every tenth finished job was made by a schedule
+KEPT_S = 10 * 86_400  # finished jobs are spread over this time, which is shorter than any retention
+OCCURRENCE_EVERY = 10  # a schedule made every tenth finished job
 DEAD_EVERY = 10_000
 
 
@@ -18,7 +21,7 @@ class Grown:
         self._connection, self._postgresql = connection, postgresql
 
     def at(self, seconds: str) -> str:
-        """The instant so many seconds from now, an SQL expression."""
+        """Return an SQL expression for the instant that many seconds from now."""
         if self._postgresql:
             return f"(statement_timestamp() + make_interval(secs => {seconds}))"
         return f"({time.time_ns() // 1000} + CAST(1000000 * ({seconds}) AS INTEGER))"
@@ -27,7 +30,7 @@ class Grown:
         self._connection.execute(statement)
 
     def insert(self, table: str, count: int, first: int = 1, /, **columns: str) -> None:
-        """*count* rows into *table*; each column is an expression of ``i``, which counts from *first*."""
+        """Insert *count* rows into *table*. Each column is an SQL expression of ``i``, which counts from *first*."""
         last = first + count - 1
         counting = (
             f"WITH RECURSIVE n(i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i < {last}) SELECT i FROM n"
@@ -40,7 +43,7 @@ class Grown:
     # --- what has been ------------------------------------------------------------------------------------------------
 
     def finished(self, count: int, batch: int = 500_000) -> None:
-        """Jobs that have ended, each with its attempt; some were made by schedules, a few are dead and dismissed."""
+        """Insert ended jobs, each with its attempt. Schedules made some of them, and a few are dead and dismissed."""
         [before] = self._connection.execute("SELECT coalesce(max(id), 0) FROM cronjobs_jobs").fetchone()
         for done in range(0, count, batch):
             here, first = min(batch, count - done), before + done + 1
@@ -78,7 +81,7 @@ class Grown:
             )
 
     def ticks(self, count: int) -> None:
-        """A tick each minute until now, nearly all of them idle."""
+        """Insert a tick for each minute until now. Nearly all of them were idle."""
         began = self.at(f"-60.0 * ({count + 1} - i)")
         self.insert(
             "ticks",
@@ -106,7 +109,7 @@ class Grown:
         self.insert("jobs", count, **columns)
 
     def schedules(self, count: int, occurrences: int = 0, job_type: str = "kind1") -> None:
-        """Schedules that fire yearly, not now, each with so many *occurrences* behind it."""
+        """Insert schedules that fire yearly, but not now, each with *occurrences* past occurrences."""
         [first] = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM cronjobs_schedules").fetchone()
         definition = (
             f'{{"cron": "0 2 29 2 *", "timezone": "UTC", "job": "{job_type}", "overlap": "skip", "catch_up": "latest"}}'
@@ -140,7 +143,7 @@ class Grown:
 
 
 def tables(connection: Any, *, postgresql: bool) -> Iterator[str]:
-    """The sizes, for people."""
+    """Return the sizes of the tables, for people."""
     for name in ("jobs", "job_runs", "occurrences", "schedules", "ticks"):
         [count] = connection.execute(f"SELECT count(*) FROM cronjobs_{name}").fetchone()
         yield f"{name} {count:,}"

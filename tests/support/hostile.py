@@ -1,4 +1,4 @@
-"""What a handler may do that its author did not mean, made from a seed: raised, returned, printed, asked for."""
+"""Make a badly behaved handler from a seed. It raises, returns, prints and requests strange things."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STOPS = ("cancelled", "shutdown", "timeout", "lease lost")
 
 
 def error_of(dice: random.Random, depth: int = 0) -> BaseException:
-    """An exception, or a tree of them."""
+    """Return an exception, or a tree of exceptions."""
     match dice.randrange(13 if depth < 4 else 11):
         case 0:
             return GiveUp(dice.choice(ODD_TEXTS))
@@ -63,13 +63,13 @@ def error_of(dice: random.Random, depth: int = 0) -> BaseException:
             return snooze_of(dice.choice(INSTANTS))
         case _:
             parts = [error_of(dice, depth + 1) for _ in range(dice.choice((1, 1, 2, 3, 50)))]
-            with suppress(Exception):  # no group takes what is no exception to isinstance
+            with suppress(Exception):  # a group refuses an object that isinstance does not take for an exception
                 return BaseExceptionGroup(dice.choice(ODD_TEXTS), parts)
             return ValueError("no group")
 
 
 def snooze_of(until: Any) -> Snooze:
-    """Also of what its constructor could not put into words."""
+    """Return a Snooze. Its arguments may be such that its constructor cannot format them."""
     error = Snooze.__new__(Snooze)
     Exception.__init__(error, "later")
     error.until = until
@@ -97,7 +97,7 @@ def result_of(dice: random.Random, depth: int = 0) -> Any:
 
 
 def noise(dice: random.Random) -> None:
-    """Words, from threads too, that may come when nobody listens any more."""
+    """Print, also from threads, perhaps after the attempt has ended."""
     words = dice.choice(ODD_TEXTS)
     print(words)
     logging.getLogger("hostile").warning("%s", words)
@@ -107,7 +107,7 @@ def noise(dice: random.Random) -> None:
 
 
 def use_context(dice: random.Random, ctx: Context) -> Any:
-    """Effects, steps and the transaction, left in every way."""
+    """Use effects, steps and the transaction, and leave them in every possible way."""
     match dice.randrange(4):
         case 0:
             with ctx.effect(f"e:{ctx.job_id}", dice.choice(("again", "skip", "stop"))) as effect:
@@ -134,7 +134,7 @@ def raise_or_not(dice: random.Random) -> None:
 
 
 def act(dice: random.Random, ctx: Context) -> Any:
-    """What the handler of one seed does; in the end it returns or raises anything."""
+    """Do what the handler of one seed does. In the end it returns or raises something."""
     if dice.random() < 0.1:
         noise(dice)
     match dice.randrange(8):
@@ -157,7 +157,7 @@ def _generator() -> Any:
 async def _coroutine(dice: random.Random) -> Any:
     error = error_of(dice)
     if "Lies" in {type.__name__.__get__(type(part)) for part in _every(error)}:  # type: ignore[attr-defined]
-        return result_of(dice)  # asyncio itself looks at it, and hangs: that is a time-out like any other
+        return result_of(dice)  # asyncio itself inspects this result and hangs, which is an ordinary timeout
 
     async def task() -> None:
         raise error
@@ -185,7 +185,7 @@ Stop = Callable[[int, str], None]
 
 
 def handler_of(stop: Stop) -> Callable[..., Any]:
-    """The handler for seeds. *stop* asks an attempt to stop, as the loop does."""
+    """Return the handler for seeds. *stop* asks an attempt to stop, as the loop does."""
 
     def hostile(ctx: Context, seed: int) -> Any:
         dice = random.Random(seed)

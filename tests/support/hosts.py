@@ -21,7 +21,7 @@ from cronjobs.engine.tick.watchdog import Watchdog
 
 
 class Unarmed(Watchdog):
-    """No kernel timer inside of pytest."""
+    """A watchdog without a kernel timer, because a timer would kill pytest."""
 
     def __init__(self) -> None:
         pass
@@ -31,13 +31,13 @@ class Unarmed(Watchdog):
 
 
 class Host:
-    """One host that ticks with the file it carries."""
+    """A host that ticks with its own configuration file."""
 
     def __init__(self, database: Database, folder: Path, name: str = "alpha") -> None:
         self.database, self.folder, self.name = database, folder, name
         self.events: list[events.Event] = []
         self.settings = Settings(file=folder / "cronjobs.yaml", folder=folder, run=RunSettings(workers=2))
-        self.clock: Clock = database.clock  # the host's own; another one when it is wrong
+        self.clock: Clock = database.clock  # the host's clock; tests replace it by a wrong clock
 
     def carry(self, **fields: Any) -> Settings:
         self.settings = replace(self.settings, **fields)
@@ -68,7 +68,7 @@ class Host:
 
 
 def put(database: Database, **values: Any) -> int:
-    """A job that is due; its id."""
+    """Enqueue a due job. Return its id."""
     now = database.clock.now()
     with database.write() as connection:
         row = {"job_type": "t.say", "run_at": now, "created_at": now} | values

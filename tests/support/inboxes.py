@@ -1,4 +1,7 @@
-"""Servers that alerts and pings go to, in this process: an SMTP server and a web server, up, down, slow or wrong."""
+"""Servers in this process that receive alerts and pings: an SMTP server and a web server.
+
+They can be down, slow or broken.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ Server = TypeVar("Server", bound=socketserver.BaseServer)
 
 
 class Web(ThreadingHTTPServer):
-    """``got``: (path, body) of each POST. ``status``: its answer. ``hold``: answers only after ``go_on`` is set."""
+    """``got`` has the (path, body) of each POST.
+
+    ``status`` is the answer. With ``hold``, it answers only when ``go_on`` is set.
+    """
 
     daemon_threads = True
 
@@ -66,7 +72,10 @@ class _Post(BaseHTTPRequestHandler):
 
 
 class Smtp(socketserver.ThreadingTCPServer):
-    """``mails``: what it took. ``manner``: "up", "refuses" each recipient, "silent", or "wrong": no SMTP at all."""
+    """``mails`` has the accepted mails.
+
+    ``manner`` is "up", "refuses" (each recipient), "silent", or "wrong" (no SMTP at all).
+    """
 
     daemon_threads = True
     allow_reuse_address = True
@@ -125,7 +134,7 @@ class _Session(socketserver.StreamRequestHandler):
 
 @contextmanager
 def served(server: Server) -> Iterator[Server]:
-    """*server*, answering in a thread, until the block ends."""
+    """Let *server* answer in a thread until the block ends."""
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
@@ -139,7 +148,7 @@ def served(server: Server) -> Iterator[Server]:
 
 
 def closed_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Two sessions, or more, that go on one statement at a time, in an order that a random case chooses."""
+"""Run two or more sessions one statement at a time, in an order that a random case chooses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from sqlalchemy.engine import Engine
 from cronjobs.clock import SYSTEM
 
 STUCK_S = 60.0
-SLOW_S = 1.0  # a session that neither arrives nor waits for a lock by then: let another go on beside it
+# If a session neither arrives at its next stop nor waits for a lock within this time, let another session run beside
+# it.
+SLOW_S = 1.0
 POLL_S = 0.001
 
 
@@ -26,9 +28,9 @@ class _Session(threading.Thread):
         self.result: Any = None
         self.error: BaseException | None = None
         self.go = threading.Event()
-        self.stands = threading.Event()  # before a statement, until it may go on
+        self.stands = threading.Event()  # set while the session is stopped before a statement
         self.over = False
-        self.polls = False  # waits in a loop for a lock of SQLite's file
+        self.polls = False  # whether the session polls for a lock of SQLite's file
         self.backend: int | None = None
 
     def run(self) -> None:
@@ -51,7 +53,7 @@ _here = threading.local()
 
 
 def step(*_given: object) -> None:
-    """Where a session may be overtaken; in place of ``sleep`` it lets the others do what is waited for."""
+    """A point at which other sessions may overtake. As a replacement for ``sleep``, it lets the others run."""
     session = getattr(_here, "session", None)
     if session is not None:
         session.polls = False
@@ -59,7 +61,7 @@ def step(*_given: object) -> None:
 
 
 def poll(_seconds: float) -> None:
-    """In place of the ``sleep`` of who waits for the lock of SQLite's file."""
+    """Replaces the ``sleep`` of a session that waits for the lock of SQLite's file."""
     session = getattr(_here, "session", None)
     if session is not None:
         session.polls = True
@@ -68,9 +70,11 @@ def poll(_seconds: float) -> None:
 
 @contextmanager
 def stepped(url: str | None = None) -> Iterator[Callable[..., list[Any]]]:
-    """Stop sessions before each statement, COMMIT and ROLLBACK; *url* PostgreSQL's, to see who waits for a lock.
+    """Stop sessions before each statement, COMMIT and ROLLBACK.
 
-    Yields a function that runs acts side by side and returns what each returned, or raised.
+    *url* is PostgreSQL's, to see which session waits for a lock.
+
+    Yield a function that runs acts side by side and returns what each act returned or raised.
     """
 
     def before(connection: Any, *_given: object) -> None:
@@ -104,7 +108,7 @@ def _run(chance: random.Random, acts: Sequence[Callable[[], Any]], observer: Any
             threading.Event().wait(POLL_S)
             continue
         chosen = chance.choice(ready)
-        # A run of several statements, often: a race needs the other one at one place, not at each.
+        # Often let a session run several statements: a race needs the other session at one point, not at each.
         for _ in range(chance.choice((1, 1, 2, 5, 20))):
             chosen.stands.clear()
             chosen.polls = False
@@ -117,7 +121,7 @@ def _run(chance: random.Random, acts: Sequence[Callable[[], Any]], observer: Any
 
 
 def _arrives(session: _Session, observer: Any) -> bool:
-    """Whether it came to its next stop; False: it waits for a lock, or takes long."""
+    """Whether the session arrived at its next stop. If not, it waits for a lock, or is slow."""
     started = SYSTEM.monotonic()
     while not session.stands.wait(POLL_S):
         waited = SYSTEM.monotonic() - started

@@ -1,4 +1,4 @@
-"""Handlers that are registered for a thread and for a process of their own, and what becomes of their jobs."""
+"""Handlers that are registered twice, for a thread and for a separate process, and the results of their jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.ticking import Project
 
 KINDS = ("thread", "process")
 
-# Every handler of ``both`` is registered twice: as thread.NAME, and as process.NAME with a process of its own.
+# Every handler of ``both`` is registered twice: as thread.NAME, and as process.NAME, which runs in a separate process.
 HANDLERS = r"""
 import asyncio, atexit, ctypes, locale, logging, signal, subprocess, warnings
 from datetime import timedelta
@@ -35,7 +35,7 @@ class Unreadable(Exception):
 
 
 def ran(project: Project, job_id: int) -> dict[str, Any]:
-    """What became of a job's only attempt, with how long it waits for the next."""
+    """Return the result of a job's only attempt, and how long the job waits for the next one."""
     gap = "(j.run_at - r.finished_at) / 1e6" if project.is_sqlite else "extract(epoch FROM j.run_at - r.finished_at)"
     names = "status, failures, losses, result, outcome, error_type, error, traceback, output, waits_s"
     [row] = project.sql(
@@ -45,12 +45,12 @@ def ran(project: Project, job_id: int) -> dict[str, Any]:
     found = dict(zip(names.split(", "), row, strict=True))
     if isinstance(found["result"], str) and project.is_sqlite:
         found["result"] = json.loads(found["result"])
-    found["waits_s"] = max(0.0, float(found["waits_s"]))  # of a job that has ended it says how long it had waited
+    found["waits_s"] = max(0.0, float(found["waits_s"]))  # for a job that has ended, this is how long it had waited
     return found
 
 
 def run_each(project: Project, handlers: str, *job_types: str, yaml: str = "", **changes: Any) -> dict[str, Any]:
-    """One tick over a job of each type; what became of them, by the last part of their type."""
+    """Run one tick with a job of each type. Return the results by the last part of the type."""
     project.configure(yaml or "run: {workers: 4}\n", handlers)
     ids = {job_type: project.add(job_type) for job_type in job_types}
     tick = project.tick(within_s=60, **changes)

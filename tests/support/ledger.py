@@ -1,4 +1,4 @@
-"""Running jobs as a claim makes them, to enter effects with, and what takes them away."""
+"""Running jobs, as a claim makes them, for tests of effects, and functions that take the jobs away."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = "mail:1"
 
 
 class Jobs:
-    """Running jobs as a claim makes them, and what takes them away."""
+    """Makes running jobs as a claim does, and takes them away."""
 
     def __init__(self, database: Database, clock: FakeClock) -> None:
         self.database = database
@@ -47,7 +47,7 @@ class Jobs:
         )
 
     def taken_over(self, job: Job) -> Job:
-        """The next attempt, on another host."""
+        """Return the next attempt of the job, on another host."""
         self.change(job, attempts=job.attempt + 1, locked_by="host:2")
         return job._replace(attempt=job.attempt + 1, locked_by="host:2")
 
@@ -60,12 +60,12 @@ class Jobs:
         return Context(job, **given)
 
     def do(self, job: Job, act: Callable[[Effect], None], **options: Any) -> None:
-        """*act* in the effect's block."""
+        """Run *act* in the effect's block."""
         with self.context(job, **options).effect(KEY) as effect:
             act(effect)
 
     def unknown(self) -> Job:
-        """An effect begun by a first attempt that is over; return the second attempt."""
+        """Let a first attempt begin an effect and end. Return the second attempt."""
         job = self.claimed()
         with suppress(ZeroDivisionError), self.context(job).effect(KEY):
             raise ZeroDivisionError

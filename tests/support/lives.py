@@ -1,6 +1,6 @@
-"""Random lives of jobs and schedules, by all the ways in which they end; and a list of what ended, made beside them.
+"""Random lives of jobs and schedules, with all the ways in which they can end, and a separate list of what ended.
 
-The list is the test's own: an end is on it because the act that made it was committed, whatever the tables show.
+The list belongs to the test. An end is on the list if the act that made it was committed, whatever the tables show.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FINAL = ("succeeded", "dead", "cancelled")
 
 @dataclass(frozen=True)
 class Ended:
-    """An attempt or a job that ended: by its outcome, when, how long it ran or waited; None: nobody knows."""
+    """An attempt or a job that ended: the outcome, the time, and how long it ran or waited. None means unknown."""
 
     kind: str
     name: str
@@ -60,7 +60,8 @@ class Lives:
     def __init__(self, database: Database, clock: FakeClock, seed: int) -> None:
         self.database, self.clock, self.dice = database, clock, random.Random(seed)
         self.ended: list[Ended] = []
-        self.overran: dict[tuple[int, int], tuple[datetime, timedelta]] = {}  # attempts that run on: began, timed out
+        # attempts whose threads run on: (began, timeout)
+        self.overran: dict[tuple[int, int], tuple[datetime, timedelta]] = {}
         self.ledger: Counter[tuple[int, str]] = Counter()
         self.at = clock.now() - 400 * DAY
         with database.write() as connection:
@@ -68,7 +69,7 @@ class Lives:
             connection.execute(insert(schedules), [{"name": name, **row} for name in SCHEDULES])
 
     def acts(self) -> list[Callable[[], None]]:
-        """What may happen next, each as likely as the others."""
+        """Return the acts that may happen next. All are equally likely."""
         often = [self.claim, self.claim, self.claim, self.end, self.end, self.end, self.fold]
         seldom = [self.enqueue, self.overdue, self.prune, self.retry, self.cancel, self.ask, self.settle, self.release]
         own = [self.end_here, self.end_late, self.cancel_by_app, self.take_back, self.give_up]
@@ -95,7 +96,7 @@ class Lives:
             for row in self.some(connection, jobs.c.status.in_(("queued", "failed")), 3):
                 lease = {"locked_by": "me", "locked_until": self.clock.now() + DAY, "started_at": self.clock.now()}
                 values = {"status": "running", "attempts": row.attempts + 1} | lease
-                values["policy"] = {"attempt": row.attempts + 1}  # whoever recovers it needs it
+                values["policy"] = {"attempt": row.attempts + 1}  # the recovery of the attempt needs it
                 connection.execute(update(jobs).where(jobs.c.id == row.id).values(values))
 
     def some(self, connection: Any, where: Any, most: int) -> Sequence[Any]:
@@ -109,7 +110,7 @@ class Lives:
     # --- ends of attempts ---------------------------------------------------------------------------------------------
 
     def an_end(self, row: Any) -> tuple[Finish, list[Ended]]:
-        """An end for this running job, and what it is once it is committed."""
+        """Return an end for this running job, and the entry for the list after the commit."""
         outcome, status = self.dice.choice(
             [
                 *[("succeeded", "succeeded")] * 3,
@@ -117,7 +118,7 @@ class Lives:
                 *[("lost", status) for status in ("failed", "dead")],
                 ("cancelled", "cancelled"),
                 ("snoozed", "queued"),
-                (None, "queued"),  # it is released; or its time-out is recorded, and recovery comes
+                (None, "queued"),  # either it is released, or its timeout is recorded and recovery follows
             ]
         )
         ago, duration = self.spans(row)
@@ -136,9 +137,10 @@ class Lives:
         return finish, self.what_ends(row, finish)
 
     def spans(self, row: Any) -> tuple[timedelta, timedelta]:
-        """How long ago it ended (the database was away, and the end had to wait), and how long it ran until then.
+        """Return how long ago the attempt ended and how long it ran.
 
-        Nothing that is measured lies at a bucket's end, where a microsecond would decide.
+        It may have ended long ago, because the database was away. No duration lies at the edge of a bucket, where a
+        microsecond would decide.
         """
         span = max(0, (self.clock.now() - row.started_at) // TENTH)
         ago = self.dice.choice([0, self.dice.randint(0, span)])
@@ -175,13 +177,16 @@ class Lives:
         return found + ([Ended("scheduled", row.schedule, status, now, None, at)] if row.schedule else [])
 
     def end(self) -> None:
-        """Some end in one transaction, with ends that come too late; it may be rolled back, or written once more."""
+        """Write some ends in one transaction, together with ends that come too late.
+
+        It may be rolled back or written again.
+        """
         rows = self.running(3)
         if not rows:
             return
         ends = [self.an_end(row) for row in rows]
         finishes = [finish for finish, _ in ends]
-        taken = self.dice.random() < 0.2  # somebody has taken the first one over
+        taken = self.dice.random() < 0.2  # another runner has taken over the first job
         if taken:
             there = jobs.c.id == rows[0].id
             with self.database.write() as connection:
@@ -190,7 +195,7 @@ class Lives:
             leases.finish(connection, finishes)
             if self.dice.random() < 0.2:
                 raise RolledBack
-            # Committed from here on, though its reply may be lost: then all of it is written again.
+            # The transaction is committed, but its answer may be lost. Then everything is written again.
             for (_, found), row in zip(ends, rows, strict=True):
                 if not (taken and row is rows[0]):
                     self.ended += found
@@ -207,7 +212,7 @@ class Lives:
         return (row.attempts, row.locked_by) == (finish.lease.attempt, finish.lease.locked_by)
 
     def end_here(self) -> None:
-        """An attempt ends itself in a user's transaction; then the loop writes what its handler returned."""
+        """Let an attempt end its job in a user's transaction. Then the loop writes what its handler returned."""
         for row in self.running(1):
             ago, duration = self.spans(row)
             lease = Lease(row.id, row.attempts, row.locked_by)
@@ -227,7 +232,7 @@ class Lives:
                 assert written.succeeded == {row.id}
 
     def end_late(self) -> None:
-        """A process that was frozen wakes, writes ends of long ago, and changes nothing."""
+        """Let a frozen process wake and write old ends. This must change nothing."""
         with self.database.write() as connection:
             rows = self.some(connection, jobs.c.status != "running", 2)
             late = [Finish(Lease(row.id, row.attempts, "me"), Status.DEAD, 0, 0, 0, "failed") for row in rows]
@@ -235,7 +240,7 @@ class Lives:
                 assert not leases.finish(connection, late).written
 
     def overdue(self) -> None:
-        """The time-out is recorded while the thread still runs; what it returns may replace that."""
+        """Record the timeout while the thread still runs. The thread's result may replace it."""
         for row in self.running(1):
             if (row.id, row.attempts) in self.overran:
                 return
@@ -247,7 +252,7 @@ class Lives:
             self.overran[row.id, row.attempts] = (self.clock.now() - ago - took, took)
 
     def release(self) -> None:
-        """An operator releases a job whose runner is gone."""
+        """Let an operator release a job whose runner is gone."""
         for row in self.running(1):
             with self.database.write() as connection:
                 held = operating.held(connection, [row.id])[row.id]
@@ -279,13 +284,13 @@ class Lives:
             self.ended += self.job_ends(row, "cancelled", None, self.clock.now())
 
     def ask(self) -> None:
-        """A running job is asked to stop."""
+        """Ask a running job to stop."""
         with self.database.write() as connection:
             rows = self.some(connection, jobs.c.status == "running", 1)
             assert not operating.cancel(connection, [row.id for row in rows], self.act("cancel")).done
 
     def cancel_by_app(self) -> None:
-        """In the app's own transaction, which it may roll back."""
+        """Cancel a job in the app's own transaction, which the app may roll back."""
         with self.database.read() as connection:
             rows = self.some(connection, jobs.c.status.in_(("queued", "failed")), 1)
         for row in rows:
@@ -304,7 +309,7 @@ class Lives:
         self.cancelled([row for row in rows if row.id in done])
 
     def give_up(self) -> None:
-        """A payload that no code has taken for long."""
+        """Give up a job whose payload no code has accepted for a long time."""
         with self.database.write() as connection:
             rows = self.some(connection, jobs.c.status == "failed", 1)
             for row in rows:
@@ -347,7 +352,7 @@ class Lives:
         self.clock.advance(self.dice.choice([1, 50, 61, 400, 40_000]) * SECOND)
 
     def wrong_clock(self) -> None:
-        """A tick at a wrong clock writes ends and folds, and the next one does at the right one."""
+        """Let a tick with a wrong clock write ends and fold counts. The next tick has the right clock."""
         ahead = self.dice.choice([600, 10_000, 1_000_000])
         self.clock.advance(ahead * SECOND)
         self.end()
@@ -371,7 +376,7 @@ class Lives:
             self.ledger[row.schedule_id, row.outcome] += row.count
 
     def fill(self) -> None:
-        """A backfill takes an occurrence out of a row of missed ones. It was missed, and is enqueued now."""
+        """Let a backfill take an occurrence out of a row of missed ones. It was missed, and now it is enqueued."""
         with self.database.write() as connection:
             columns = [occurrences.c[name] for name in LedgerRow.__dataclass_fields__]
             where = (occurrences.c.outcome == "missed") & (occurrences.c.count > 1)
@@ -418,7 +423,7 @@ class Lives:
         differ(self.found(), self.wanted())
 
     def check_hours(self) -> None:
-        """After all is folded, the hours say the same."""
+        """Fold all counts. Check that the hours have the same counts."""
         more = True
         while more:
             with self.database.write() as connection:
@@ -437,7 +442,7 @@ class Lives:
 
 
 def differ(found: Sums, wanted: Sums) -> None:
-    """Fail with what is counted otherwise: found, wanted."""
+    """Fail with the counts that differ, as (found, wanted)."""
     one, other = comparable(found), comparable(wanted)
     wrong = {
         key: (one.get(key), other.get(key))
@@ -448,14 +453,14 @@ def differ(found: Sums, wanted: Sums) -> None:
 
 
 def same(one: Sum, other: Sum) -> bool:
-    """But for a microsecond of each: a span is a float of seconds on its way into the database."""
+    """Whether the sums are equal, give or take a microsecond a span: spans are stored as float seconds."""
     pairs = zip(one[1:], other[1:], strict=True)
     near = (a is b or (a is not None and b is not None and abs(a - b) <= one.number) for a, b in pairs)
     return one.number == other.number and all(near)
 
 
 def comparable(sums: Sums) -> Sums:
-    """PostgreSQL's function for apps goes by the server's own clock: when something was cancelled is not compared."""
+    """Leave out the times of cancellations: PostgreSQL's function for apps uses the server's clock."""
     found: Sums = {}
     for key, each in sums.items():
         if key.outcome == "cancelled":

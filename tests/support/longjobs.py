@@ -1,4 +1,4 @@
-"""Long jobs for tests: a project whose jobs outlive their tick, and hands on the processes that run them."""
+"""Long jobs for tests: a project whose jobs outlive their tick, and functions to handle the processes that run them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ COMMAND = """
         note end
 """
 BUDGET_S = 10
-# With a file "freeze" there, the process of a long job stops before its first line: its host has no time for it.
+# If there is a file "freeze", the process of a long job stops itself before its first line, as on a very busy host.
 SITE = """
 import os, signal, sys
 
@@ -104,14 +104,14 @@ if "cronjobs.engine.tick.long_job_process" in sys.orig_argv and os.path.exists({
 
 
 class LongJobs:
-    """A project, and the processes of its long jobs as the kernel shows them."""
+    """A project, and the processes of its long jobs, as the kernel reports them."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
         self.env = first_on_path(project.folder / "site")
 
     def configure(self, run: str = "", yaml: str = "", handlers: str = "", *, budget_s: int = BUDGET_S) -> LongJobs:
-        """*run* goes into the ``run:`` mapping, *yaml* behind ``job_types:``."""
+        """Write the file. *run* goes into the mapping ``run:``, and *yaml* after ``job_types:``."""
         run = f"run: {{budget: {budget_s}s{', ' + run if run else ''}}}\n"
         self.project.configure(run + "job_types:" + COMMAND + yaml, HANDLERS + handlers)
         site = self.project.folder / "site"
@@ -128,9 +128,9 @@ class LongJobs:
         return self.project.start(*options, env=self.env | env)
 
     def begin(self, job_type: str, payload: str = "{}", what: str = "start", **columns: object) -> int:
-        """Hand a job over by a tick; return its id once its code has begun."""
+        """Let a tick hand over a job. Return the job's id when its code has begun."""
         job_id = self.project.add(job_type, payload, **columns)
-        for _ in range(5):  # on a slow host a short tick may find no time for it
+        for _ in range(5):  # on a slow host, a short tick may have no time for the job
             tick = self.tick()
             if self.project.job(job_id)["status"] == "running":
                 until(lambda: self.project.times_ran(what)[job_id], 30)
@@ -138,14 +138,14 @@ class LongJobs:
         raise AssertionError(f"it was not handed over: {tick.stderr}")
 
     def ended(self, job_id: int, within_s: float = 30) -> dict[str, Any]:
-        """Its row once no lease is on it any more."""
+        """Wait until the job has no lease any more. Return its row."""
         until(lambda: self.project.job(job_id)["locked_by"] is None, within_s)
         return self.project.job(job_id)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def alive(self) -> dict[int, str]:
-        """All processes that descend from this project's ticks, with their command lines."""
+        """Return all processes that descend from this project's ticks, with their command lines."""
         mark, found = f"XDG_STATE_HOME={self.project.folder}".encode(), {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -164,11 +164,11 @@ class LongJobs:
         return holder.pid
 
     def child(self, job_id: int) -> int:
-        """The process of the handler itself."""
+        """Return the process of the handler itself."""
         return self.project.effects("start")[-1].pid
 
     def frozen(self) -> int:
-        """The one process of a long job that has stopped itself, once there is one."""
+        """Wait for a process of a long job that has stopped itself. Return that process."""
         until(lambda: [pid for pid in self.supervisors() if state(pid) == "T"], 30)
         [pid] = [pid for pid in self.supervisors() if state(pid) == "T"]
         return pid
@@ -184,15 +184,15 @@ class LongJobs:
         until(lambda: not self.alive(), within_s)
 
     def cli(self, *words: str) -> str:
-        """What another command prints, in cron's environment."""
+        """Run another command in cron's environment. Return its output."""
         argv = [sys.executable, "-m", "cronjobs", *words, "--config", str(self.project.folder / "cronjobs.yaml")]
-        env = {"PATH": "/usr/bin:/bin", "COLUMNS": "200"}  # without the mark of alive()
+        env = {"PATH": "/usr/bin:/bin", "COLUMNS": "200"}  # without the mark by which alive() finds processes
         done = forked.run(argv, env=env, cwd="/")
         assert done.returncode in (0, 1), done.stderr
         return done.stdout + done.stderr
 
     def says_it_gave_up(self, text: str, job_id: int) -> bool:
-        """Whether *text* is the one line that cron mails of a dead ``l.gives-up``: type, error, own line, command."""
+        """Whether *text* is the one line that cron mails about a dead ``l.gives-up``."""
         folder, program = self.project.folder, Path(sys.executable).with_name("cronjobs")
         line = (
             f"cronjobs: a long job is dead: job {job_id} l.gives-up: GiveUp: void (failed 1 of 10, permanent), at"
@@ -202,14 +202,14 @@ class LongJobs:
         return re.sub(r"handlers\.py:\d+", "handlers.py:0", text) == line
 
     def did(self) -> dict[str, Any]:
-        """What the last tick's row counts."""
+        """Return the counts in the last tick's row."""
         found = self.project.value("SELECT did FROM cronjobs_ticks ORDER BY id DESC LIMIT 1")
         counts: dict[str, Any] = json.loads(found) if isinstance(found, str) else found
         return counts
 
 
 def state(pid: int) -> str:
-    """As in /proc: T is stopped, Z a zombie; "" for one that is gone."""
+    """Return the state of a process, as in /proc: T is stopped, Z is a zombie. A process that is gone has ""."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -218,7 +218,7 @@ def state(pid: int) -> str:
 
 @contextmanager
 def long_jobs(project: Project) -> Iterator[LongJobs]:
-    """Long jobs of *project*; none of their processes outlives the test."""
+    """Long jobs of *project*. None of their processes outlives the test."""
     longs = LongJobs(project).configure()
     yield longs
     project.end_everything()

@@ -1,4 +1,4 @@
-"""What the tests of the looking commands share: rows in every state, and the real command line under a fake clock."""
+"""Shared by tests of commands that show things: rows in every state, and the real command line with a fake clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cronjobs.engine.database.address import Address
 from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
 
-NOW = datetime(2026, 7, 1, 12, 3, 7, 200_000, tzinfo=UTC)  # 14:03:07 in Berlin
+NOW = datetime(2026, 7, 1, 12, 3, 7, 200_000, tzinfo=UTC)  # this is 14:03:07 in Berlin
 HOLDER = "web1:boot:1:4711:99:a1b2c3d4e5f6"
 
 YAML = """\
@@ -70,13 +70,14 @@ def cronjobs(
     (tmp_path / "cronjobs.yaml").write_text(YAML.replace("@database@", database_url))
 
     def leave(code: int, *, stuck: bool) -> None:
-        raise SystemExit(code)  # the real one ends the process if a thread of any other test is left
+        raise SystemExit(code)  # the real function ends the process if any other test has left a thread
 
     def under_the_clock(address: Address, *, connections: int) -> Database:
         return Database(address, connections=connections, clock=clock)
 
     monkeypatch.setattr("cronjobs.engine.command.leaving.leave", leave)
-    # Not open_database: a module first imported meanwhile would keep it, and its clock, for all tests that follow.
+    # Do not replace open_database: a module that is first imported now would keep it, and its clock, for all later
+    # tests.
     monkeypatch.setattr("cronjobs.engine.command.database.Database", under_the_clock)
 
     def run(*arguments: str) -> Answer:
@@ -91,7 +92,7 @@ def cronjobs(
 
 @dataclass
 class Rows:
-    """Makes rows with plain INSERTs, so that every state can be told apart."""
+    """Makes rows in every state with plain INSERTs."""
 
     database: Database
 

@@ -1,4 +1,4 @@
-"""Attempts that are never heard of again, and who finds them."""
+"""Attempts that vanish, and the ticks that find them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cronjobs.model import Job, RetryPolicy
 from support.hosts import Host
 
 MINUTE = timedelta(minutes=1)
-GONE = "web9:another-boot:4026530000:77:1234:abcdef"  # a runner of which nobody here can say whether it lives
+GONE = "web9:another-boot:4026530000:77:1234:abcdef"  # a runner of which this host cannot tell whether it lives
 TRIES = RetryPolicy(max_attempts=3, base="90s", factor=1, jitter=0)
 
 
 @contextmanager
 def paying() -> Iterator[list[str]]:
-    """Handlers for a test, and what they did."""
+    """Handlers for a test, and a record of what they did."""
     seen: list[str] = []
     before = dict(registry._registered)
 
@@ -49,13 +49,13 @@ def paying() -> Iterator[list[str]]:
 
 
 def forget(*names: str) -> None:
-    """As a module whose import fails, or a host that has none of them."""
+    """Unregister the handlers, as if their module failed to import or the host had none of them."""
     for name in names or list(registry._registered):
         del registry._registered[name]
 
 
 def claim_as_a_tick(host: Host) -> list[Job]:
-    """What a tick claims that is then never heard of again."""
+    """Claim as a tick that then vanishes."""
     types = job_types.load(host.settings)
     admission = ClaimPlanner(host.settings, types, TickFilter(), 4, runner=MINUTE).admission(MINUTE, InFlight())
     with host.database.write() as connection:
@@ -63,7 +63,7 @@ def claim_as_a_tick(host: Host) -> list[Job]:
 
 
 def claim_without_a_policy(host: Host, job_id: int) -> None:
-    """Claim *job_id* as plain SQL can."""
+    """Claim *job_id* by hand-written SQL, without a policy."""
     now = host.database.clock.now()
     with host.database.write() as connection:
         connection.execute(

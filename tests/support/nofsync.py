@@ -1,6 +1,6 @@
-"""SQLite without fsync, as the tests' PostgreSQL: that is for power cuts, which tests do not have.
+"""Turn off SQLite's fsync, like that of the tests' PostgreSQL. fsync protects from power cuts, which tests do not have.
 
-What a process wrote survives its death all the same, and a commit takes a tenth of the time.
+What a process has written still survives its death, and a commit takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def _checked_out(connection: Any, *_: Any) -> None:
 
 
 def install() -> None:
-    """For every engine of this process."""
+    """Turn off fsync for every engine of this process."""
     if not event.contains(Pool, "checkout", _checked_out):
         event.listen(Pool, "checkout", _checked_out)
 
 
 @contextmanager
 def with_fsync() -> Iterator[None]:
-    """As in production."""
+    """Turn fsync on for the block, as in production."""
     event.remove(Pool, "checkout", _checked_out)
     try:
         yield

@@ -1,4 +1,7 @@
-"""A home for the crontabs of this folder, in which each program that they call keeps a note; and what is left there."""
+"""A home folder for the crontabs of this folder.
+
+Each program that they call writes a note there, and tests read the notes.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ PROGRAMS = (
     "vacuumdb",
 )
 _IGNORED = re.compile(r"(?<=ignored )[0-9a-f]+")
-_REAL_SIGNALS = 0x7FFFFFFF  # the next two are the C library's own, which no program can use
+_REAL_SIGNALS = 0x7FFFFFFF  # the next two signals are the C library's own, and no program can use them
 
 
 def furnish(home: Path, name: str) -> str:
-    """Make *home* as the crontab *name* needs it; return its text."""
+    """Prepare *home* for the crontab *name*. Return the crontab's text."""
     for folder in ("bin", "ran", "app", "my app"):
         (home / folder).mkdir()
     for program in PROGRAMS:
@@ -35,10 +38,10 @@ def furnish(home: Path, name: str) -> str:
 
 
 def left(home: Path, user: str, *, ignored: int | None = None) -> dict[str, Any]:
-    """What the programs were given, in an order of its own, and the files that lines wrote.
+    """Return what the programs were given, sorted, and the files that the lines wrote.
 
-    With *ignored*, the signals that their common ancestor ignores, also what a program inherits from its process, which
-    is the test's own where cron is not the parent.
+    *ignored* is the mask of signals that the programs' common ancestor ignores. If it is given, the result also has
+    what a program inherits from its parent process. If cron is not the parent, that is the test's process.
     """
 
     def mask(found: re.Match[str]) -> str:

@@ -1,13 +1,12 @@
-"""Runs each line of these crontabs three ways in one minute of a real cron: plain, under exec, and under our tick.
+"""Run each line of these crontabs in three ways in one minute of a real cron: plain, under exec, and under our tick.
 
     PYTHONPATH=tests python -m support.crontabs.three_ways [--write]    # as root, beside a running Debian cron
 
-Every line must be given the same and leave the same files each way, byte for byte, but for what is listed below.
-``--write`` keeps what cron gave to the plain lines in ``as_cron_ran_them.json``, to which the everyday tests hold
-imported lines.
-
-All lines are due in that minute: only their times are changed. They stand in files of their own in /etc/cron.d, so no
-crontab is touched; the files are removed a few seconds after cron has read them.
+In all three ways, a line must get the same environment and leave the same files, byte for byte, with the exceptions
+below. ``--write`` stores what cron gave to the plain lines in ``as_cron_ran_them.json``. The everyday tests compare
+imported lines with that file. Only the times of the lines are changed, so that all are due in that minute. The lines
+are in separate files in /etc/cron.d, so no crontab is changed. The files are removed a few seconds after cron has read
+them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ PATIENCE_S: Final = 170
 
 
 def due_each_minute(crontab: str, home: Path) -> str:
-    """*crontab* with its lines due each minute, and *home* for their user's."""
+    """Return *crontab* with its lines due each minute, and with *home* as the home folder."""
     lines = [f"HOME={home}\n"]
     for line in crontab.splitlines():
         if line.startswith("@reboot"):
@@ -61,7 +60,7 @@ def due_each_minute(crontab: str, home: Path) -> str:
 
 @dataclass(frozen=True)
 class Crontab:
-    """One crontab in one of the three ways, with a home of its own."""
+    """One crontab, run in one of the three ways, with its own home folder."""
 
     name: str
     way: str
@@ -77,7 +76,7 @@ class Crontab:
         return CRON_D / f"cronjobs-check-{self.way}-{self.name[:2]}"
 
     def prepare(self) -> str:
-        """Furnish the home; return what cron is to run."""
+        """Prepare the home folder. Return what cron has to run."""
         self.home.mkdir(parents=True)
         text = due_each_minute(furnish(self.home, self.name), self.home)
         if self.way == "exec":
@@ -87,7 +86,7 @@ class Crontab:
         return self._import(text) if self.way == "tick" else text
 
     def _import(self, text: str) -> str:
-        """What "crontab import" and "crontab swap" do; the tick that swap tries makes the schedules known."""
+        """Do what "crontab import" and "crontab swap" do. The tick that swap tries makes the schedules known."""
         owner = pwd.getpwuid(os.getuid())
         found = Importer(owner, host_timezone(), "debian", tuple(host.pam_settings())).take_over(text)
         assert not found.left, found.left
@@ -100,12 +99,12 @@ class Crontab:
         return whole
 
     def install(self, text: str) -> None:
-        """Give it to cron: in /etc/cron.d a user's name stands before each command."""
+        """Install the lines for cron. In /etc/cron.d, a user's name comes before each command."""
         lines = [re.sub(r"^(\* ){5}", "* * * * * root ", line) for line in text.splitlines(keepends=True)]
         self.file.write_text("".join(lines))
 
     def ends(self) -> Counter[str]:
-        """How many lines have ended, and how, by cronjobs' own records."""
+        """Return how many lines have ended, and how, according to cronjobs' records."""
         return Counter(status for _, status, ended in self._jobs() if ended)
 
     def unfinished(self) -> list[str]:
@@ -115,17 +114,17 @@ class Crontab:
 
     def _jobs(self) -> list[tuple[str, str, int | None]]:
         file = self.folder / "cronjobs.db"
-        if self.way == "exec":  # in the state folder; one of the crontabs sets HOME
+        if self.way == "exec":  # the database is in the state folder; one of the crontabs sets HOME
             file = next(self.home.glob("**/cronjobs/exec.db"), file)
         if self.way == "plain" or not file.is_file():
             return []
         with closing(sqlite3.connect(file, timeout=10)) as connection, suppress(sqlite3.OperationalError):
             return connection.execute("SELECT job_type, status, finished_at FROM cronjobs_jobs").fetchall()
-        return []  # its tables are being made
+        return []  # its tables do not exist yet
 
 
 def ways_differ(found: dict[str, Any], way: str) -> list[str]:
-    """Where *found*, a crontab's ways, differs from its plain one."""
+    """Return where the results of a crontab's other ways differ from those of its plain way."""
     plain, other, differences = found["plain"], found[way], []
     for name in sorted(plain["files"].keys() | other["files"].keys()):
         before, after = plain["files"].get(name), other["files"].get(name)
@@ -146,7 +145,7 @@ def ways_differ(found: dict[str, Any], way: str) -> list[str]:
 
 
 def ignored_by_the_daemon() -> int:
-    """The signals that cron's daemon ignores, as a mask; so do the processes that it starts."""
+    """Return the mask of signals that cron's daemon ignores. The processes that it starts ignore them too."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if (folder / "comm").read_text() == "cron\n":
@@ -159,7 +158,7 @@ def say(text: str) -> None:
 
 
 def run_for_one_minute(crontabs: dict[Crontab, str]) -> None:
-    """Have cron start every line once."""
+    """Let cron start every line once."""
     while not 2 <= time.time() % 60 < 50:
         time.sleep(0.1)
     try:
@@ -178,9 +177,9 @@ def remove(crontabs: Iterable[Crontab]) -> None:
 
 
 def wait_for(crontabs: dict[Crontab, str], lines: dict[str, int]) -> None:
-    """Until every run is recorded, and nothing that a line left in the background runs.
+    """Wait until every run is recorded, and until no background process of a line runs.
 
-    On a busy host one tick may not get to all of its jobs: the later ones do the rest, and fire nothing more.
+    On a busy host, one tick may not start all of its jobs. Later ticks run the rest, and fire no schedule.
     """
     for crontab, text in crontabs.items():
         if crontab.way == "tick":
@@ -202,7 +201,7 @@ def wait_for(crontabs: dict[Crontab, str], lines: dict[str, int]) -> None:
 
 
 def _processes_with(settings: list[bytes]) -> list[int]:
-    """The processes that have one of these in their environment."""
+    """Return the processes that have one of these marks in their environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Handlers of the app, found as its tasks are."""
+"""Handlers of the app. They are found in the same way as its tasks."""
 
 from __future__ import annotations
 

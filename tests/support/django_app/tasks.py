@@ -1,4 +1,4 @@
-"""Django's tasks, one for each way to end."""
+"""Django tasks, one for each way in which a task can end."""
 
 from __future__ import annotations
 
