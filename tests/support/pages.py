@@ -1,4 +1,4 @@
-"""The code of a page of documentation, to be executed by its test: what is printed is what works."""
+"""The code of a documentation page, for the test that executes it, so that the printed code works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, and the ``##`` heading it stands under."""
+    """A fenced block, and the ``##`` heading above it."""
 
     language: str
     text: str
@@ -20,7 +20,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Page:
-    """A Markdown file, by its path below the root of the repository."""
+    """A Markdown file, named by its path in the repository."""
 
     path: str
 
@@ -29,7 +29,7 @@ class Page:
         return (ROOT / self.path).read_text()
 
     def blocks(self, language: str | None = None) -> list[Block]:
-        """Its fenced blocks in order, of one *language* or of all."""
+        """Return the page's fenced blocks in order, those of one *language* or all."""
         found, heading, last = [], "", 0
         for match in re.finditer(r"^```(\w*)\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL):
             headings = re.findall(r"^## (.*)$", self.text[last : match.start()], re.MULTILINE)
@@ -39,17 +39,23 @@ class Page:
         return found
 
     def block(self, language: str, says: str) -> str:
-        """The one block of *language* in which *says* occurs."""
+        """Return the one block of *language* that contains *says*."""
         [found] = [one.text for one in self.blocks(language) if says in one.text]
         return found
 
     def counts(self) -> dict[str, int]:
-        """How many blocks of each language: a test that states them notices a new block that nothing executes."""
+        """Return the number of blocks by language.
+
+        A test that states these numbers notices a new block that nothing executes.
+        """
         languages = [one.language for one in self.blocks()]
         return {language: languages.count(language) for language in languages}
 
     def table(self, heading: str, nth: int = 0) -> list[dict[str, str]]:
-        """The rows of the *nth* table directly below *heading* (of any level), by the words of its header."""
+        """Return the rows of the *nth* table directly below *heading* (of any level).
+
+        A row maps header words to cells.
+        """
         [section] = [
             part for part in re.split(r"^#+ ", self.text, flags=re.MULTILINE) if part.startswith(f"{heading}\n")
         ]

@@ -1,6 +1,6 @@
-"""Random lives of schedules under pauses, and an oracle that knows what must have become of each occurrence.
+"""Random lives of schedules under pauses, and an oracle that knows the right outcome of each occurrence.
 
-The oracle keeps every occurrence by itself, minute by minute, and shares no code with what it judges.
+The oracle keeps each occurrence separately, minute by minute, and shares no code with the code that it judges.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from cronjobs.engine.config.settings import ScheduleSettings
 
 MINUTE = timedelta(minutes=1)
-START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)  # half a minute from every occurrence
+START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)  # half a minute away from any occurrence
 TIMINGS: tuple[Mapping[str, Any], ...] = (
     {"cron": "*/5 * * * *"},
     {"cron": "7 * * * *"},
@@ -27,7 +27,10 @@ WITHIN = (timedelta(minutes=1), timedelta(minutes=40), timedelta(hours=3), timed
 
 
 def is_due(timing: Mapping[str, Any], minute: datetime) -> bool:
-    """Whether *timing* (UTC) has an occurrence at that whole minute; for what TIMINGS has of cron's grammar."""
+    """Whether *timing* (UTC) has an occurrence at that whole minute.
+
+    It knows only the part of cron's grammar in TIMINGS.
+    """
     if timing["cron"] is None:
         return int(minute.timestamp()) % int(timing["every"].total_seconds()) == 0
     at_minute, at_hour = timing["cron"].split()[:2]
@@ -42,7 +45,7 @@ def _fits(text: str, value: int) -> bool:
 
 @dataclass
 class Epoch:
-    """A span of a schedule's life with one timing. What else its definition says may change while it is in force."""
+    """A span of a schedule's life with one timing. The rest of the definition may change during the span."""
 
     timing: Mapping[str, Any]
     work: dict[str, Any]
@@ -67,7 +70,7 @@ class Brake:
 
 @dataclass
 class Life:
-    """A schedule, told by the oracle. ``epoch`` None: it is in no file."""
+    """A schedule, as the oracle sees it. If ``epoch`` is None, no file has the schedule."""
 
     name: str
     epoch: Epoch | None = None
@@ -75,13 +78,13 @@ class Life:
 
 
 class Oracle:
-    """What must be true, computed the slow way."""
+    """Computes in a simple, slow way what must be true."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
         self.lives: dict[int, Life] = {}
-        self.brakes: dict[str, Brake] = {}  # by the schedule's name, "" for everything
-        self.last_skipped: dict[str, bool] = {}  # whether the last pause of that name skipped, also one that is over
+        self.brakes: dict[str, Brake] = {}  # by the schedule's name; "" stands for all schedules
+        self.last_skipped: dict[str, bool] = {}  # whether the last pause of that name had skip, even if it has ended
 
     def brakes_on(self, life: Life, at: datetime) -> list[Brake]:
         found = [self.brakes[name] for name in ("", life.name) if name in self.brakes]
@@ -98,7 +101,7 @@ class Oracle:
             minute += MINUTE
 
     def settle(self, life: Life) -> None:
-        """What a tick must do now."""
+        """Do what a tick must do now."""
         if brakes := self.brakes_on(life, self.now):
             if all(brake.skip for brake in brakes):
                 self.put_aside(life)
@@ -115,7 +118,7 @@ class Oracle:
         self._catch_up(group)
 
     def put_aside(self, life: Life) -> None:
-        """What is owed up to now is a piece from here on, out of the reach of later edits."""
+        """Set aside what is owed up to now. Later edits of the schedule do not change it."""
         if life.epoch is not None:
             life.epoch = Epoch(life.epoch.timing, dict(life.epoch.work))
 
@@ -136,7 +139,10 @@ class Oracle:
 
 
 class World(Protocol):
-    """Where the same happens for real. *host* is 0 or 1; a life keeps its number whatever it is called."""
+    """The real system, in which the same acts happen.
+
+    *host* is 0 or 1. A life keeps its number when it gets another name.
+    """
 
     def advance(self, by: timedelta) -> None: ...
     def apply(self, host: int, file: Sequence[ScheduleSettings]) -> None: ...
@@ -149,7 +155,7 @@ class World(Protocol):
 
 @dataclass
 class Story:
-    """One random sequence of acts, done in a *world* and told to the oracle; ``acts`` is what to read when it fails."""
+    """A random sequence of acts, done in a *world* and reported to the oracle. If a test fails, read ``acts``."""
 
     world: World
     seed: int
@@ -201,7 +207,7 @@ class Story:
         self.oracle.advance(minutes * MINUTE)
 
     def tick(self) -> None:
-        """Two hosts: what the first settles the second finds settled."""
+        """Let both hosts tick. The second host finds settled what the first has settled."""
         self.note("tick")
         self.world.tick(self.random.sample((0, 1), 2))
         for life in self.oracle.lives.values():
@@ -214,7 +220,7 @@ class Story:
         skip = self.random.random() < 0.25
         self.note(f"pause {name or 'all'} until={until} skip={skip}")
         self.world.pause(name, until, skip)
-        if self.oracle.last_skipped.get(name):  # what that one skipped is put down first, and all else that is due
+        if self.oracle.last_skipped.get(name):  # first record what that pause skipped, and everything else that is due
             for life in self.oracle.lives.values():
                 if name in ("", life.name):
                     self.oracle.put_aside(life)
@@ -242,7 +248,7 @@ class Story:
             self.leave(life, Epoch(timing, dict(work)))
 
     def edit(self) -> None:
-        """Of anything but timing: what is owed is owed by the new definition."""
+        """Change anything but the timing. Owed occurrences then follow the new definition."""
         if life := self.choose(there=True):
             assert life.epoch is not None
             self.oracle.settle(life)
@@ -280,7 +286,10 @@ class Story:
         self.apply()
 
     def apply(self, renamed: Mapping[str, str] | None = None) -> None:
-        """A deploy: the other host ticks with the same file a moment later. A tick applies it and settles the rest."""
+        """Deploy a file.
+
+        A tick applies it and settles the rest, and the other host ticks with the same file a moment later.
+        """
         file = [
             life.epoch.settings(life.name) if not renamed or life.name not in renamed else self.moved(life, renamed)
             for life in self.oracle.lives.values()
@@ -299,7 +308,7 @@ class Story:
         return self.random.choice(found) if found else None
 
     def end(self) -> None:
-        """Every pause is taken off, and a tick comes: now nothing may be owed any more."""
+        """End every pause and run a tick. Afterwards nothing may be owed."""
         for name in sorted(self.oracle.brakes):
             self.resume_one(name)
         self.tick()

@@ -1,6 +1,6 @@
-"""Migrated PostgreSQL databases that tests use one after the other: emptying one takes a fifth of the time of a copy.
+"""A pool of migrated PostgreSQL databases. Tests reuse them, because emptying one takes a fifth of the time of a copy.
 
-A database comes back into the pool only if it is, but for its rows, what it was made as: otherwise it is dropped.
+A database goes back into the pool only if nothing but its rows has changed. Otherwise it is dropped.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import psycopg
 from cronjobs.engine.database.tables import metadata
 from support.postgres import ENQUEUE, OTHER_VERSION, OWNER, READ, RUN, SUPERUSER, PostgresServer
 
-# Tables, columns, constraints, indexes, triggers, functions, rights and settings; and alembic's one row. A copy has the
-# template's oids: as plain rows of the catalog they cost half of what their definitions in words do.
+# Reads tables, columns, constraints, indexes, triggers, functions, rights, settings, and alembic's one row. A copy has
+# the template's oids, so compare plain rows of the catalog: that costs half as much as definitions in words.
 SHAPE = """
 SELECT md5(string_agg(part, chr(10) ORDER BY part)) FROM (
   SELECT concat_ws(' ', 'class', c.oid, relname, relnamespace, relkind, relowner, relacl, reloptions) AS part
@@ -50,13 +50,13 @@ WHERE oid = ANY(%s::regclass[]) AND (pg_relation_size(oid) > 0 OR reltuples <> -
 
 
 def copy_statement(name: str, template: str) -> str:
-    # FILE_COPY: without fsync it is faster than the default, which writes the copy through the log.
-    strategy = "" if OTHER_VERSION else "STRATEGY FILE_COPY"  # the only one before 15
+    # Use FILE_COPY. Without fsync it is faster than the default, which writes the copy through the WAL.
+    strategy = "" if OTHER_VERSION else "STRATEGY FILE_COPY"  # before version 15, there was only this strategy
     return f"CREATE DATABASE {name} TEMPLATE {template} {strategy}"
 
 
 class Pool:
-    """Databases of one server, copies of *template*."""
+    """A pool of databases on one server. All are copies of *template*."""
 
     def __init__(self, server: PostgresServer, template: str) -> None:
         self._server, self._template = server, template
@@ -72,7 +72,7 @@ class Pool:
         ]
 
     def take(self) -> str:
-        """The name of an empty one."""
+        """Return the name of an empty database."""
         if self._free:
             return self._free.pop()
         name = f"pooled_{next(self._numbers)}"
@@ -80,7 +80,7 @@ class Pool:
         return name
 
     def give_back(self, name: str) -> bool:
-        """Whether it can be used again; if not, the test may also have ended the server."""
+        """Put a database back. Return False if it cannot be used again. The test may also have ended the server."""
         try:
             with self._connect(name) as connection:
                 connection.execute("SET statement_timeout = '5s'")
@@ -101,7 +101,7 @@ class Pool:
         return False
 
     def _wipe(self, connection: psycopg.Connection[Any]) -> None:
-        """Empty what is not as it was made: to truncate a table and its indexes takes longer than to look at it."""
+        """Empty only the tables that have changed, because truncating a table takes longer than looking at it."""
         with connection.transaction():
             used = [name for (name,) in connection.execute(USED, [self._tables]).fetchall()]
             found = connection.execute(f"SELECT * FROM {META}".encode()).fetchall()

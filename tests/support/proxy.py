@@ -1,4 +1,4 @@
-"""A network that breaks at the worst moment: it loses a COMMIT, or the server's answer to it."""
+"""A network that breaks at the worst moment: it loses a COMMIT, or the server's answer to a COMMIT."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ COMMIT = b"COMMIT\0"
 
 @dataclass
 class Proxy:
-    """Stands before a PostgreSQL server. ``lose`` counts COMMITs from 1, over all connections; ``url`` leads here.
+    """A proxy in front of a PostgreSQL server. ``url`` leads to the proxy.
 
-    ``forward``: the server gets that COMMIT, and only its answer is lost. ``close_then``: nobody gets in after that.
+    ``lose`` has the numbers of the COMMITs to lose, counted from 1 over all connections. If ``forward``, the server
+    gets such a COMMIT, and only its answer is lost. If ``close_then``, the proxy refuses all connections after that.
     """
 
     url: str
@@ -42,7 +43,7 @@ class Proxy:
                     continue
                 server = socket.create_connection(self.target)
                 self.sockets += [client, server]
-                lost = threading.Event()  # what the server says from now on reaches nobody
+                lost = threading.Event()  # when this is set, the server's answers reach nobody
                 for pump, here, there in ((self._to_server, client, server), (self._to_client, server, client)):
                     self.threads.append(threading.Thread(target=pump, args=(here, there, lost)))
                     self.threads[-1].start()
@@ -80,7 +81,7 @@ def shut(*connections: socket.socket) -> None:
 
 @contextmanager
 def proxied(url: str) -> Iterator[Proxy]:
-    """A proxy before the server of *url*."""
+    """Run a proxy in front of the server of *url*."""
     direct = make_url(url)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         through = direct.set(port=listener.getsockname()[1]).render_as_string(hide_password=False)

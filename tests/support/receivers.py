@@ -1,4 +1,7 @@
-"""Real servers on this machine for what handlers do outside: they count what arrived, and answer as a test wants."""
+"""Real servers on this machine for the side effects of handlers.
+
+They count what arrives, and answer as a test wants.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 
-Answer = tuple[int, dict[str, str], dict[str, Any]]  # status, headers, body
+Answer = tuple[int, dict[str, str], dict[str, Any]]  # the status, headers and body
 
 
 class Gate:
-    """While it is shut, whoever did what was asked keeps the asker waiting for the answer."""
+    """A gate. While it is shut, a server does what is asked but holds back the answer."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -56,7 +59,7 @@ class Call:
 
 @dataclass
 class WebServer:
-    """Does with each call what *act* says. ``answers``: given instead, first come first served; None hangs up."""
+    """Calls *act* for each request. If ``answers`` has entries, the next one is the answer instead. None hangs up."""
 
     act: Callable[[Call], Answer] = lambda _: (204, {}, {})
     calls: list[Call] = field(default_factory=list)
@@ -97,7 +100,7 @@ def web_server(act: Callable[[Call], Answer] = WebServer.act) -> Iterator[WebSer
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(json.dumps(body).encode() if status != 204 else b"")
-            except ConnectionError:  # the asker was killed
+            except ConnectionError:  # the client was killed
                 pass
 
         def log_message(self, *_: Any) -> None:
@@ -118,7 +121,10 @@ def web_server(act: Callable[[Call], Answer] = WebServer.act) -> Iterator[WebSer
 
 
 class Provider:
-    """A payment provider: an idempotency key stands for one charge, and for the request that it came with."""
+    """A payment provider.
+
+    An idempotency key stands for one charge, and only for the request with which it first came.
+    """
 
     def __init__(self) -> None:
         self.charges: list[dict[str, Any]] = []
@@ -136,7 +142,7 @@ class Provider:
         return 201, {}, known
 
     def forget(self) -> None:
-        """What a day does to keys."""
+        """Forget all keys, as the provider does after a day."""
         self._by_key.clear()
 
 
@@ -145,9 +151,10 @@ class Provider:
 
 @dataclass
 class MailServer:
-    """``mailbox``: the Message-ID of each mail that was taken. ``answers``: to RCPT or DATA, given instead of a yes.
+    """``mailbox`` has the Message-ID of each accepted mail.
 
-    An answer of "" hangs up: to DATA after the mail was taken.
+    ``answers`` replace the normal answers to RCPT or DATA. The answer "" hangs up. To DATA, it hangs up after the mail
+    has been accepted.
     """
 
     port: int = 0
@@ -186,10 +193,10 @@ def mail_server() -> Iterator[MailServer]:
     class OnFreePort(Controller):
         def _trigger_server(self) -> None:
             server: Any = self.server
-            mail.port = self.port = server.sockets[0].getsockname()[1]  # asked for was 0
+            mail.port = self.port = server.sockets[0].getsockname()[1]  # the port was chosen by the system
             super()._trigger_server()  # type: ignore[no-untyped-call]
 
-    # What it says about clients that vanish is what the tests make them do.
+    # Do not log clients that vanish, because the tests make them vanish.
     logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)
     controller = OnFreePort(mail, hostname="127.0.0.1", port=0)
     controller.start()

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
 
 
 def recipe(name: str) -> Any:
-    """The module *name*; its job types are not left registered for other tests."""
+    """Yield the module *name*. Afterwards unregister its job types, so that other tests do not see them."""
     before = dict(registry._registered)
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))

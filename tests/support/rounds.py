@@ -1,4 +1,4 @@
-"""How often a test tries, where more tries find more: few for every day, many with CRONJOBS_TESTS_LONG=1."""
+"""How many rounds a test runs, if more rounds find more: normally few, and many with CRONJOBS_TESTS_LONG=1."""
 
 from __future__ import annotations
 

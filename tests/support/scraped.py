@@ -1,11 +1,11 @@
-"""Metrics as the official client of Prometheus reads them; it refuses a series that is there twice."""
+"""Metrics as the official client of Prometheus reads them. It refuses a series that occurs twice."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-# It has no types.
+# The client has no type hints.
 _openmetrics: Any = import_module("prometheus_client.openmetrics.parser")
 _classic: Any = import_module("prometheus_client.parser")
 
@@ -15,5 +15,5 @@ def families(text: str) -> list[Any]:
 
 
 def as_node_exporter_reads(text: str) -> list[Any]:
-    """The older format, in which what OpenMetrics adds are comments."""
+    """Read the text as the older format, in which OpenMetrics' additions are comments."""
     return list(_classic.text_string_to_metric_families(text))

@@ -1,4 +1,4 @@
-"""The project of the pages' examples: a folder with a file and handlers, and programs that a host may lack."""
+"""The project of the docs' examples: a folder with a file and handlers, and stand-ins for missing programs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ PAGE = Page("docs/tutorials/first-job.md")
 JOBS = PAGE.block("python", "# jobs.py")
 YAML = PAGE.block("yaml", "# cronjobs.yaml")
 FAKE = (
-    '#!/bin/sh\necho "$0 $*" >> "$(dirname "$0")/calls"\n'  # of programs that a host may lack, or should not be given
+    # the stand-in for programs that a host may lack, or that a test must not run
+    '#!/bin/sh\necho "$0 $*" >> "$(dirname "$0")/calls"\n'
 )
 
 
 class Shop(Project):
-    """The README's project; the programs it names are on the PATH."""
+    """The README's project. Stand-ins for the programs that it names are on the PATH."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, f"sqlite:///{folder}/cronjobs.db")
@@ -42,7 +43,7 @@ class Shop(Project):
         (self.bin / name).chmod(0o755)
 
     def shell(self, script: str, folder: Path | None = None) -> Answer:
-        """As typed into a shell, in an environment that knows nothing else."""
+        """Run a command as typed into a shell, in an almost empty environment."""
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=folder or self.folder,
@@ -71,7 +72,7 @@ def shop(tmp_path: Path) -> Shop:
 
 @pytest.fixture
 def busy_shop(shop: Shop) -> Shop:
-    """With a job 17 that waits, and one that has the key invoice:42."""
+    """A shop with a waiting job 17, and a job with the key invoice:42."""
     shop.does("run-due")
     with sqlite3.connect(shop.folder / "cronjobs.db") as connection:
         insert = "INSERT INTO cronjobs_jobs (job_type, payload) VALUES ('billing.send_invoice', '{\"invoice_id\": 1}')"
@@ -83,7 +84,7 @@ def busy_shop(shop: Shop) -> Shop:
 
 
 def commands(page: Page, heading: str) -> list[str]:
-    """What follows the prompts of a section, comments and all: a shell reads them too."""
+    """Return the text after each prompt of a section, including comments, because a shell reads comments too."""
     lines = [line for one in page.blocks("console") if one.heading == heading for line in one.text.splitlines()]
     assert all(line.startswith("$ ") for line in lines)
     return [line.removeprefix("$ ") for line in lines]

@@ -1,4 +1,4 @@
-"""The usual spellings of a secret, and whether a text shows a part of one."""
+"""The usual spellings of a secret, and a check whether a text shows a part of one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPELLINGS: Final[Mapping[str, Callable[[str], str]]] = {
 
 
 def seen_in(text: str, spellings: Mapping[str, str]) -> set[str]:
-    """The spellings of which eight characters stand somewhere in *text*."""
+    """Return the spellings of which eight consecutive characters occur in *text*."""
     return {
         name for name, spelt in spellings.items() if any(spelt[at : at + 8] in text for at in range(len(spelt) - 7))
     }

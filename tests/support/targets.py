@@ -1,4 +1,4 @@
-"""Connections as users open them: every kind that enqueue takes, each with its own commit and rollback."""
+"""Connections as users open them: every kind that enqueue accepts, with its commit and rollback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.postgres import ENQUEUE, OWNER, RUN, as_role
 
 @dataclass(frozen=True)
 class Opened:
-    """A connection of the user's, and how they end its transaction."""
+    """A user's connection, and the functions that end its transaction."""
 
     target: Any
     commit: Callable[[], None]
@@ -30,7 +30,7 @@ Kind = Callable[[str], Iterator[Opened]]
 
 
 def plain_url(url: str) -> str:
-    """The URL as an app's own engine takes it."""
+    """Return the URL in the form that an app's engine accepts."""
     return url.replace("postgresql://", "postgresql+psycopg://")
 
 
@@ -95,7 +95,7 @@ def _end(connection: psycopg.Connection[Any], word: str) -> None:
 
 
 def users_table(url: str, columns: str, name: str = "work") -> None:
-    """A table of the user's own beside ours, which every role may work with."""
+    """Create a user's table beside ours. Every role may use it."""
     statement = f"CREATE TABLE {name} ({columns})"
     if url.startswith("sqlite"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"))
@@ -128,11 +128,11 @@ each_target = pytest.mark.parametrize(("database_url", "kind"), ALL, indirect=["
 
 
 def app_url(url: str) -> str:
-    """*url* as an app has it: what the tests' own role is for the runners, it is for those who enqueue."""
+    """Return *url* with the role of an app, which enqueues, in place of the runners' role that the tests use."""
     return as_role(url, ENQUEUE) if f"//{RUN}:" in url else url
 
 
 @contextmanager
 def opened(kind: str, url: str, *, by_runner: bool = False) -> Iterator[Opened]:
-    """A connection of *kind*, by the app's role; *by_runner*: as a handler opens it."""
+    """Open a connection of *kind* with the app's role, or with the role of a handler if *by_runner*."""
     yield from (EVERYWHERE | POSTGRESQL | SQLITE)[kind](url if by_runner else app_url(url))

@@ -1,7 +1,7 @@
-"""Real ticks for tests: a project of their own, started as cron starts them, and judged by what their handlers did.
+"""Real ticks for tests. They have their own project, start as under cron, and are judged by what their handlers did.
 
-Handlers append a line to one file for everything they do (O_APPEND, a write each), so that how often work was really
-done is known from outside the database: a row that says "succeeded" can hide a job that ran twice.
+Handlers append a line to one file for everything that they do, with O_APPEND and one write per line. So tests know how
+often work was really done without asking the database. A row that says "succeeded" can hide a job that ran twice.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ from cronjobs.engine.tick.watchdog import Watchdog
 Watchdog.stand_at = lambda self, instant: None
 """
 
-# What cron sets; and which package is tested, where that is not the installed one (tests/mutants).
+# Cron's environment, with the path of the package to test if that is not the installed one (tests/mutants).
 CRONS = {"PATH": "/usr/bin:/bin"} | {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One line of the effects file: *at* is the monotonic clock, the same for all processes of the host."""
+    """One line of the effects file. ``at`` is from the monotonic clock, which all processes of the host share."""
 
     at: float
     what: str
@@ -105,7 +105,10 @@ class Tick:
         self.process.send_signal(number)
 
     def wait(self, within_s: float = 50) -> int:
-        """Its exit code as Python tells it: -14 is "ended by SIGALRM", which a shell calls 142."""
+        """Wait for the end.
+
+        Return the exit code as Python reports it: -14 means "ended by SIGALRM", which is 142 in a shell.
+        """
         code = self.process.wait(within_s)
         if self.gone_at is None:
             self.gone_at = SYSTEM.monotonic()
@@ -134,7 +137,7 @@ class Project:
     ticks: list[Tick] = field(default_factory=list)
 
     def configure(self, yaml: str = "", handlers: str = "", imports: str = "[handlers]") -> Project:
-        """Write both files; *handlers* goes behind the common ones."""
+        """Write both files. *handlers* is added after the common handlers."""
         head = f"database: {json.dumps(self.url)}\nimports: {imports}\nlog: tick.log\n"
         (self.folder / "cronjobs.yaml").write_text(head + yaml)
         (self.folder / "handlers.py").write_text(HANDLERS + handlers)
@@ -143,7 +146,7 @@ class Project:
     # --- ticks --------------------------------------------------------------------------------------------------------
 
     def start(self, *options: str, **changes: Any) -> Tick:
-        """Start a tick in cron's environment; its output goes to files."""
+        """Start a tick in cron's environment. Its output goes to files."""
         name = f"tick-{next(_numbers)}"
         argv = [sys.executable, "-m", "cronjobs", "run-due", "--config", str(self.folder / "cronjobs.yaml"), *options]
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
@@ -156,7 +159,7 @@ class Project:
         return tick
 
     def tick(self, *options: str, within_s: float = 30, **changes: Any) -> Tick:
-        """One tick from start to end."""
+        """Run one tick from start to end."""
         tick = self.start(*options, **changes)
         tick.wait(within_s)
         return tick
@@ -178,7 +181,7 @@ class Project:
         return self.url.removeprefix("sqlite:///")
 
     def connect(self) -> Any:
-        """A connection of somebody else's: psql, another program."""
+        """Open a connection like another program's, for example psql's."""
         if self.is_sqlite:
             return sqlite3.connect(self.file, isolation_level=None, timeout=10)
         return psycopg.connect(self.url, autocommit=True)
@@ -193,14 +196,17 @@ class Project:
             connection.close()
 
     def admin_sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """Run a statement that none of the least roles may: DDL, a ledger changed by hand."""
+        """Run a statement for which the least roles have no right, such as DDL or a manual change of the ledger."""
         return Project(self.folder, as_role(self.url, SUPERUSER)).sql(statement)
 
     def value(self, statement: str) -> Any:
         return self.sql(statement)[0][0]
 
     def add(self, job_type: str, payload: str = "{}", **columns: object) -> int:
-        """INSERT a job as any language would; return its id. One that runs has the policy that a claim writes."""
+        """INSERT a job, as a program in any language would.
+
+        Return its id. A running job gets the policy that a claim writes.
+        """
         given = {"job_type": job_type, "payload": payload} | columns
         if columns.get("status") == "running":
             given.setdefault("policy", AttemptPolicy(RetryPolicy()).text())
@@ -222,7 +228,7 @@ class Project:
         return dict(zip(names.split(", "), row, strict=True))
 
     def outcomes(self, job_id: int) -> list[str]:
-        """Of its attempts, in order."""
+        """Return the outcomes of the job's attempts, in order."""
         found = self.sql(f"SELECT outcome FROM cronjobs_job_runs WHERE job_id = {job_id} ORDER BY attempt")
         return [row[0] for row in found]
 
@@ -230,7 +236,7 @@ class Project:
         return dict(self.sql("SELECT status, count(*) FROM cronjobs_jobs GROUP BY status"))
 
     def everything(self) -> list[Any]:
-        """All rows about jobs, to see whether anything changed."""
+        """Return all rows about jobs, to see whether something has changed."""
         return [
             self.sql("SELECT * FROM cronjobs_jobs ORDER BY id"),
             self.sql("SELECT * FROM cronjobs_job_runs ORDER BY job_id, attempt"),
@@ -238,22 +244,22 @@ class Project:
         ]
 
     def lease_ended(self) -> bool:
-        """Whether no lease is in force any more, by the database's clock."""
+        """Whether all leases have expired, by the database's clock."""
         now = "CAST(1e6 * (julianday('now') - 2440587.5) * 86400 AS INTEGER)" if self.is_sqlite else "now()"
         return bool(self.value(f"SELECT count(*) FROM cronjobs_jobs WHERE locked_until > {now}") == 0)
 
     def let_leases_end(self) -> None:
-        """What time does, when the runner is gone and nobody renews."""
+        """Let leases expire, as they do over time if the runner is gone."""
         past = "1600000000000000" if self.is_sqlite else "'2020-01-01'"
         self.sql(f"UPDATE cronjobs_jobs SET locked_until = {past} WHERE status = 'running'")
 
     def let_ticks_age(self) -> None:
-        """What time does, where nobody ticks."""
+        """Let ticks age, as they do over time if no host ticks."""
         past = "1600000000000000" if self.is_sqlite else "'2020-01-01'"
         self.sql(f"UPDATE cronjobs_ticks SET started_at = {past}, finished_at = NULL")
 
     def make_due(self) -> None:
-        """What time does to a retry that waits."""
+        """Make a waiting retry due, as it becomes over time."""
         past = "1600000000000000" if self.is_sqlite else "'2020-01-01'"
         self.sql(f"UPDATE cronjobs_jobs SET run_at = {past} WHERE status IN ('queued', 'failed')")
 
@@ -261,7 +267,8 @@ class Project:
 
     def effects(self, what: str | None = None) -> list[Effect]:
         file = self.folder / "effects"
-        lines = file.read_text().split("\n")[:-1] if file.exists() else []  # a reader may see part of the last one
+        # leave out the last line, of which a reader may see only a part
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []
         found = []
         for line in lines:
             at, said, *numbers = line.split()
@@ -281,7 +288,7 @@ class Project:
 
 @contextmanager
 def rivals(project: Project, *options: str) -> Iterator[list[Tick]]:
-    """Other hosts' ticks, one after another, for as long as the block lasts."""
+    """Run ticks of other hosts, one after another, until the block ends."""
     enough = threading.Event()
     seen: list[Tick] = []
 
@@ -302,7 +309,7 @@ def rivals(project: Project, *options: str) -> Iterator[list[Tick]]:
 
 
 def patched(project: Project, patch: str) -> dict[str, Any]:
-    """How to start a tick whose process is changed before it begins."""
+    """Return how to start a tick whose process runs a patch first."""
     folder = project.folder / "patch"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(patch)
@@ -310,7 +317,7 @@ def patched(project: Project, patch: str) -> dict[str, Any]:
 
 
 def first_on_path(folder: Path) -> dict[str, str]:
-    """A variable by which a process imports from *folder* first, and cronjobs from where this process has it."""
+    """Return a variable that makes a process import from *folder* first, and use this process's cronjobs."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), CRONS.get("PYTHONPATH")]))}
 
 
@@ -325,7 +332,7 @@ def events(stderr_or_log: str, name: str) -> list[str]:
 
 
 def cli(project: Project, *words: str, code: int = 0) -> str:
-    """The command in a process of its own: what it printed."""
+    """Run the command in a separate process. Return its output."""
     argv = [sys.executable, "-m", "cronjobs", *words, "--config", str(project.folder / "cronjobs.yaml")]
     done = forked.run(argv)
     assert done.returncode == code, done

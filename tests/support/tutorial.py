@@ -1,4 +1,4 @@
-"""Plays a tutorial from its first line to its last: its files are written, its commands run and say what it shows."""
+"""Plays a tutorial from the first line to the last: writes its files, runs its commands, and compares their output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ esac
 
 @dataclass
 class Tutorial:
-    """*page* in *folder*. ``request``: Python that answers what the page asks by curl, with METHOD and URL in argv."""
+    """Plays *page* in *folder*.
+
+    ``request`` is Python code that answers the page's curl calls, with METHOD and URL in argv.
+    """
 
     page: Page
     folder: Path
@@ -38,7 +41,7 @@ class Tutorial:
             "cronjobs": f'#!/bin/sh\nexec {shlex.join(CRONJOBS)} "$@"\n',
             "python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
             "crontab": CRONTAB,
-            # "curl -X METHOD URL", without a server.
+            # This replaces "curl -X METHOD URL", so that no server is needed.
             "curl": f'#!/bin/sh\nset -a; . ./.env; exec {sys.executable} -W ignore -c "$REQUEST" "$2" "$3"\n',
         }.items():
             programs.mkdir(exist_ok=True)
@@ -55,7 +58,10 @@ class Tutorial:
                 raise AssertionError(f"nothing is done with this block: {block.text}")
 
     def _run(self, text: str, programs: Path) -> None:
-        """Each command, with the lines behind it as its output: "…" stands for anything, no line for all there is."""
+        """Run each command.
+
+        The lines after it are its expected output. "…" matches anything, and so does no line at all.
+        """
         for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
             done = subprocess.run(
                 ["bash", "-c", command],

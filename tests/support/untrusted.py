@@ -1,4 +1,4 @@
-"""Exceptions, results and delays that raise or lie when they are looked at."""
+"""Exceptions, results and delays that raise errors or give false answers when code inspects them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ UNTRUSTED: list[Callable[[], BaseException]] = [
 
 
 class Twice(dict[str, Any]):
-    """Well-behaved when it is looked at first."""
+    """Behaves well only the first time that code inspects it."""
 
     looked = 0
 

@@ -20,7 +20,7 @@ from cronjobs.engine.schedules.sync import Synced, sync
 from cronjobs.engine.store import schedules as store
 from cronjobs.testing import FakeClock
 
-START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)  # a Monday, away from clock changes
+START = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)  # a Monday, far from any clock change
 MINUTE = timedelta(minutes=1)
 
 
@@ -54,7 +54,7 @@ class Yard:
         why: str | None = None,
         by: str = "ada",
     ) -> None:
-        """Of a schedule, or of everything."""
+        """Pause a schedule, or everything."""
         if name in self.skipped_last():
             materialise(self.database, self.events.append, put_aside=name)
         with self.database.write() as connection:
