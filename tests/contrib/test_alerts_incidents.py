@@ -1,4 +1,4 @@
-"""Each incident that status reports is told within two minutes, and its end, too."""
+"""For each incident that status reports, an alert is sent within two minutes, and another one at its end."""
 
 from __future__ import annotations
 

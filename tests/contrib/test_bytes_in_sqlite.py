@@ -1,4 +1,4 @@
-"""SQLite keeps any type in any column: every looking command, every page and a tick go on, whatever stands there."""
+"""SQLite stores any type in any column. Whatever the value, commands that show things, pages and ticks still work."""
 
 from __future__ import annotations
 

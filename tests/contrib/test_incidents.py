@@ -1,7 +1,6 @@
-"""Incidents, and who reports them: ``status``, ``check --live``, the first page, a tick's exit code and mail; and what
-ends each.
+"""Which of these report an incident: ``status``, ``check --live``, the first page, a tick's exit code and mail.
 
-A row of the table makes the incident, says what is red then, and mends it: after that all must be well again.
+Each row of the table makes an incident, names what must report it, and ends the incident. After that, all must be well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each command is loaded when it is called, and the list of commands says what the command itself says."""
+"""Each command is loaded only when it is called, and the list of commands has the same text as the command's help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""status and jobs: how things stand; on both databases, under a clock that stands still."""
+"""``status`` and ``jobs`` show the current state, on both databases, with a clock that stands still."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every number that is shown is that of a SELECT: on the pages, in ``status --json`` and in metrics, over random lives.
+"""After random lives, each number on the pages, in ``status --json`` and in metrics is that of a plain SELECT.
 
 CRONJOBS_NUMBERS_SEEDS=300 makes the long form.
 """

@@ -1,4 +1,4 @@
-"""A few bytes of jsonb can be a number of a hundred thousand digits: nobody may write one, and nobody pays for one."""
+"""A few bytes of jsonb can be a number with 100,000 digits. Nobody may write one, and none slows anything down."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""However many rows there are, a tick and the commands look at no more of them: counted in work, never in seconds.
+"""A tick and the commands read the same number of rows, however many there are. Measured in work, not in seconds.
 
-On PostgreSQL each is counted without statistics (autovacuum is off, or has not come yet), with fresh ones, and with
-those of some tables only, as they are while autovacuum goes round.
+On PostgreSQL each is measured without statistics (as before the first autovacuum), with fresh statistics, and with
+statistics of only some tables (as during autovacuum).
 """
 
 from __future__ import annotations

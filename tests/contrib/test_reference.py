@@ -1,4 +1,4 @@
-"""What the tables of keys say is what the reader does: examples, defaults, and the JSON Schema made from them."""
+"""The reader does what the tables of keys say: examples, defaults, and the JSON Schema that is made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No way into the pages reads a body before its sender is let in, and of a form no more than 64 KiB."""
+"""The pages read a body only after the sender has access, and at most 64 KiB of a form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages as a Django view: Django's users see and act, under the view's own address."""
+"""The pages as a Django view: Django's users see the pages and act, at the view's own address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One secret in each usual spelling, cut at several places: no alert, ping, or error of a channel shows it."""
+"""No alert, ping or channel error shows a secret, in any of its usual spellings, and wherever a text is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts: what is sent, to whom, how often; never lost, and by one of several hosts."""
+"""Alerts: what is sent, to whom and how often. No alert is lost, and only one of several hosts sends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever servers, hosts and kills do: nothing is lost, ends are told, and nobody is told too often."""
+"""Whatever servers, hosts and kills do: no alert is lost, ends are reported, and nobody gets an alert too often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts when two do something at once, or one is overtaken."""
+"""Alerts if two processes act at once, or if one process is overtaken by another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``alerts:`` and ``ping:``: what is taken, what is refused and in which words, and that it disables only itself."""
+"""``alerts:`` and ``ping:``: what is accepted, what is refused and how, and that a bad entry disables only itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts of real ticks: which of them look, what a kill leaves, and what is said while the database is away."""
+"""Alerts of real ticks: which ticks look, what a kill leaves behind, and what is sent while the database is away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pings, and what is in no message: secrets, and texts that act."""
+"""Pings. Also: no message contains secrets, or text that acts as markup or mentions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs books``: after any history the books balance, and a ledger that somebody has changed does not."""
+"""``cronjobs books``: after any history the books balance, but not if somebody has changed the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``db copy``: everything goes over, once, exactly; what cannot be meant is refused; whatever dies, run it again."""
+"""``db copy``: everything is copied exactly once.
+
+Unsafe copies are refused. After a crash, the copy can be run again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``db copy``: only one side is ever open, whatever interrupts the copy at whatever moment, and no job is lost."""
+"""``db copy``: whatever interrupts the copy at any moment, at most one side is open, and no job is lost."""
 
 from __future__ import annotations
 

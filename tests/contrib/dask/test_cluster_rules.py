@@ -1,4 +1,4 @@
-"""What becomes of attempts that a worker may not, or could not, run."""
+"""The outcome of attempts that a worker must not, or could not, run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a supervisor makes of its attempts, by their tokens alone: the cluster here says what a test lets it say."""
+"""How a supervisor judges its attempts by their tokens alone. The cluster is a fake that reports what a test wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs on a Dask cluster of real processes: each attempt runs once, whoever dies, and its end comes back."""
+"""Jobs on a Dask cluster of real processes: whatever dies, each attempt runs once, and its outcome is recorded."""
 
 from __future__ import annotations
 

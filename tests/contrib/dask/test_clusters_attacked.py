@@ -1,4 +1,4 @@
-"""Attacks on a real Dask cluster beyond those of test_clusters: what forks, what freezes, what has other code."""
+"""More attacks on a real Dask cluster: handlers that fork, processes that freeze, workers with other code."""
 
 from __future__ import annotations
 

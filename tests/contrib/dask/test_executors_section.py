@@ -1,4 +1,4 @@
-"""``executors:`` in the file: what cannot be used is told with its place, and left out."""
+"""``executors:`` in the file: an unusable entry is reported with its position, and left out."""
 
 from __future__ import annotations
 

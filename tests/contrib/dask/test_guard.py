@@ -1,4 +1,4 @@
-"""What a guard refuses before it asks any database, and what a supervisor notices of a deploy."""
+"""What a guard refuses without asking the database, and how a supervisor notices a deploy."""
 
 from __future__ import annotations
 

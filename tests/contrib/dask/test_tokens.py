@@ -1,4 +1,4 @@
-"""Tokens: one worker begins an attempt, and nobody ends it on another side while its permit holds."""
+"""Tokens: only one worker begins an attempt, and nobody else ends the attempt while its permit is valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs and schedules in Django's admin, on both databases: what is shown, to whom, and what may be done."""
+"""Jobs and schedules in Django's admin, on both databases: who sees what, and who may do what."""
 
 from __future__ import annotations
 

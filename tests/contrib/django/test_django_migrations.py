@@ -1,4 +1,4 @@
-"""Django's migrations of the app: the tables of each revision, whoever brought them there first."""
+"""The app's Django migrations create each revision's tables, whether or not something else has created them before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Django project's settings as configuration: its database, its file, none at all; manage.py cronjobs."""
+"""Configuration by Django's settings, with a file and without one, and the command manage.py cronjobs."""
 
 from __future__ import annotations
 

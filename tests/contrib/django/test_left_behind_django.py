@@ -1,4 +1,4 @@
-"""Whatever a handler leaves behind in Django's connections and in its context, the next job does not see it."""
+"""The next job does not see what a handler leaves behind in Django's connections and in its context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a version before 0.2.0 are refused by whatever meets them, with where to read on, and stay as they are."""
+"""All commands refuse tables of a version before 0.2.0, name the page to read, and leave the tables unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database without room, without leave to write, or spoiled: told by name, and no handler runs without its claim.
+"""A database that is full, read-only or corrupted: the cause is named, and no handler runs without a claim.
 
 Real ticks; the effects file, outside the database, says how often handlers ran.
 """

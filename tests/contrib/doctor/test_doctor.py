@@ -1,4 +1,4 @@
-"""``cronjobs doctor`` on a whole project: content when all is well, and each check alone finds what was broken."""
+"""``cronjobs doctor`` on a whole project: it passes if all is well, and for each fault exactly one check fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs doctor --release`` on a project: what is to do comes first, and decides the exit code."""
+"""``cronjobs doctor --release`` on a project: items to do come first and decide the exit code."""
 
 from __future__ import annotations
 

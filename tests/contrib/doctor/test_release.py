@@ -1,4 +1,4 @@
-"""The checklist before a release: what ticks an item off, what is to do, and what a person is asked."""
+"""The release checklist: which items are ok, which are to do, and which a person is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each judgement of ``doctor``, from facts: what makes it content, and what makes it complain."""
+"""Each judgement of ``doctor``: which facts are ok, and which give a warning or a problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cronjobs drill: it shows what it promises on both databases, in both forms; it can fail; it leaves nothing behind."""
+"""cronjobs drill: it works on both databases and in both forms, it can fail, and it leaves nothing behind."""
 
 from __future__ import annotations
 

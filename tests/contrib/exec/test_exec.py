@@ -1,4 +1,4 @@
-"""``cronjobs exec``: the command is as it was without it, and its run is recorded whatever happens around it."""
+"""``cronjobs exec``: the command behaves as without exec, and its run is recorded whatever else fails."""
 
 from __future__ import annotations
 

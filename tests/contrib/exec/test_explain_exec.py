@@ -1,4 +1,4 @@
-"""What ``explain`` says of a name of ``cronjobs exec``: its runs, and the one that did not come."""
+"""What ``explain`` says about a name of ``cronjobs exec``: its runs, and a run that is absent."""
 
 from __future__ import annotations
 

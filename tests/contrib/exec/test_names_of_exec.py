@@ -1,4 +1,4 @@
-"""Only ``cronjobs exec`` writes rows with its names: nobody who enqueues can make a missed run look as if it came."""
+"""Only ``cronjobs exec`` can write rows with its names. So no enqueuer can make a missed run look like a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines that cron itself runs stand in the table of ``status`` as schedules do."""
+"""The table of ``status`` lists the lines that cron itself runs like schedules."""
 
 from __future__ import annotations
 

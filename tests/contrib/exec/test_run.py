@@ -1,4 +1,4 @@
-"""What a run's row says: its end, and as much of its output as a row takes."""
+"""The row of a run: its outcome, and as much of its output as a row may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database of a user without a project is in a folder that is the user's alone."""
+"""The database of a user without a project is in a folder that only this user can open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs of exec did not come, and which overlapped."""
+"""Which runs of exec are absent, and which overlap."""
 
 from __future__ import annotations
 

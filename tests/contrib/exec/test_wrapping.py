@@ -1,4 +1,4 @@
-"""``crontab wrap`` and ``unwrap``: exec before every command, and the same bytes again without it."""
+"""``crontab wrap`` puts exec before every command, and ``unwrap`` restores the same bytes."""
 
 from __future__ import annotations
 

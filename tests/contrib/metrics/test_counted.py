@@ -1,4 +1,4 @@
-"""What metrics print of random lives is what ever ended, and how things stand."""
+"""After random lives, metrics count everything that has ever ended, and report the current state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that others name are read and replaced, and nothing else is."""
+"""Only the named regular files are read or replaced."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Metrics as scrapers get them: the textfile that ticks write, and ``cronjobs metrics``, whatever else is broken."""
+"""Metrics as scrapers get them, from the textfile and from ``cronjobs metrics``, whatever else is broken."""
 
 from __future__ import annotations
 

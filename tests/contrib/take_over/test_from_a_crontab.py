@@ -1,4 +1,4 @@
-"""Ten crontabs, run by Debian's cron and by cronjobs: each line is given the same and leaves the same.
+"""Ten crontabs, run by Debian's cron and by cronjobs: each line gets the same environment and leaves the same files.
 
 What cron gave them was captured with its daemon (``support.crontabs.three_ways``).
 """

@@ -1,4 +1,7 @@
-"""A user's crontab is read as cron reads it, line by line. What is expected here, Debian's cron and the C code say."""
+"""A user's crontab is read as cron reads it, line by line.
+
+The expected results are from Debian's cron and its C code.
+"""
 
 from __future__ import annotations
 

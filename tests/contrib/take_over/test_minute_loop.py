@@ -1,4 +1,4 @@
-"""When cron starts a line, minute by minute, and that ours are due at the same instants, or the difference is shown."""
+"""When cron starts a line, minute by minute. Our schedules are due at the same instants, or the difference is shown."""
 
 from __future__ import annotations
 

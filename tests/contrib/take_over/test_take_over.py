@@ -1,4 +1,4 @@
-"""An existing crontab: imported with cron's meaning, compared, swapped, and put back byte for byte."""
+"""An existing crontab is imported with the meaning it has under cron, compared, swapped, and restored byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strips agree with the ledger, whatever the roll-up has kept, and whatever happened since."""
+"""The strips agree with the ledger, whatever the stored summaries hold, and whatever has happened since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages' server promises beyond waitress, and what it leaves to it: on real connections, in this process."""
+"""What the pages' server adds to waitress, and what it leaves to waitress, with real connections in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages: who gets to see them and to act, and that what rows say stays text. (Figures: ``test_numbers``.)"""
+"""The pages: who may see them, who may act, and that text in rows stays text. ``test_numbers`` tests the figures."""
 
 from __future__ import annotations
 

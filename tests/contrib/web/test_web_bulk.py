@@ -1,4 +1,7 @@
-"""Many jobs retried, cancelled or dismissed on the pages: what will happen comes first; each request is a step."""
+"""Retry, cancel or dismiss many jobs on the pages.
+
+A page first says what will happen, and each request does one step.
+"""
 
 from __future__ import annotations
 

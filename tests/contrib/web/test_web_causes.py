@@ -1,4 +1,7 @@
-"""Why jobs died, on the pages: shown first, and all jobs of a cause retried or dismissed in steps that can be left."""
+"""The causes of deaths on the pages.
+
+All jobs of a cause can be retried or dismissed, in steps that can be interrupted.
+"""
 
 from __future__ import annotations
 

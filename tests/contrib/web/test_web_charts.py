@@ -1,4 +1,4 @@
-"""What ended and how long it had waited, by hour and by day, drawn and as a table."""
+"""Charts and a table of ended jobs and their waiting times, by hour and by day."""
 
 from __future__ import annotations
 

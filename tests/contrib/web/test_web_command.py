@@ -1,4 +1,4 @@
-"""``cronjobs web`` as a process: the link it prints, idle and slow connections, signals, and what it refuses."""
+"""``cronjobs web`` as a process: the link that it prints, idle and slow connections, signals, and refused requests."""
 
 from __future__ import annotations
 

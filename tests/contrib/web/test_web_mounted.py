@@ -1,4 +1,4 @@
-"""The pages inside somebody's app: under any path, by the app's own users and connections."""
+"""The pages inside a user's app: at any path, with the app's own users and connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first page: what runs, waits and comes next; schedules that are looked for; what cron runs."""
+"""The first page: running and waiting jobs, the next schedules, the search for schedules, and lines that cron runs."""
 
 from __future__ import annotations
 

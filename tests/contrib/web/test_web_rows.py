@@ -1,4 +1,4 @@
-"""No badge contradicts its row, a finding leads to the job of its own occurrence, and newlines of errors are lines."""
+"""No badge contradicts its row, a finding links to the job of its own occurrence, and errors keep their newlines."""
 
 from __future__ import annotations
 

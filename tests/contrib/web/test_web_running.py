@@ -1,4 +1,4 @@
-"""What runs, on the pages: how far it has come, until when it will take, and the end of what it has printed."""
+"""Running jobs on the pages: their progress, their estimated end, and the last lines of their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search of the jobs page: it finds what it says, says how far it looked, and loses nothing that was typed."""
+"""The search of the jobs page finds the right jobs, reports how many it read, and keeps the typed text."""
 
 from __future__ import annotations
 

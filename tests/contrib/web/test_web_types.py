@@ -1,4 +1,4 @@
-"""How the jobs of each type did, on the pages: the same numbers as a plain sum over all that was counted."""
+"""The page of job types shows the same numbers as a plain sum over all counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs ack``: a finding is quiet for the rows and the severity it has now, for a while."""
+"""``cronjobs ack``: for a while, a finding is not reported with the rows and the severity that it has now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs audit``: who did what, newest last, in 80 columns, whatever anybody wrote into the trail."""
+"""``cronjobs audit``: who did what, newest last, within 80 columns, whatever the entries contain."""
 
 from __future__ import annotations
 

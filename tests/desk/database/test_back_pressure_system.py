@@ -1,4 +1,4 @@
-"""Caps in the file, in force by sync, obeyed by schedules, never in an operator's way, and seen in status."""
+"""Caps in the file: sync applies them, schedules obey them, operators are exempt, and status shows them."""
 
 from __future__ import annotations
 

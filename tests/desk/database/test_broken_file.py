@@ -1,4 +1,4 @@
-"""While the file is broken, commands that look need the database only: they say so, and go on."""
+"""While the file is broken, commands that only show things still work: they report the fault and read the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why jobs died: in status, and as a filter of what an operator does about it."""
+"""The causes of deaths in status, and as a filter for operators' commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs check --against URL``: which payloads of a database the code here would not take."""
+"""``cronjobs check --against URL``: which payloads in a database this code would refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``check --live`` says of the files of other hosts, and leaves out once somebody has acknowledged it."""
+"""What ``check --live`` says about other hosts' files, and that it leaves out acknowledged findings."""
 
 from __future__ import annotations
 

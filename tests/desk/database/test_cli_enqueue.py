@@ -1,4 +1,4 @@
-"""``cronjobs enqueue``: what is refused, what is written, what is said."""
+"""``cronjobs enqueue``: what it refuses, what it writes, and what it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs sync``, ``pause`` and ``resume``: what is in force, and that ticks obey it."""
+"""``cronjobs sync``, ``pause`` and ``resume``: what they change, and that ticks obey it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job type that takes its runners down is found by the second of them, and costs its neighbours no more than that."""
+"""A job type that kills its runners is found at the second runner, and then harms no other job."""
 
 from __future__ import annotations
 

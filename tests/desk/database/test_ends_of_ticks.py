@@ -1,4 +1,4 @@
-"""What a tick that stops drops and leaves, what it has no time for, and what the next one says of what it left."""
+"""What a stopping tick interrupts and leaves undone, and what the next tick reports about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists whose rows have equal sort keys: two schedules at 02:00, hosts that tick at once, jobs of one transaction."""
+"""Lists whose rows have equal sort keys: two schedules at 02:00, hosts that tick at once, jobs from one transaction."""
 
 from __future__ import annotations
 

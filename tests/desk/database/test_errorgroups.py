@@ -1,4 +1,4 @@
-"""Errors that differ only in numbers, ids and quoted values are one, in the pure function and in jobs list."""
+"""Errors that differ only in numbers, ids and quoted values form one group, in the function and in ``jobs list``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strangers write into rows acts on nobody who reads of it: no escape sequence, no forged line, in any output."""
+"""No text that strangers write into rows can harm a reader: no output has an escape sequence or a forged line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``explain`` says about runs that were, were not, or gave way, as real ticks made them, on both databases."""
+"""What ``explain`` says about runs that happened, were missed or were skipped, after real ticks on both databases."""
 
 from __future__ import annotations
 

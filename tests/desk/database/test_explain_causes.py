@@ -1,4 +1,4 @@
-"""``explain`` names the cause that a tick's row, the file at hand, or the audit trail holds."""
+"""``explain`` names the cause that it finds in a tick's row, in the local file, or in the audit trail."""
 
 from __future__ import annotations
 

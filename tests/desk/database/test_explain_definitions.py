@@ -1,4 +1,4 @@
-"""``explain`` and time: definitions that changed, clocks that changed, what is not settled, what is forgotten."""
+"""``explain`` and time: changed definitions, changed clocks, unsettled occurrences, and pruned history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``explain`` of a range and of a job; and that the answer is quick and harmless."""
+"""``explain`` for a range and for a job, and that its answer is fast and safe to print."""
 
 from __future__ import annotations
 

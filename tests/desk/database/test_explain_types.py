@@ -1,4 +1,4 @@
-"""``explain`` of a job type and of a key; what it knows of imports, broken entries, environments, tick options."""
+"""``explain`` for a job type and for a key. What it knows of imports, broken entries, environments and tick options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``find`` and ``wait``: what became of a job, on every kind of connection that an app may have."""
+"""``find`` and ``wait``: the outcome of a job, on every kind of connection that an app may have."""
 
 from __future__ import annotations
 

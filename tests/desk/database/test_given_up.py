@@ -1,4 +1,4 @@
-"""What cronjobs gives up is a finding until a person acknowledges it; what comes later is another one."""
+"""A job that cronjobs gives up is a finding until a person acknowledges it. A later one is a new finding."""
 
 from __future__ import annotations
 

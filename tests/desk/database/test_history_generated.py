@@ -1,4 +1,4 @@
-"""Random nights: whatever else happened, what broke is shown, and each figure is that of the rows."""
+"""Random nights: whatever else happened, every fault is shown, and each figure matches the rows."""
 
 from __future__ import annotations
 

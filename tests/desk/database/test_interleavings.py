@@ -1,4 +1,4 @@
-"""Two or three sessions, statement by statement in any order: what is decided over several statements still holds.
+"""Two or three sessions in any order of their statements: decisions over several statements are still right.
 
 Each act is a function of the world and its session's number; the promise is judged from the rows afterwards.
 """

@@ -1,4 +1,4 @@
-"""``late`` counts jobs that could run, and blames the ticks for no other."""
+"""``late`` counts only jobs that could run, so it does not blame ticks for other jobs."""
 
 from __future__ import annotations
 

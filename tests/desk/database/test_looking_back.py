@@ -1,4 +1,4 @@
-"""schedules and history: what comes, what came; and that looking at millions of rows reads few of them."""
+"""``schedules`` and ``history``: what comes next and what has happened. With millions of rows, they read only a few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However many queues and job types enqueuers invent, who looks reads and tells a bounded number of them, and a sum."""
+"""However many queues and job types enqueuers invent, commands read and list a bounded number of them, and a sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A payload that does not fit its handler waits, uncharged, until all code that ticks has refused it."""
+"""A payload that does not fit its handler waits, without using tries, until all hosts' code has refused it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A number that no job has: it never was, is pruned, or was used up, and the answer says which."""
+"""An id that no job has: the answer says whether it never existed, was pruned, or was used up without a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hides behind very many rows or schedules is found, at the cost of a few statements."""
+"""Faults are found behind very many rows or schedules, with only a few statements."""
 
 from __future__ import annotations
 

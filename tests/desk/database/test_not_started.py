@@ -1,4 +1,4 @@
-"""What was due and not started stands in the tick's row with its reason, and no tick says that nothing was due."""
+"""A tick's row lists due jobs that were not started, with the reason, and no such tick says that nothing was due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did not happen is noticed: schedules past their grace, hosts that stopped, files that differ."""
+"""Missing events are reported: schedules past their grace, hosts that stopped, files that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On one page all times are in one time zone, and it is named: none is in UTC beside others that are not."""
+"""All times on one page are in the same time zone, and the page names it."""
 
 from __future__ import annotations
 

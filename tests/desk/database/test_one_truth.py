@@ -1,4 +1,4 @@
-"""Commands that look say nothing that is not so, and do not contradict each other."""
+"""Commands that show things say nothing false, and do not contradict each other."""
 
 from __future__ import annotations
 

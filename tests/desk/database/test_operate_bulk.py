@@ -1,4 +1,4 @@
-"""jobs retry, cancel and release on many jobs at once: chosen by filters, asked about, written in short batches."""
+"""``jobs retry``, ``cancel`` and ``release`` for many jobs: chosen by filters, confirmed, and written in batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs prune``: what it says would go is what goes, by the batches of the ticks; a dry run writes nothing."""
+"""``cronjobs prune`` deletes what its dry run lists, in the same batches as ticks. A dry run writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random ledgers, jobs and attempts: what is told of a schedule is what plain Python finds in the rows."""
+"""Random ledgers, jobs and attempts: the facts about a schedule are those that plain Python finds in the rows."""
 
 from __future__ import annotations
 

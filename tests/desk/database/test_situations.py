@@ -1,4 +1,4 @@
-"""Situations that a person meets, each with what ``explain`` and ``status`` say of it."""
+"""Situations that a person may meet, each with what ``explain`` and ``status`` say about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random states of schedules, ledger, jobs and pauses: status says what it would if it read and judged every row.
+"""Random states: status says the same as a simple check that reads and judges every row.
 
 The straightforward way is here. CRONJOBS_STATUS_SEEDS=1000 makes the long form.
 """

@@ -1,4 +1,4 @@
-"""What status prints: within the terminal's width whatever the rows hold, worst first, and trends that rows show."""
+"""The lines of ``status``: they fit the terminal's width, the worst come first, and trends match the rows."""
 
 from __future__ import annotations
 

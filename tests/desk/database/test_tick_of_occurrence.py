@@ -1,4 +1,4 @@
-"""A ledger row names the tick that wrote it, and nobody else: not a person, nor the tick of a version before 0003."""
+"""A ledger row names the tick that wrote it. It names no tick for a person, or for a tick older than revision 0003."""
 
 from __future__ import annotations
 

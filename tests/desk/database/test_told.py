@@ -1,4 +1,4 @@
-"""What extras find: one that fails, or that is not installed, is a finding and stops no look."""
+"""Findings of extras. An extra that fails or is not installed becomes a finding, and does not stop the look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job type that no tick knew lately is a fault, told at once; one that only another host has is none."""
+"""A job type that no tick has known lately is reported at once. A type that another host has is no fault."""
 
 from __future__ import annotations
 

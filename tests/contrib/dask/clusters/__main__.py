@@ -1,4 +1,4 @@
-"""``python -m tests.contrib.dask.clusters``: a real Dask cluster while everything is killed; its report is JSON."""
+"""``python -m tests.contrib.dask.clusters``: kill every part of a real Dask cluster. The report is JSON."""
 
 from __future__ import annotations
 

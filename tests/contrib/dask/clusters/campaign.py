@@ -1,4 +1,4 @@
-"""Jobs on a cluster under fire, and the judge: what handlers really did, by what they wrote themselves.
+"""Jobs on a cluster whose processes are killed, and a judge of what the handlers really did.
 
 Each handler writes a line as it begins, every 20 ms while it runs, and as it ends. So the judge knows, from outside the
 database and the cluster, when an attempt ran: from its first line to its last.
