@@ -1,6 +1,6 @@
 """``examples/housekeeping`` as cron would run it: real ticks, a real mail server, effects counted where they arrive.
 
-A schedule comes due by moving its watermark back in the database: that is how to test one without waiting for 08:00.
+The tests make a schedule due by setting its watermark back in the database, so that they need not wait for 08:00.
 """
 
 from __future__ import annotations

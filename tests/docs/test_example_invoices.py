@@ -1,4 +1,4 @@
-"""``examples/invoices`` part by part: the app, the files, what providers answer, the README's commands."""
+"""Each part of ``examples/invoices``: the app, the files, the providers' answers, and the README's commands."""
 
 from __future__ import annotations
 

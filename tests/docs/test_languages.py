@@ -1,4 +1,4 @@
-"""examples/languages: Node runs its program, the SQL of the others is executed, and ticks run the jobs."""
+"""``examples/languages``: Node runs its program, the SQL of the others is executed, and ticks run the jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/how-to/alerts.md says is what happens: its files are taken, and its message is the one that is sent."""
+"""docs/how-to/alerts.md is right: its files are valid, and its message is the one that is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/alerts.md: its extra says its finding and is called beside a tick, on a file that names it."""
+"""docs/how-to/alerts.md: with a file that names it, its extra reports its finding and is called beside a tick."""
 
 from __future__ import annotations
 

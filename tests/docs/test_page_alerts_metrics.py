@@ -1,4 +1,4 @@
-"""docs/how-to/alerts.md: its metrics, its file, and both recipes with the libraries themselves."""
+"""docs/how-to/alerts.md: its metrics, its file, and both recipes with the real libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/database.md: each block is executed, and the move to PostgreSQL made with real ticks."""
+"""docs/how-to/database.md: each block is executed, and real ticks run during the move to PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/how-to/effects.md says is what happens: its code, its commands and its excerpts of the recipes."""
+"""docs/how-to/effects.md is right: its code, its commands, and its excerpts of the recipes."""
 
 from __future__ import annotations
 

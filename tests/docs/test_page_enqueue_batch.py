@@ -1,4 +1,4 @@
-"""docs/how-to/enqueue.md, executed: a batch and its summary, from its enqueue to its report, on both databases."""
+"""docs/how-to/enqueue.md, executed: a batch and its summary, from the enqueue to the report, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/enqueue.md, executed: the reminder of the page from its order to its end, on both databases."""
+"""docs/how-to/enqueue.md, executed: the page's reminder, from the order to its end, on both databases."""
 
 from __future__ import annotations
 

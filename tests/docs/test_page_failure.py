@@ -1,4 +1,4 @@
-"""docs/explanation/failure.md: what becomes of a job, by what its handler raises, and the figures of its text."""
+"""docs/explanation/failure.md: the outcome of a job for each exception of its handler, and the figures in the text."""
 
 from __future__ import annotations
 

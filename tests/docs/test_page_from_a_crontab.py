@@ -1,4 +1,4 @@
-"""docs/tutorials/from-a-crontab.md: its crontab becomes its YAML, its commands run, its table of keys is whole."""
+"""docs/tutorials/from-a-crontab.md: its crontab becomes its YAML, its commands run, its table is complete."""
 
 from __future__ import annotations
 

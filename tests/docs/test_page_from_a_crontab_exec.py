@@ -1,4 +1,4 @@
-"""docs/tutorials/from-a-crontab.md, on exec: the crontab becomes what it shows, and what it names is there."""
+"""docs/tutorials/from-a-crontab.md, about exec: the crontab becomes what the page shows, and all names exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/hosts.md: what is computed for 1,000 hosts comes from what was measured with 50."""
+"""docs/how-to/hosts.md: the figures for 1,000 hosts are computed from the measurements with 50."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/leaving.md: its project is exported, handed over, and run by the lines of its crontab."""
+"""docs/how-to/leaving.md: its project is exported and handed over, and the lines of its crontab run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/limits.md: its code does what the page says, on a database with the caps of its file."""
+"""docs/how-to/limits.md: its code does what the page says, on a database with the caps of the page's file."""
 
 from __future__ import annotations
 

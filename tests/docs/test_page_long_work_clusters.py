@@ -1,4 +1,4 @@
-"""docs/how-to/long-work.md: its file is read as it says, and its numbers are those of the code."""
+"""docs/how-to/long-work.md: its file means what the page says, and its numbers are those of the code."""
 
 from __future__ import annotations
 

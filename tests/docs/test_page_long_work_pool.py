@@ -1,4 +1,4 @@
-"""docs/how-to/long-work.md: its pool is tested by its own tests, and in ticks that finish, cancel and kill it."""
+"""docs/how-to/long-work.md: its pool passes the page's tests, and ticks that finish, cancel and kill it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/how-to/long-work.md says is what happens: its file, its code and its commands."""
+"""docs/how-to/long-work.md is right: its file, its code and its commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/no-daemon.md: its project's own test is run, and cron's line comes as seldom as the file says."""
+"""docs/how-to/no-daemon.md: the test of its project passes, and cron's line runs as rarely as the file says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/operating.md: deploys, copies of the database, and exit codes, as ticks really do it."""
+"""docs/how-to/operating.md: deploys, copies of the database and exit codes, with real ticks."""
 
 from __future__ import annotations
 

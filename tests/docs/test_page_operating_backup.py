@@ -1,4 +1,4 @@
-"""docs/how-to/operating.md: a backup made while ticks run, restored elsewhere and in place, does what the page says."""
+"""docs/how-to/operating.md: a backup that is made while ticks run, and restored elsewhere or in place, works."""
 
 from __future__ import annotations
 

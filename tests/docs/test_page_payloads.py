@@ -1,4 +1,4 @@
-"""docs/how-to/payloads.md, executed: its handler, what it enqueues, what is refused, and the gate before a deploy."""
+"""docs/how-to/payloads.md, executed: its handler, its enqueues, the refused payloads, and the check before a deploy."""
 
 from __future__ import annotations
 

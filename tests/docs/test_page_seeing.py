@@ -1,4 +1,4 @@
-"""docs/how-to/seeing.md: what it shows is what the commands print, after the night that it tells of."""
+"""docs/how-to/seeing.md: after the night that the page describes, the commands print what the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/seeing.md: the commands can be typed, and take --json; the log's line is a real one's."""
+"""docs/how-to/seeing.md: its commands run and accept --json, and its log line is a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQL of docs/reference/tables.md, typed into psql and into SQLite, and what a real tick makes of the rows."""
+"""The SQL of docs/reference/tables.md, typed into psql and into SQLite, and what a real tick does with the rows."""
 
 from __future__ import annotations
 

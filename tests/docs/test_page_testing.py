@@ -1,4 +1,4 @@
-"""docs/how-to/testing.md: its tests run, in projects of its own files; FastAPI's and Django's on both databases."""
+"""docs/how-to/testing.md: its tests run in projects made of its files, for FastAPI and Django on both databases."""
 
 from __future__ import annotations
 

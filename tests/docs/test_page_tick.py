@@ -1,4 +1,4 @@
-"""docs/explanation/tick.md: its hook is the one that is tested; test_left_behind.py has its table."""
+"""docs/explanation/tick.md: its hook is the tested one. test_left_behind.py tests its table."""
 
 from __future__ import annotations
 

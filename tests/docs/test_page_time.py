@@ -1,4 +1,4 @@
-"""docs/explanation/time.md: its example of each policy and of ``explain``, really run."""
+"""docs/explanation/time.md: its examples of each policy and of ``explain`` are run for real."""
 
 from __future__ import annotations
 

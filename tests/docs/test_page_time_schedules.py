@@ -1,4 +1,4 @@
-"""docs/explanation/time.md: its project's own test is run, and the conditions of its table are computed."""
+"""docs/explanation/time.md: the test of its project passes, and its table's conditions are computed."""
 
 from __future__ import annotations
 

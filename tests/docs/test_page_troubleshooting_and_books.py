@@ -1,4 +1,7 @@
-"""The doctor's checks in troubleshooting.md, the columns of the books in seeing.md; what both show can be typed."""
+"""troubleshooting.md lists the doctor's checks, and seeing.md the columns of the books.
+
+The commands of both pages run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/web.md: its examples run, and its tables are what there is."""
+"""docs/how-to/web.md: its examples run, and its tables are complete and right."""
 
 from __future__ import annotations
 

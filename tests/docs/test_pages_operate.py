@@ -1,4 +1,4 @@
-"""The pages for operators: their commands run, what they print is there, and what they name is what the code has."""
+"""The pages for operators: their commands run and print what the pages show, and everything that they name exists."""
 
 from __future__ import annotations
 

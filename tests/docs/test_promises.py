@@ -1,4 +1,4 @@
-"""Each line of the README's promises has tests that attack it; a line that is new or gone has to be entered here."""
+"""Each of the README's promises has tests that attack it. When a promise is added or removed, change the list here."""
 
 from __future__ import annotations
 

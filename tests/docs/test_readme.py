@@ -1,4 +1,4 @@
-"""What the README says is what happens: its commands, its example, the picture of the morning."""
+"""The README is right: its commands, its example, and the picture of the morning."""
 
 from __future__ import annotations
 

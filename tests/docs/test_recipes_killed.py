@@ -1,4 +1,4 @@
-"""examples/recipes under real ticks: killed while each side effect is done and not recorded, then run again."""
+"""``examples/recipes`` under real ticks, which are killed after a side effect and before its record, and run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference is what the code says, and leaves nothing out."""
+"""docs/reference matches the code and is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/tables.md is the contract: its columns, types and defaults are those of both databases."""
+"""docs/reference/tables.md is the contract: both databases have its columns, types and defaults."""
 
 from __future__ import annotations
 

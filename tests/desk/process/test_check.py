@@ -1,4 +1,4 @@
-"""``cronjobs check``: each finding with its place, notes that are no findings, and the live look."""
+"""``cronjobs check``: each finding with its position, notes that are not findings, and ``--live``."""
 
 from __future__ import annotations
 

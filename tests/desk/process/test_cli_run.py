@@ -1,4 +1,4 @@
-"""``cronjobs run``: one job in the foreground, seen and recorded, and never picked up again behind one's back."""
+"""``cronjobs run``: one job runs in the foreground, is recorded, and no tick runs it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs db drop``: everything of ours goes, nothing else does, and never while somebody works with it."""
+"""``cronjobs db drop`` removes everything of ours and nothing else, and refuses while somebody uses the tables."""
 
 from __future__ import annotations
 

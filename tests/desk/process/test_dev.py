@@ -1,4 +1,4 @@
-"""``cronjobs dev``: real loops in the foreground, told to stop as a terminal does."""
+"""``cronjobs dev``: real loops in the foreground, stopped by the signals of a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``run-due --dry-run``: what a tick would do, and that it does none of it."""
+"""``run-due --dry-run`` prints what a tick would do, and does nothing of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The effects ledger: how often a side effect happens, whatever dies in between, on both databases."""
+"""The effects ledger: how often a side effect happens if processes die at any moment, on both databases."""
 
 from __future__ import annotations
 

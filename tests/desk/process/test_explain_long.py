@@ -1,4 +1,4 @@
-"""What explain and status say of a long job whose process was killed."""
+"""What ``explain`` and ``status`` say about a long job whose process was killed."""
 
 from __future__ import annotations
 

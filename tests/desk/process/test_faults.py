@@ -1,4 +1,4 @@
-"""What nobody expected, in any command: one line with the version, the traceback where it says, exit code 70."""
+"""An unexpected error in any command: one line with the version and the place of the traceback, and exit code 70."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A forked process of the tests is what a started one would be."""
+"""A forked process of the tests behaves like a started one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs init``: what it writes runs as it is, and it never overwrites."""
+"""``cronjobs init``: the files that it writes work unchanged, and it never overwrites a file."""
 
 from __future__ import annotations
 

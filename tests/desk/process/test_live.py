@@ -1,4 +1,4 @@
-"""Progress and live output of real ticks: seen while the attempt runs, and gone with it."""
+"""Progress and live output of real ticks: shown while the attempt runs, and removed at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a secret, and that it is in no text that is stored or shown; payloads stay what they are."""
+"""Which values are secrets. No stored or shown text contains one, except payloads, which stay unchanged."""
 
 from __future__ import annotations
 

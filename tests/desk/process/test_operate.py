@@ -1,4 +1,4 @@
-"""What an operator does to jobs: retry and cancel, by the command line, on both databases."""
+"""An operator's commands for jobs: retry and cancel, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pause --wait: nothing begins from then on, in a running tick neither; it returns when nothing is running."""
+"""``pause --wait``: no job begins from then on, not even in a running tick. It returns when no job is running."""
 
 from __future__ import annotations
 

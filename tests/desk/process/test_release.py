@@ -1,4 +1,4 @@
-"""jobs release: only where the runner is certainly gone, past the fence, and nothing is charged."""
+"""``jobs release``: only if the runner is certainly gone, with the fence, and without using a try."""
 
 from __future__ import annotations
 

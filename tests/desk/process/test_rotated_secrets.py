@@ -1,4 +1,4 @@
-"""A secret in a schedule's payload was rotated: the old one stands in rows, and no command shows it."""
+"""A secret in a schedule's payload was rotated. Rows still have the old one, but no command shows it."""
 
 from __future__ import annotations
 

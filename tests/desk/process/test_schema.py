@@ -1,4 +1,4 @@
-"""``schema:`` from the first upgrade to the last command, as the least role; two projects side by side on a server."""
+"""``schema:`` in all commands, from the first upgrade on, with the least role. Two projects share one server."""
 
 from __future__ import annotations
 

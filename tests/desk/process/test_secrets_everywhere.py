@@ -1,4 +1,4 @@
-"""One secret in each usual spelling, cut at several places, and every surface that shows what jobs say: none shows it.
+"""No output that shows text from jobs shows a secret, in any of its usual spellings, and wherever the text is cut.
 
 ``test_masking`` has each spelling and each cut alone, at every character.
 """

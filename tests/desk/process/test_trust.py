@@ -1,4 +1,4 @@
-"""What root trusts: reported by check, refused by whatever of root's would run it.
+"""Files that root does not trust: check reports them, and no process of root runs them.
 
 Where the tests run as root, what others own here is really theirs. Elsewhere a test cannot give a file away; then what
 belongs to whoever runs the tests counts as root's, and what is given away as nobody's.

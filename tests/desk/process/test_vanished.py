@@ -1,4 +1,4 @@
-"""A SQLite file that was there and is gone is never replaced by an empty one without being asked."""
+"""If a SQLite file has disappeared, no command replaces it with an empty one unasked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs status --watch`` on a terminal of its own: it draws in place, goes on, and restores the terminal."""
+"""``cronjobs status --watch`` on its own terminal: it redraws in place, survives errors, and restores the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shells complete commands, options and values: what each of them asks, and the file that zsh reads."""
+"""Shell completion of commands, options and values: what each shell asks, and the file that zsh reads."""
 
 from __future__ import annotations
 

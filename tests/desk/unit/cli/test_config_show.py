@@ -1,4 +1,4 @@
-"""``cronjobs config show``: every value that holds, and where it comes from; no secret."""
+"""``cronjobs config show``: every value in effect, where it comes from, and no secret."""
 
 from __future__ import annotations
 

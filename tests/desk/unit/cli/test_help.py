@@ -1,4 +1,4 @@
-"""Help says what a command does, not what the one beside it does."""
+"""A command's help describes this command, and not another one."""
 
 from __future__ import annotations
 

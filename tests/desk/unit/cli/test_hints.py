@@ -1,4 +1,4 @@
-"""What a command says to somebody who has typed what it does not know."""
+"""The hints of a command after an unknown word or option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In a pipe no column is cut; on a terminal, and where $COLUMNS says so, a table keeps within it."""
+"""In a pipe no column is cut. On a terminal, or with $COLUMNS, a table fits the width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The crontab: one block in it, and not a byte of the rest touched."""
+"""The crontab gets one block, and not a byte of the rest changes."""
 
 from __future__ import annotations
 

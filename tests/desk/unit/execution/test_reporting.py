@@ -1,4 +1,4 @@
-"""What a running attempt reports with its renewals: safe to show at every moment, and whole for who follows it."""
+"""What a running attempt reports with its renewals: always safe to show, and complete for readers who follow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app's own alembic: where its env.py is, what keeps it off our tables, and what ``init`` writes into it."""
+"""The app's own alembic: where its env.py is, which filter protects our tables, and what ``init`` writes into it."""
 
 from __future__ import annotations
 

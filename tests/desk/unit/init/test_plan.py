@@ -1,4 +1,4 @@
-"""From the surroundings to what ``init`` writes, asks and says."""
+"""What ``init`` writes, asks and prints in each kind of project."""
 
 from __future__ import annotations
 

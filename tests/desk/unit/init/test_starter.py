@@ -1,4 +1,4 @@
-"""What ``cronjobs init`` writes runs as it is, and so does each example in it."""
+"""The file that ``cronjobs init`` writes works unchanged, and so does each example in it."""
 
 from __future__ import annotations
 

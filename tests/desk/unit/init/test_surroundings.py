@@ -1,4 +1,4 @@
-"""What ``init`` reads of a folder: facts, and never the value of a variable."""
+"""What ``init`` reads in a folder: facts, but never the value of a variable."""
 
 from __future__ import annotations
 

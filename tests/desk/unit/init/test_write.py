@@ -1,4 +1,4 @@
-"""How what was planned is written."""
+"""How ``init`` writes the planned files."""
 
 import os
 import stat

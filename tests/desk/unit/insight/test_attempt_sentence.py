@@ -1,4 +1,4 @@
-"""What explain says of one attempt."""
+"""What ``explain`` says about one attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One cause is one finding: for random facts no job and no type is behind two of them, and none of them is lost."""
+"""One cause gives one finding. For random facts, no job and no type is in two findings, and no finding is lost."""
 
 from __future__ import annotations
 

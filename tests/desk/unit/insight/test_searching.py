@@ -1,4 +1,4 @@
-"""The one field of the jobs page: what is typed means what it says, and whatever is typed gets an answer."""
+"""The search field of the jobs page: each word has the documented meaning, and any text gets an answer."""
 
 from __future__ import annotations
 

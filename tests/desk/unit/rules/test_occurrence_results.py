@@ -1,4 +1,4 @@
-"""Which states of a job, and of a ledger row, are a run, a reason to wait for one, or neither."""
+"""Which states of a job and of a ledger row count as a run, which as a run to wait for, and which as neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cron's command line is read without typer, and means the same as when typer reads it."""
+"""Cron's command line is parsed without typer, with the same meaning as with typer."""
 
 from __future__ import annotations
 
