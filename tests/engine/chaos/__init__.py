@@ -1,1 +1,1 @@
-"""Seeded campaigns of kill -9, freezes, server restarts and cut connections, judged from outside the database."""
+"""Campaigns of kill -9, freezes, server restarts and cut connections, from a seed, judged outside the database."""

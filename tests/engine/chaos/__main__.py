@@ -1,4 +1,4 @@
-"""``python -m tests.engine.chaos``: one campaign, long or short; its report is one JSON object on stdout."""
+"""``python -m tests.engine.chaos``: run one campaign, long or short. The report is one JSON object on stdout."""
 
 from __future__ import annotations
 

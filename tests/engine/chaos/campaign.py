@@ -1,6 +1,6 @@
-"""A campaign: four slots of real ticks kept busy, jobs fed to them, and the plan's deeds done to them meanwhile.
+"""A campaign: four slots run real ticks, get jobs all the time, and meanwhile the plan kills and freezes them.
 
-Jobs and deeds go in step: none of the deeds is left for the end, when nothing runs any more that could break.
+Jobs and attacks are spread evenly. So no attack is left for the end, when nothing that could break is running.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The jobs of a campaign: each writes into the ledger what it does, as it does it."""
+"""The jobs of a campaign. Each job writes into the ledger what it does, while it does it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What came of it: pure judgement of the ledger against what the database says at rest.
+"""Judge a campaign: compare its ledger with the database after everything has ended. Pure.
 
-The order of the ledger's lines is the order of what happened, so instants are their places in it.
+The ledger's lines are in the order of events, so a line's position serves as its instant.
 """
 
 from __future__ import annotations

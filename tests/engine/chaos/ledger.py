@@ -1,6 +1,8 @@
-"""The judge's book, outside the database: one file, a write per line, so that its order is that of what happened.
+"""The judge's ledger, outside the database.
 
-Handlers write what they do into it; the campaign writes when it kills, freezes and thaws whom.
+It is one file with one write per line, so its lines are in the order of events.
+
+Handlers write what they do. The campaign writes when it kills, freezes or thaws a process.
 """
 
 from __future__ import annotations

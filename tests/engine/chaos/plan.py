@@ -1,4 +1,4 @@
-"""What a campaign will do, drawn from its seed before it begins: the jobs, and what is done to their runners."""
+"""The plan of a campaign, drawn from its seed before it begins: the jobs, and the attacks on their runners."""
 
 from __future__ import annotations
 

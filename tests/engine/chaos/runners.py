@@ -1,9 +1,9 @@
-"""Real ticks at the price of a fork: a process that has imported everything, and forks one for each tick.
+"""Real ticks that cost only a fork. A process that has imported everything forks one process for each tick.
 
-Nothing but the interpreter's start is left out: each fork has a database, an identity, a kernel timer and a loop of its
-own. ``Runners`` is the campaign's side; ``python -m engine.chaos.runners`` the other, which has one thread, or no fork
-would be safe. It is the ticks' parent, so that a signal sent through it can never reach a stranger who got the same
-pid.
+Only the interpreter's start is left out: each fork has its own database connection, identity, kernel timer and loop.
+``Runners`` is the campaign's side. ``python -m engine.chaos.runners`` is the other side. It has only one thread, so
+that forks are safe. It is the parent of the ticks. So a signal that it sends can never reach another process that got
+the same pid.
 """
 
 from __future__ import annotations

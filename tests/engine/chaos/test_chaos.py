@@ -1,4 +1,4 @@
-"""The short form of a campaign on each database, with fixed seeds; and the judge, who must be able to say no."""
+"""A short campaign on each database, with fixed seeds. Also: the judge must be able to fail a campaign."""
 
 from __future__ import annotations
 

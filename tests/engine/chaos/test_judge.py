@@ -1,4 +1,4 @@
-"""The judge of a campaign must be able to say no: a story in which all is well, and what turns it into a bad one."""
+"""The judge of a campaign must be able to fail it: a good story, and changes that make it a bad one."""
 
 from __future__ import annotations
 

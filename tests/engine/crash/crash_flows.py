@@ -1,4 +1,7 @@
-"""All flows that are killed at each of their points: ``FLOWS``, by name. Each file of flows is named here."""
+"""``FLOWS``: all flows by name.
+
+Tests kill each flow at each of its points. Each file of flows has to be imported here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows: jobs on their way from claim to end, in a tick or in a process of their own."""
+"""Flows: jobs from their claim to their end, in a tick or in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows: what people do to jobs and schedules."""
+"""Flows: operators' commands on jobs and schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job types for the flows. Each says what it did in a file outside the database, where the judge counts it."""
+"""Job types for the flows. Each writes what it did to a file outside the database, where the judge counts the lines."""
 
 from __future__ import annotations
 

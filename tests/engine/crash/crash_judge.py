@@ -1,7 +1,7 @@
-"""What must hold after a process died, and after the next runners came to rest: from rows, and from what was done.
+"""Judge by rows and effects what must hold after a process has died and the next runners have done all work.
 
-``killed`` is the database as the dead process left it. Facts in it are final: history, ledger and audit rows stay, and
-a job that had ended is not run again. ``rest`` is the database once nothing is left to do.
+``killed`` is the database as the dead process left it. Its facts are final: history, ledger and audit rows stay, and a
+job that had ended does not run again. ``rest`` is the database after all work is done.
 """
 
 from __future__ import annotations

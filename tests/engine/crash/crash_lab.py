@@ -1,4 +1,4 @@
-"""Runs flows in processes that are killed, from equal starts, and looks at what they leave."""
+"""Runs flows in processes that are killed, always from the same start, and reads what they leave behind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Counts what a process passes on its way to the database, and kills it at one of these points: SIGKILL, for real.
+"""Counts the points that a process passes on its way to the database, and kills it with SIGKILL at one of them.
 
-A point stands before every SQL statement (BEGIN too), before COMMIT is sent, after COMMIT was answered, and wherever a
-handler puts one. Installed from outside, on SQLAlchemy: the product knows nothing of it.
+There is a point before every SQL statement, including BEGIN, before COMMIT is sent, after COMMIT was answered, and
+wherever a handler puts one. The points are installed from outside, in SQLAlchemy. The product has no code for them.
 """
 
 from __future__ import annotations

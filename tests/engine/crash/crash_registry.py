@@ -1,8 +1,8 @@
-"""What a flow is, and the list of them. To add one: ``seed`` makes its start, ``run`` is the flow.
+"""The class of flows, and the list of them.
 
-Both run in a process of their own that has everything imported. ``check`` yields what is wrong with a case beyond what
-the judge asks of every flow; ``again`` says that its user does it once more after a crash. A new file of flows is named
-in ``crash_flows``.
+To add a flow, write ``seed``, which makes its start, and ``run``, which is the flow. Both run in a separate process
+that has imported everything. ``check`` yields faults that the judge does not look for in every flow. ``again`` says
+that the user repeats the flow after a crash. Import a new file of flows in ``crash_flows``.
 """
 
 from __future__ import annotations

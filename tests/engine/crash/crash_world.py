@@ -1,4 +1,4 @@
-"""What a process of a flow works with: a folder, a database, and the clock of that moment."""
+"""The world of a flow's process: a folder, a database, and a clock."""
 
 from __future__ import annotations
 

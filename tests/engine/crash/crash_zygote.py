@@ -1,7 +1,7 @@
-"""A small process with one thread that has everything imported, and forks a process for each run of a flow.
+"""A small process with one thread that has imported everything, and forks a process for each run of a flow.
 
-Speaks lines of JSON: what to run on standard input, what became of it on standard output. Forking takes milliseconds,
-where starting Python and importing takes half a second.
+It reads what to run as lines of JSON from standard input, and writes the results to standard output. A fork takes
+milliseconds, while starting Python and importing takes half a second.
 """
 
 from __future__ import annotations

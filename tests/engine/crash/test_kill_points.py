@@ -1,7 +1,7 @@
 """Every flow is killed before each of its SQL statements, before and after each COMMIT, and in its handlers.
 
-A real process, really killed; then the next runners come to rest, and the judge looks: nothing lost, nothing doubled
-beyond what "at least once" says.
+A real process is killed. Then the next runners do all work, and the judge checks that nothing was lost, and that
+nothing ran twice unless "at least once" allows it.
 
 Each statement that any flow sends has its kill in each run, on both databases, in the first flow that sends it. Besides
 that: of effects, steps and transactions every twelfth point on one database and those halfway between on the other; of

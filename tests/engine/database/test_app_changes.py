@@ -1,4 +1,4 @@
-"""``cancel`` and ``reschedule`` in the app's own transaction; the key of a job that never began is free again."""
+"""``cancel`` and ``reschedule`` in the app's own transaction. The key of a job that never began becomes free again."""
 
 from __future__ import annotations
 

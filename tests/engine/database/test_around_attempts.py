@@ -1,4 +1,4 @@
-"""Hooks around every attempt: entered and left however it ends, and what they raise is its error."""
+"""Hooks around every attempt. They are entered and left however the attempt ends, and an error in them fails it."""
 
 from __future__ import annotations
 

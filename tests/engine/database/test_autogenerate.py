@@ -1,4 +1,4 @@
-"""A user's own alembic beside our tables: with the hook autogenerate finds nothing, without it it would drop them."""
+"""A user's own alembic beside our tables. With our hook, autogenerate ignores them. Without it, it would drop them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A capped queue pushes back on who enqueues: refuses, drops or lets wait; told, counted, and never for ever."""
+"""A full capped queue refuses or drops jobs, or makes enqueuers wait. This is reported and counted, and always ends."""
 
 from __future__ import annotations
 

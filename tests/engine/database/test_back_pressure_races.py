@@ -1,4 +1,4 @@
-"""A cap holds exactly, whoever enqueues at the same time: threads, batches, autocommit, SQL, and real processes."""
+"""A cap holds exactly, even if threads, batches, autocommit connections, SQL and processes enqueue at the same time."""
 
 from __future__ import annotations
 

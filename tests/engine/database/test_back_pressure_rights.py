@@ -1,4 +1,4 @@
-"""What an enqueuer of few rights can do to capped queues and to others who enqueue there: nothing that lasts."""
+"""An enqueuer with few rights can do no lasting harm to capped queues, or to others who enqueue there."""
 
 from __future__ import annotations
 

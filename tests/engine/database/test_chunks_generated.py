@@ -1,6 +1,6 @@
-"""Random lives of schedules in small chunks: bad definitions, refusals, kills between and within transactions, time
-that is up, two hosts in each other's way. Whatever happened, in the end each occurrence is settled exactly once.
+"""Random lives of schedules in small chunks: in the end, each occurrence is settled exactly once.
 
+There are bad definitions, refusals, kills between and within transactions, timeouts, and two hosts at once.
 CRONJOBS_CHUNK_SEEDS=1000 makes the long form.
 """
 

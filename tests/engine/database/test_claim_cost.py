@@ -1,4 +1,4 @@
-"""A claim costs the same however much is finished, due later or due now: in steps of the database, not in seconds."""
+"""A claim takes the same number of database steps, however many jobs are finished, due later or due now."""
 
 from __future__ import annotations
 

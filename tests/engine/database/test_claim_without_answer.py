@@ -1,4 +1,4 @@
-"""A claim whose COMMIT had no answer: what it took is read from the rows, and nothing that has begun is begun again."""
+"""A claim whose COMMIT got no answer: the claimed jobs are read from the rows, and no begun job is begun again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of random lives: whatever ends, by whatever way, counts once; and what others do in between changes nothing.
+"""Counts of random lives: each end counts exactly once, and concurrent sessions do not change that.
 
 CRONJOBS_COUNTS_SEEDS=300 makes the long form.
 """

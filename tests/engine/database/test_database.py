@@ -1,4 +1,4 @@
-"""Addresses, errors in one line, files that only their owner reads, and whose turn it is to write."""
+"""Addresses, one-line errors, files that only their owner can read, and the order of writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the effects ledger decides and writes, statement by statement, on both databases; see test_effects for ticks."""
+"""What the effects ledger decides and writes, statement by statement, on both databases, without ticks."""
 
 from __future__ import annotations
 

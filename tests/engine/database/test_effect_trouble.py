@@ -1,4 +1,4 @@
-"""The effects ledger while the database is in trouble: answers that get lost, rows that others hold, outages."""
+"""The effects ledger while the database has problems: lost answers, locked rows, outages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Texts that are not UTF-8, and servers, databases and roles that are set to other encodings and styles than ours.
+"""Texts that are not UTF-8, and servers, databases and roles with other encodings and styles than ours.
 
-A text nobody can read costs its own job, which is dead and says why; the healthy ones beside it run.
+An unreadable text affects only its own job, which dies with the reason. The healthy jobs beside it run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""enqueue takes the user's own connection, whatever library opened it: their transaction, never ours."""
+"""enqueue works on the user's own connection, from whatever library, and in the user's transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One key, one job: kept or replaced, raced for, and never waited for longer than the database forces."""
+"""One key, one job: it is kept or replaced, even in races, and enqueuers wait no longer than the database forces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Django's own connection: a job is part of atomic(), on a real PostgreSQL and on SQLite."""
+"""On Django's own connection, a job is part of atomic(), on a real PostgreSQL and on SQLite."""
 
 from __future__ import annotations
 

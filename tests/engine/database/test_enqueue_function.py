@@ -1,4 +1,4 @@
-"""``SELECT cronjobs_enqueue(…)``: how any language enqueues on PostgreSQL."""
+"""``SELECT cronjobs_enqueue(…)``, by which any language enqueues on PostgreSQL."""
 
 from __future__ import annotations
 

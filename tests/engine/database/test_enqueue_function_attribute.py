@@ -1,4 +1,4 @@
-"""send_invoice.enqueue(session, invoice_id=42): a registered function enqueues itself, under its own signature."""
+"""send_invoice.enqueue(session, invoice_id=42): a registered function enqueues itself, with its own signature."""
 
 from __future__ import annotations
 

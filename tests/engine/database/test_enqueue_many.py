@@ -1,4 +1,4 @@
-"""enqueue_many: a thousand rows in a statement, each with options of its own, told in the order they were given."""
+"""enqueue_many: a thousand rows in one statement, each with its own options, returned in the given order."""
 
 from __future__ import annotations
 

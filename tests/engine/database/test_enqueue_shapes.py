@@ -1,4 +1,4 @@
-"""Which columns of an INSERT are parameters, and which come from JSON: the rows are the same either way."""
+"""Some columns of an INSERT are parameters, and some come from JSON. The rows are the same either way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that experience admits to a tick, and not its timeout, has no effect begun: that would be cut off unknown."""
+"""If a job fits into a tick by experience but not by its timeout, it begins no effect, which might be cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door for extras: whatever one does beside a tick, the tick does its work, records it, and ends on time."""
+"""The interface for extras: whatever an extra does, the tick does its work, records it, and ends on time."""
 
 from __future__ import annotations
 

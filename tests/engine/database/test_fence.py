@@ -1,4 +1,4 @@
-"""Every write about an attempt carries the fence: id, attempt, holder, and running. Each part is there for a case."""
+"""Every write about an attempt has the fence: id, attempt, holder and status. There is a case for each part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trigger and backfill: runs that nobody's clock asked for, through the same ledger."""
+"""Trigger and backfill: runs that no schedule's time has caused, recorded in the same ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cronjobs db grants``: each role can do its work, and no more. That it can do all of it is what the suite shows."""
+"""``cronjobs db grants``: each role can do no more than its work. The other tests show that it can do all its work."""
 
 from __future__ import annotations
 

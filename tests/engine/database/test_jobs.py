@@ -1,4 +1,4 @@
-"""How an app speaks to cronjobs: @job and enqueue, on both databases."""
+"""How an app uses cronjobs: @job and enqueue, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's last error and the kind of it are of one and the same end."""
+"""A job's last error and the error's type always come from the same attempt."""
 
 from __future__ import annotations
 

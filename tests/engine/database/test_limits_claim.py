@@ -1,4 +1,4 @@
-"""A claim under limits: exact over all runners, in order, and a key that is full hides nobody. On both databases."""
+"""A claim under limits: exact over all runners, in order, and a full key hides no other job. On both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A look under limits steps over full keys cheaply, and finds what the plain statement finds, which is kept here."""
+"""A look under limits skips full keys cheaply, and finds the same jobs as the simple statement, which is kept here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where jobs wait in very many queues a claim reads them all once: it takes what it would take going lane by lane."""
+"""If jobs wait in very many queues, a claim reads all of them once, and takes the same jobs as queue by queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many schedules at once, on both databases: a few statements for all, and a bad one costs only itself."""
+"""Many schedules at once, on both databases: a few statements handle all, and a bad schedule affects only itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making the tables: together, beside other people's, in which schema; what check finds; which code may run on them."""
+"""Create the tables: concurrently, beside other tables, in a schema. What check finds, and which code may use them."""
 
 from __future__ import annotations
 

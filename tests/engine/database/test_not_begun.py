@@ -1,4 +1,4 @@
-"""What fails before a job's own code begins is none of its doing: it goes back uncharged, and it is reported."""
+"""If something fails before a job's code begins, the job is released without using a try, and the fault is reported."""
 
 from __future__ import annotations
 

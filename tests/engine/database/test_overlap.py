@@ -1,4 +1,7 @@
-"""No job of a schedule begins while another of it runs, whatever their ids; what nobody can run is in nobody's way."""
+"""No job of a schedule begins while another one runs, whatever their ids.
+
+A job that no host can run blocks no other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses on both databases: whatever is deployed under them, each occurrence ends as the one right thing."""
+"""Pauses on both databases: whatever is deployed during a pause, each occurrence gets the right outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fast path says "nothing to do" exactly where the full tick does nothing, whatever the tables hold."""
+"""The fast path finds nothing to do exactly when the full tick does nothing, whatever the tables hold."""
 
 from __future__ import annotations
 

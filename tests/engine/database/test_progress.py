@@ -1,4 +1,4 @@
-"""What a renewal writes besides: it belongs to the attempt that has the lease; who reports nothing costs nothing."""
+"""Progress, which a renewal also writes: it belongs to the attempt with the lease. Without progress, it costs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Old rows go as fast as they come, in short batches, past rows that somebody holds, and never by a wrong clock."""
+"""Old rows are pruned fast enough, in short batches, despite locked rows, and never by a wrong clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lost attempt is settled by what its claim wrote on the row, also by a process that does not know its type."""
+"""A lost attempt is settled by the policy that its claim wrote on the row, even by a process without its handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An error that nobody expected, anywhere in the loop: what runs ends and is recorded, the rest goes back, exit 70."""
+"""An unexpected error anywhere in the loop: running jobs end and are recorded, others are released, exit code 70."""
 
 from __future__ import annotations
 

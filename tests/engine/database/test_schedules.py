@@ -1,4 +1,4 @@
-"""Definitions, watermarks and the ledger, on both databases, in fake time: each occurrence once, all of them told."""
+"""Definitions, watermarks and the ledger, in fake time on both databases: each occurrence is settled once."""
 
 from __future__ import annotations
 

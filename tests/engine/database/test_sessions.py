@@ -1,4 +1,4 @@
-"""Our transactions on PostgreSQL, the loop's and all others: settings, errors, lost sessions, and no plan is kept."""
+"""Our transactions on PostgreSQL, in the loop and elsewhere: settings, errors, lost sessions, and no prepared plans."""
 
 from __future__ import annotations
 

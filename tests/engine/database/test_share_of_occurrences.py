@@ -1,4 +1,4 @@
-"""Occurrences take half of a tick at most, however many are due: the rest of it is for jobs."""
+"""However many occurrences are due, they take at most half of a tick. The rest is for jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An hour without a mail server: no effect is left for a person to resolve, and each mail is sent once."""
+"""After an hour without a mail server, no effect is left for a person to settle, and each mail is sent once."""
 
 from __future__ import annotations
 

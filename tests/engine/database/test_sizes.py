@@ -1,4 +1,4 @@
-"""Rows of any size: what a stranger put into one costs its own job, and memory that is bounded."""
+"""Rows of any size: a huge value harms only its own job, and memory stays bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random bytes and sizes in every column that a stranger may write, beside healthy jobs, tick after tick.
+"""Random bytes and sizes in every column that an app's role may write, beside healthy jobs, tick after tick.
 
 The judge is always the same: healthy jobs succeed exactly once, ticks end in time, memory stays bounded, and every
 command that looks ends in time, exits cleanly and prints no control character. On PostgreSQL the rows come from the

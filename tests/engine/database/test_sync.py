@@ -1,4 +1,4 @@
-"""A file's way into the database, in chunks: what cuts it off, what stands in its way, and whose file is applied."""
+"""How a file is applied to the database in chunks: what interrupts it, what prevents it, and which host's file wins."""
 
 from __future__ import annotations
 

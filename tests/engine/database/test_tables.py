@@ -1,4 +1,4 @@
-"""What the tables themselves hold, whoever writes: every statement here is plain SQL, as from any language."""
+"""What the tables themselves enforce, whoever writes. Every statement here is plain SQL, as from any language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assertions of ``cronjobs.testing``: what they find, and what a failing one says."""
+"""The assertions of ``cronjobs.testing``: what they find, and the message if one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``testing.drain`` and ``create_tables``: jobs inside a test's own transaction, wherever that is."""
+"""``testing.drain`` and ``create_tables``: jobs inside a test's own transaction, on any kind of connection."""
 
 from __future__ import annotations
 

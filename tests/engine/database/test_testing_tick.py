@@ -1,4 +1,4 @@
-"""``testing.tick``: whole ticks at any time, in the test's process, which they leave as it was."""
+"""``testing.tick``: whole ticks at any time, in the test's process, which they leave unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A COMMIT or ROLLBACK inside ctx.transaction(): refused where it can be intercepted, else found, never repeated."""
+"""A COMMIT or ROLLBACK inside ctx.transaction() is refused or at least detected, and the work is never repeated."""
 
 from __future__ import annotations
 

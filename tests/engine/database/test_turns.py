@@ -1,4 +1,7 @@
-"""Jobs of one schedule run one at a time, oldest first, unless it allows overlap: decided by rows, in the claim."""
+"""Jobs of one schedule run one at a time, oldest first, if it does not allow overlap.
+
+The claim decides this by rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row that cannot be read, for whatever reason: it ends dead and says so, and every other job runs."""
+"""A job whose row cannot be read, for whatever reason, dies with the reason, and every other job runs."""
 
 from __future__ import annotations
 

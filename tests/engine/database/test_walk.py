@@ -1,4 +1,4 @@
-"""Months in simulated time: whatever happens to ticks, clocks and definitions, every occurrence is settled once.
+"""Months of simulated time: whatever happens to ticks, clocks and definitions, every occurrence is settled once.
 
 One database carries a schedule for each combination of catch-up and overlap policy, in zones that change their clocks.
 The walk goes on minute by minute; minutes in which nothing is due and nothing happens are stepped over at once.
