@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmarks' tables and their plot."""
+"""The arithmetic of the benchmarks' tables and plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports run one way; each outside library, time and SQL have one home."""
+"""Imports between layers go only one way. Each outside library, the clock and SQL are each used in one place only."""
 
 from __future__ import annotations
 

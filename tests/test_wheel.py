@@ -1,4 +1,4 @@
-"""What users install: the wheel, in an environment of its own, started from an empty folder."""
+"""The wheel, as users install it: in a new environment, run from an empty folder."""
 
 from __future__ import annotations
 

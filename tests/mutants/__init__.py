@@ -1,1 +1,1 @@
-"""Guards that keep data safe, each taken out once."""
+"""The guards that keep data safe. Each is removed once to see that a test fails."""

@@ -1,4 +1,4 @@
-"""Which guards keep data safe, how each is taken out, and which tests must then turn red."""
+"""The list of guards that keep data safe, how to remove each of them, and which tests must then fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take out each guard that keeps data safe, and see that a test turns red: ``python tests/mutants/run.py [NAME…]``.
+"""Remove each guard that keeps data safe, and check that a test fails: ``python tests/mutants/run.py [NAME…]``.
 
 Each mutant is applied to a copy of this checkout, never to the checkout itself. First the tests run in a copy without
 any change, so that red means the mutant. Exit code 1: a mutant survived, or does not apply any more.

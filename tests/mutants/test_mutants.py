@@ -1,4 +1,4 @@
-"""The mutants fit the code: a guard that was moved or rewritten is still the one that is taken out."""
+"""The mutants still match the code: each one removes exactly one guard."""
 
 from __future__ import annotations
 

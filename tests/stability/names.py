@@ -1,4 +1,4 @@
-"""What cronjobs promises to keep, read from the code: a list each of names, to compare with the one stored here.
+"""Read from the code the names that cronjobs promises to keep, and compare each list with the one stored here.
 
 python tests/stability/names.py writes the lists anew. What a changed line needs, docs/reference/stability.md says.
 """

@@ -1,4 +1,4 @@
-"""Names that people rely on change on purpose only: docs/reference/stability.md says how."""
+"""Names on which people rely change only on purpose. docs/reference/stability.md says how."""
 
 from __future__ import annotations
 

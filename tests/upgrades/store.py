@@ -1,4 +1,4 @@
-"""Store this version's databases for test_upgrades.py: ``python -m tests.upgrades.store``, once for each release.
+"""Store this version's databases for test_upgrades.py. Run ``python -m tests.upgrades.store`` once for each release.
 
 A folder named after the version gets a SQLite file and a PostgreSQL dump with the same rows, something of everything.
 A released version's folder is never written again; while 0.2.0 is not published, its migration is edited in place.

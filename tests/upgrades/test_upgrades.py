@@ -1,7 +1,7 @@
-"""Each released version's database, upgraded to this code and then to a next revision, while ticks of both work.
+"""Upgrade each released version's database to this code, and then to a next revision, while ticks of both run.
 
-A folder here is a released version: see store.py. The next revision is made up: a copy of this code with one more
-migration, which adds a column, a table and an index, as a real one may.
+Each folder here is a released version: see store.py. The next revision is invented. It is a copy of this code with one
+more migration, which adds a column, a table and an index, as a real one might.
 """
 
 from __future__ import annotations

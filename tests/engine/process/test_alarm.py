@@ -1,4 +1,4 @@
-"""Cron's mail as an alarm: told once, then rarely, and its end once."""
+"""Cron's mail as an alarm: a fault is reported once, then rarely, and its end once."""
 
 from __future__ import annotations
 

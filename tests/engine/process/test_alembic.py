@@ -1,4 +1,4 @@
-"""What others do with the migrations: a DBA with the SQL, a developer with plain alembic in a clone."""
+"""How others use the migrations: a DBA with the SQL, and a developer with plain alembic in a clone."""
 
 from __future__ import annotations
 

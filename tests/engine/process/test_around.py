@@ -1,4 +1,4 @@
-"""``around:`` in the file: entered and left around every attempt, wherever it runs, and never to blame for its end."""
+"""``around:`` in the file: entered and left around every attempt, wherever the attempt runs and however it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A canary in each place from which a secret may come, and every command that shows something: none sings.
+"""A known secret in each place from which secrets may come: no command that shows something shows one of them.
 
 ``test_masking`` has what is a secret. Here are secrets that nobody declared (a password in a URL inside an error, a
 reason, a definition), and the address of the database itself, when it answers and when it does not.

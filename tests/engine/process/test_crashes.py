@@ -1,4 +1,6 @@
-"""Runners that die, freeze, or lose their database in mid-job: what is recorded; nothing is lost or doubled.
+"""Runners that die, freeze, or lose their database in the middle of a job: what is recorded.
+
+No work is lost or done twice.
 
 Real ticks, killed and stopped by their pid; the effects file says how often handlers really ran.
 """

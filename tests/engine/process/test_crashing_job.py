@@ -1,4 +1,4 @@
-"""The one job that kills its runners is found, and its neighbours succeed; work that must not repeat does not."""
+"""A job that kills its runners is found, and other jobs succeed. Work that must not be repeated is not repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes is tried again, inside the tick's time; every wait for the database has an end."""
+"""Temporary database errors are retried within the tick's time, and every wait for the database ends."""
 
 from __future__ import annotations
 

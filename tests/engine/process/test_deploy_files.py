@@ -1,4 +1,4 @@
-"""examples/deploy: the script that ticks in a container ends as it says, and a rotated log is written anew."""
+"""``examples/deploy``: the script that ticks in a container ends as documented, and a rotated log is created again."""
 
 from __future__ import annotations
 

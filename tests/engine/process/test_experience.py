@@ -1,4 +1,4 @@
-"""A default timeout does not idle the end of a tick; what was trusted wrongly goes back, and is not trusted again."""
+"""With a default timeout, jobs still start late in a tick if they are fast by experience. A wrong guess is released."""
 
 from __future__ import annotations
 

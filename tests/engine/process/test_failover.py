@@ -1,4 +1,4 @@
-"""A standby takes over: what was committed is there, and nothing ran that the standby had not heard of."""
+"""A standby takes over: committed rows are there, and no job ran that the standby does not know."""
 
 from __future__ import annotations
 

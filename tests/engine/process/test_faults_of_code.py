@@ -1,4 +1,4 @@
-"""A fault of the code, as cron's user hears of it: ticks that load no code do not take it for over.
+"""A fault of the user's code, as cron mails it. Ticks that load no code do not report it as over.
 
 Each tick is a process in cron's environment, at a minute that the test chooses.
 """

@@ -1,4 +1,4 @@
-"""Handlers that fork, and that tamper with signals and timers: a copy of the tick does nothing of the tick's.
+"""Handlers that fork or change signals and timers. A forked copy of the tick does none of the tick's work.
 
 Each case is a small program for one handler: what it does to signals, how it forks, what the copy does, whether it is
 waited for. Many of them run in one tick beside healthy jobs. The judge is always the same: every healthy job and every

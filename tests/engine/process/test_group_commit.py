@@ -1,4 +1,4 @@
-"""What a crash can repeat: ends that are not committed yet; of many jobs in a group, of few with ``durable: each``."""
+"""What a crash can repeat: jobs with uncommitted results. These are many in a group, and few with ``durable: each``."""
 
 from __future__ import annotations
 

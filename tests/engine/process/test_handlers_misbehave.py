@@ -1,4 +1,4 @@
-"""Whatever a user's function does, its job has an end that is recorded, and its neighbours do not notice."""
+"""Whatever a handler does, the end of its job is recorded, and other jobs are not affected."""
 
 from __future__ import annotations
 

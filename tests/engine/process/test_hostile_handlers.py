@@ -1,4 +1,4 @@
-"""Handlers made from seeds: whatever they raise, return, print and ask for, those beside them notice nothing.
+"""Random handlers: whatever they raise, return, print or request, the jobs beside them are not affected.
 
 The long form is CRONJOBS_HOSTILE_CASES=10000, from CRONJOBS_HOSTILE_SEED on.
 """

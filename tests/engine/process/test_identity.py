@@ -1,4 +1,4 @@
-"""Is the holder of a lease gone? Proven with real processes, and never claimed where it cannot be proven."""
+"""Is the holder of a lease gone? Tests with real processes. The answer is never yes if that cannot be proven."""
 
 from __future__ import annotations
 

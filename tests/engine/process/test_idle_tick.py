@@ -1,4 +1,4 @@
-"""An idle tick as cron starts it: what it loads, what it leaves, and all that makes it a full one."""
+"""An idle tick as cron starts it: what it loads, what it leaves behind, and what makes it a full tick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers in a process of their own end as they would in a thread, and nothing that they do touches anybody else."""
+"""Handlers in a separate process end as in a thread, and affect nothing outside their process."""
 
 from __future__ import annotations
 

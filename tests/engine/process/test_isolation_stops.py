@@ -1,4 +1,4 @@
-"""Handlers in a process of their own that crash, change their surroundings, are told to stop, or lose their runner."""
+"""Handlers in a separate process that crash, change their surroundings, are asked to stop, or lose their runner."""
 
 from __future__ import annotations
 

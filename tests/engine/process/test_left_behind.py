@@ -1,4 +1,7 @@
-"""What a job leaves behind in its process: the next one does not see it, or the docs say so, and no tick suffers."""
+"""What a job leaves behind in its process.
+
+Either the next job does not see it, or the docs say so. No tick is harmed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits over real ticks on one database, judged from outside: by when handlers began and ended."""
+"""Limits over real ticks on one database, judged by the times at which handlers began and ended."""
 
 from __future__ import annotations
 

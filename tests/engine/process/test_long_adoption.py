@@ -1,4 +1,4 @@
-"""How a long job changes hands: whose the lease is decides, and no user code runs before that is settled."""
+"""How a long job moves to its own process: the lease decides who has the job, and no user code runs before that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that may take longer than a tick: a process of its own adopts it, and the tick ends as ever."""
+"""A job that may take longer than a tick: a separate process takes it over, and the tick ends as usual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a long job ends before its time: time-out, cancel, shutdown, death of its processes, and a database away."""
+"""How a long job ends early: timeout, cancel, shutdown, death of its processes, or a database outage."""
 
 from __future__ import annotations
 

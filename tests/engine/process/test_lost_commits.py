@@ -1,4 +1,4 @@
-"""A COMMIT without an answer: nobody knows what became of it, so it is asked for, and nothing is done or told twice.
+"""A COMMIT without an answer: the tick checks whether it took effect, and nothing is done or reported twice.
 
 Real ticks and commands behind a network that breaks at each COMMIT in turn, before it reaches the server or after.
 """

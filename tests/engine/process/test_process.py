@@ -1,4 +1,4 @@
-"""Declared commands, with real processes: what they are given, how their end is told, what is kept of their output."""
+"""Declared commands, with real processes: their input, the record of their end, and the kept part of their output."""
 
 from __future__ import annotations
 

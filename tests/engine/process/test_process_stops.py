@@ -1,4 +1,4 @@
-"""Declared commands end when they must, with all they started: at a timeout, a stop, their end, the runner's death."""
+"""Declared commands end with all that they started: at a timeout, a stop, their end, or the runner's death."""
 
 from __future__ import annotations
 

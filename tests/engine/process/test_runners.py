@@ -1,4 +1,7 @@
-"""A lease that only the clock ended stays with the process that lives; one that ends in a year does not last."""
+"""If only a clock change ended a lease, the living process keeps it.
+
+A lease that ends in a year does not last so long.
+"""
 
 from __future__ import annotations
 

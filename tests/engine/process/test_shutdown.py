@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT at any moment, once and twice: who is asked to stop, what goes back, and who may go on with it."""
+"""SIGTERM and SIGINT at any moment, once and twice: which jobs are asked to stop, and which are released."""
 
 from __future__ import annotations
 

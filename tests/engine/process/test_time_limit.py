@@ -1,4 +1,4 @@
-"""The tick is gone on time whatever handlers, databases and signals do, and no second owner starts before it is.
+"""Whatever handlers, databases and signals do, the tick exits on time, and no other runner starts its jobs before that.
 
 Eight ways to hang, each on both databases, with real processes. Judged by the effects file: what the handler did, when,
 and in which process.

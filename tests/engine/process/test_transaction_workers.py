@@ -1,4 +1,4 @@
-"""Four workers in ``ctx.transaction()`` in each of two ticks: leases hold, ticks end on time, a stop is heard."""
+"""Four workers in ``ctx.transaction()`` in each of two ticks: leases hold, ticks end on time, stop requests work."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ways to block, in a process of its own and in a thread: what is promised is gone when it is promised to be.
+"""Handlers that block, in a separate process and in a thread: the processes are gone by the promised time.
 
-Looked at from outside: handlers write down the pids of all they start, and /proc says who lives.
+The tests look from outside: handlers write the pids of all processes that they start, and /proc shows which are alive.
 """
 
 from __future__ import annotations

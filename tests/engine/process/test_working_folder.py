@@ -1,4 +1,4 @@
-"""Where a relative path in a handler leads: to the file's folder, wherever the tick was started."""
+"""A relative path in a handler is relative to the folder of the file, wherever the tick was started."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Random job types on random hosts, ticks killed at random points: is anything run twice, or held up by it?"""
+"""Random job types on random hosts, and ticks that are killed at random points. Does any job run twice or get stuck?"""

@@ -1,4 +1,7 @@
-"""``python -m tests.engine.registries``: the long form, many cases on one database; its report is JSON on stdout."""
+"""``python -m tests.engine.registries``: the long form, with many cases on one database.
+
+The report is JSON on stdout.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One case: hosts whose registries come and go, ticks that die at any commit or in a handler, and what must be true.
+"""One case: hosts whose job types change, ticks that die at any commit or in a handler, and what must be true.
 
 All of it happens in this process, in fake time. A tick that is killed does nothing any more from that point on:
 whatever it writes is refused by raising ``Killed``, which no safety net catches.

@@ -1,7 +1,6 @@
-"""What reads texts that strangers or handlers choose takes time in proportion to their length, whatever they are.
+"""Code that reads texts from strangers or handlers takes time in proportion to the length of the text.
 
-Eight times the text may take at most 24 times as long: it takes 8 times as long where each character is read once, and
-64 times where each is read again from every other.
+Eight times the text may take at most 24 times as long. Linear code takes 8 times as long, and quadratic code 64 times.
 """
 
 from __future__ import annotations

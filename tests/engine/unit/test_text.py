@@ -1,4 +1,4 @@
-"""Text from outside can be stored anywhere and shown anywhere."""
+"""After cleaning, any text from outside can be stored and shown anywhere."""
 
 from __future__ import annotations
 

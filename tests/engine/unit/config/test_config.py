@@ -1,4 +1,4 @@
-"""What cronjobs.yaml may say, and what is wrong with it, where: exact messages, since people work from them."""
+"""What cronjobs.yaml may contain, and the exact messages and positions of faults, because people rely on these."""
 
 from __future__ import annotations
 

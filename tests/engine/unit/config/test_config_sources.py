@@ -1,4 +1,4 @@
-"""Where the configuration comes from: which file, which database, variables and secrets; and that no text breaks it."""
+"""Where the configuration comes from: file, database, variables and secrets. No text crashes the reader."""
 
 from __future__ import annotations
 

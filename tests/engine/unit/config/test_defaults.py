@@ -1,4 +1,4 @@
-"""``defaults.commands`` and ``defaults.schedules``: what most entries have in common stands once."""
+"""``defaults.commands`` and ``defaults.schedules``: values that most entries share are written once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clock changes do to schedules: a table of told cases, and ten years of transitions against Debian's loop."""
+"""What clock changes do to schedules: a table of cases, and ten years of transitions compared with Debian's loop."""
 
 from __future__ import annotations
 

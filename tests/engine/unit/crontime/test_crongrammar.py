@@ -1,4 +1,4 @@
-"""Which expressions are taken, what they mean, and what is said of the others.
+"""Which expressions are accepted, what they mean, and the messages about others.
 
 "Debian" is what `crontab -n` of Debian's cron 3.0pl1-162 says of the same five fields, run once for each row here.
 """

@@ -1,4 +1,4 @@
-"""Whose turn it is to write into a SQLite file: fair among processes, and the loop first among threads."""
+"""The order of writers of a SQLite file: fair among processes, and the loop comes first among threads."""
 
 from __future__ import annotations
 

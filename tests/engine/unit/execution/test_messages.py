@@ -1,4 +1,4 @@
-"""What a tick says to the processes that it starts comes back as it was."""
+"""A message from a tick to a process that it starts is decoded unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler's threads print and log goes to its own attempt, and to nobody else's once that has ended."""
+"""What a handler's threads print and log goes to the handler's attempt, and to no other attempt after its end."""
 
 from __future__ import annotations
 

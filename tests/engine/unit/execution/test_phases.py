@@ -1,4 +1,4 @@
-"""An attempt has one phase, and what a loop has in flight never says anything else than the phases do."""
+"""An attempt has one phase at a time, and the loop's attempts in flight always agree with the phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler raised becomes an outcome, whatever it is made of, and a group of exceptions is understood."""
+"""Any exception of a handler becomes an outcome, and groups of exceptions are handled by their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which failures are permanent by ``retry_on`` and ``give_up_on``: in code, by name, for handlers and commands."""
+"""Which failures ``retry_on`` and ``give_up_on`` make permanent: in code, by name, for handlers and for commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an app passes to enqueue is read, or refused in words, before anything is written."""
+"""Arguments of enqueue are accepted, or refused with a clear message, before anything is written."""
 
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal

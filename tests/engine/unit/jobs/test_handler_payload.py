@@ -1,4 +1,4 @@
-"""What a handler's signature asks of a payload, in all the ways in which one can be written."""
+"""What a handler's signature requires of a payload, for all kinds of signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job type is after the file, its code and the defaults were put together."""
+"""The settings of a job type, combined from the file, its code and the defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The version of the user's code: what changes it, and what does not."""
+"""The version of the user's code: which edits change it, and which do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which errors show that a single call did nothing, by clients on real sockets; and what its effect becomes."""
+"""Which errors show that a single call did nothing, with clients on real sockets, and how its effect then ends."""
 
 from __future__ import annotations
 

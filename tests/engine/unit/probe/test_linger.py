@@ -1,4 +1,4 @@
-"""When a lingering tick looks, when it starts a full tick, and when it goes: by a fake clock."""
+"""When a lingering tick looks, when it starts a full tick, and when it exits, with a fake clock."""
 
 from __future__ import annotations
 

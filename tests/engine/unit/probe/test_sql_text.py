@@ -1,4 +1,4 @@
-"""What a statement becomes on each database, and that all its pieces are known."""
+"""How a statement is written for each database, and that all its placeholders are known."""
 
 from __future__ import annotations
 

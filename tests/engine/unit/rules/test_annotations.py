@@ -1,4 +1,4 @@
-"""What each annotation takes, what the handler gets for it, and that what is written comes back."""
+"""What each annotation accepts, what the handler gets, and that written values are read back unchanged."""
 
 # ruff: noqa: UP007, UP045 both spellings are meant
 

@@ -1,4 +1,4 @@
-"""Which deaths have one cause: an equivalence, and groups whose sums are those of a plain count."""
+"""Which deaths have the same cause. Sameness is an equivalence, and the sums of groups match a plain count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits by concurrency key: what may begin, decided from what runs, and how the file says it."""
+"""Limits by concurrency key: which jobs may begin beside the running ones, and how the file sets limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a job is given up whose payload does not fit its handler."""
+"""When cronjobs gives up a job whose payload does not fit its handler."""
 
 from __future__ import annotations
 

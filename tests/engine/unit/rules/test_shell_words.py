@@ -1,4 +1,4 @@
-"""What only a shell does is told from arguments that are meant as they are."""
+"""Words that need a shell are distinguished from plain arguments."""
 
 from __future__ import annotations
 

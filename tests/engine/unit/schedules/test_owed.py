@@ -1,4 +1,4 @@
-"""What a schedule owes after pauses: by hand for each case, and by random lives against an oracle."""
+"""What a schedule owes after pauses: single cases by hand, and random lives compared with an oracle."""
 
 from __future__ import annotations
 

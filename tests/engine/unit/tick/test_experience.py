@@ -1,4 +1,4 @@
-"""Which types may be claimed late in a tick by how long their jobs took, although their timeout does not fit."""
+"""Which types may be claimed late in a tick because their jobs were fast, although their timeout does not fit."""
 
 from __future__ import annotations
 

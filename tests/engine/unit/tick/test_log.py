@@ -1,4 +1,4 @@
-"""The tick's log on a disk that takes a part of a line."""
+"""The tick's log on a disk that stores only a part of a line."""
 
 import os
 import resource

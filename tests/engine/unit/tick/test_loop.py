@@ -1,4 +1,4 @@
-"""The engine, driven by hand: workers whose jobs end when the test says so, a clock that moves only while it waits.
+"""The engine, driven by hand: jobs end when the test says so, and the clock moves only while the loop waits.
 
 Everything here is one thread. The loop waits on the workers' queue; there the clock goes on to the next thing that the
 script has, or to the end of the wait. The database is a dictionary that can be made to fail.

@@ -1,4 +1,4 @@
-"""When a loop ends and how long it waits, as tables: every exit, and every instant that cuts a wait short."""
+"""Tables of when a loop ends and how long it waits: every exit, and every instant that shortens a wait."""
 
 from __future__ import annotations
 
