@@ -1,4 +1,4 @@
-"""Progress, which a renewal also writes: it belongs to the attempt with the lease. If there is none, it costs nothing."""
+"""Progress, which a renewal also writes. It belongs to the attempt with the lease, and no progress costs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a schedule is due: day rules, ranges, the ends of the calendar, zones. For clock changes: test_clock_changes.py."""
+"""When a schedule is due: day rules, ranges, the calendar's ends, zones. Clock changes: test_clock_changes.py."""
 
 from __future__ import annotations
 
