@@ -41,7 +41,7 @@ TEXTS = {
 
 @pytest.fixture
 def remembered() -> Iterator[None]:
-    """As a command does with the secrets of its file."""
+    """Remember the secrets to mask, as each command does with those of its configuration."""
     remember({ODD})
     yield
     remember(())
@@ -59,7 +59,8 @@ def test_no_channel_shows_what_a_job_said_of_a_secret(
     [host] = stage.hosts
     host.carry(secrets=frozenset({ODD}))
     now = database.clock.now()
-    put(database, job_type="t.fail", status="dead", started_at=now, finished_at=now, last_error=said)  # by another host
+    # another host wrote this row
+    put(database, job_type="t.fail", status="dead", started_at=now, finished_at=now, last_error=said)
     with database.write() as connection:
         look_soon(connection)
     stage.tick()

@@ -228,7 +228,7 @@ def test_a_command_that_hangs_is_killed(tmp_path: Path) -> None:
     )
     assert name == "page"
     assert error is not None
-    assert SYSTEM.monotonic() - began < 50  # the command sleeps for 60
+    assert SYSTEM.monotonic() - began < 50  # the command itself sleeps for 60 s
 
 
 def test_a_command_is_killed_before_the_sender_stops_waiting_for_it(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_command_is_not_named_as_what_a_handler_left_behind(tmp_path: Path) ->
 
 
 def delivered(folder: Path, timeout_s: float, *channels: AlertChannel) -> list[tuple[str, str | None]]:
-    """How each channel ended that was given a message, in the order of the ends."""
+    """How each channel that got a message ended, in the order in which they ended."""
     settings = Settings(file=folder / "cronjobs.yaml", folder=folder)
     by_name = {channel.name: channel for channel in channels}
     message = note("a test", settings, "here", SYSTEM.now())
@@ -266,7 +266,7 @@ def delivered(folder: Path, timeout_s: float, *channels: AlertChannel) -> list[t
 
 
 def answering_when_all_are_asked(web: Web, channels: int) -> threading.Thread:
-    """Let *web* answer nobody before so many paths were asked for."""
+    """Let *web* answer only after it has received so many requests."""
     web.hold = True
 
     def let_go() -> None:
@@ -279,7 +279,7 @@ def answering_when_all_are_asked(web: Web, channels: int) -> threading.Thread:
 
 
 def waiting(folder: Path, web: Web) -> list[AlertChannel]:
-    """Channels of each kind that end when *web* answers."""
+    """Channels of each kind that wait until *web* answers."""
     ask = f"import urllib.request; urllib.request.urlopen('{web.url}/command', data=b'x', timeout=20)"
     return [
         AlertChannel("first", WebhookChannel(f"{web.url}/first")),
@@ -289,7 +289,7 @@ def waiting(folder: Path, web: Web) -> list[AlertChannel]:
 
 
 def test_a_channel_that_hangs_delays_no_other(database: Database, tmp_path: Path, web: Web) -> None:
-    """None of these gets an answer before all have been asked."""
+    """The server answers only after all channels have sent their requests."""
     stage = Stage(database, tmp_path, alerting(*waiting(tmp_path, web)))
     stage.kill_a_job()
     asked = answering_when_all_are_asked(web, 3)
@@ -538,7 +538,7 @@ def test_ticks_that_never_have_time_left_look_before_their_work(
     stage = Stage(database, tmp_path, alerting(webhook(web)))
     stage.kill_a_job()
     with monkeypatch.context() as patch:
-        patch.setattr(alert_hook, "LEAST_LEFT_S", 1000)  # so none looks
+        patch.setattr(alert_hook, "LEAST_LEFT_S", 1000)  # so no tick has time to look
         stage.tick()
         for _ in range(3):
             put(database)

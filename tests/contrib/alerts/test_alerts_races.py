@@ -24,7 +24,7 @@ def told(web: Web) -> list[tuple[str, bool]]:
 
 
 def found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A death that a look has found, and nobody was told of."""
+    """A death that a look has found, and of which no alert was sent yet."""
     stage.kill_a_job()
     with monkeypatch.context() as patch:
         patch.setattr(Alerting, "send", lambda *_: None)
@@ -72,7 +72,7 @@ def test_an_end_that_comes_while_the_message_is_on_its_way_is_told_if_that_arriv
     first, second = stage.hosts
     mark, ended = Alerting._mark, []
 
-    def end_first(alerting_here: Alerting, *given: Any) -> None:  # in a thread of the tick's
+    def end_first(alerting_here: Alerting, *given: Any) -> None:  # runs in a thread of the tick
         monkeypatch.setattr(Alerting, "_mark", mark)
         stage.settle_deaths()
         Alerting(second.settings, database, second.name, "another", lambda _: None).look(None, anyway=True)

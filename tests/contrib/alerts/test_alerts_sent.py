@@ -31,7 +31,7 @@ def configured(project: Project, web: Web, more: str = "") -> Project:
 
 
 def look_now(project: Project) -> None:
-    """What time does."""
+    """Make the next look due, as passing time would."""
     project.sql(f"UPDATE cronjobs_meta SET look_at = {PAST[project.is_sqlite]}")
     project.sql(f"UPDATE cronjobs_alerts SET locked_until = {PAST[project.is_sqlite]} WHERE locked_until IS NOT NULL")
 
@@ -76,7 +76,7 @@ def test_what_was_sent_by_a_tick_that_was_killed_is_sent_again(project: Project,
 
 
 def beside_hanging(project: Project, web: Web, more: str = "") -> Project:
-    """Three channels that get no answer, and behind them one that does at once."""
+    """Three channels that get no answer, and after them one that gets an answer at once."""
     hanging = "".join(f'    hook{n}: {{webhook: {{url: "{web.url}/{n}"}}}}\n' for n in range(3))
     ops = "    ops: {command: [sh, -c, cat >> told; echo >> told]}\n"
     web.hold = True
@@ -168,7 +168,7 @@ def test_crons_mail_and_the_alert_name_the_same_of_a_dead_job(project: Project, 
 
 
 def test_a_secret_in_a_long_jobs_error_is_masked_in_crons_mail(sqlite_project: Project, web: Web) -> None:
-    """Also where it would be cut in two."""
+    """The secret is masked even where shortening the text would cut it in two."""
     says = f"""
 @job("t.tells", timeout="2m", retry=RetryPolicy(max_attempts=1))
 def tells(ctx):

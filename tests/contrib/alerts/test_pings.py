@@ -33,7 +33,7 @@ from cronjobs.engine.store.alerts import look_soon
 
 
 def pinged(web: Web) -> list[tuple[str, str]]:
-    """What was said of which run, in order: the path, and the run's id."""
+    """Each ping in order: its path, and the id of its run."""
     found = []
     for path in web.paths:
         said, _, rid = path.partition("?rid=")

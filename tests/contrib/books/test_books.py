@@ -50,7 +50,7 @@ def counts(found: list[Book]) -> Counter[str]:
 
 
 def must_add_up(found: list[Book]) -> None:
-    """Of each day."""
+    """For each day, the counts must add up to what was due."""
     for book in found:
         for day in book.days:
             accounted = sum(day.counts[word] for word in SETTLED) + day.open + day.counts["pruned"]
@@ -87,7 +87,7 @@ ACTS += ["pause", "resume", "fails", "step_back", "without_time", "backfill", "t
 
 
 class Life:
-    """What happens to a project: any of these, in any order."""
+    """The life of a project: random acts in random order."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.random = world, random.Random(seed)
@@ -244,7 +244,7 @@ def why(world: World, found: list[Book]) -> list[Any]:
 
 
 class undone:  # noqa: N801 a context manager
-    """A row of the ledger is gone."""
+    """Delete a row of the ledger, and put it back at the end."""
 
     def __init__(self, database: Database, row: Any) -> None:
         self.database, self.row = database, row
@@ -269,7 +269,7 @@ class undone:  # noqa: N801 a context manager
 
 
 class doubled(undone):  # noqa: N801
-    """A row of the ledger counts twice."""
+    """Let a row of the ledger count twice, and restore it at the end."""
 
     times = 2
 
@@ -381,7 +381,7 @@ def test_a_job_of_another_occurrence_is_a_difference(world: World) -> None:
 
 
 def minutes(world: World) -> int:
-    """Four minutes ran; return the schedule's id."""
+    """Run a schedule for four minutes; return its id."""
     world.file(**MINUTELY)
     world.tick()
     world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:04:10"))
@@ -624,7 +624,7 @@ def test_runs_that_a_clock_ahead_made_too_early_are_noted_with_their_command(wor
     answer = world.cronjobs("books")
     assert "did so early" in answer.out
     assert answer.code == 0
-    with world.database.write() as connection:  # it ran once more, in time
+    with world.database.write() as connection:  # the same occurrence had a second run, which was in time
         connection.execute(update(tables.jobs).where(tables.jobs.c.schedule == "nightly").values(attempts=2))
     nightly, sync = kept(world)
     assert (nightly.notes, len(sync.notes)) == ([], 1)
@@ -635,7 +635,7 @@ def test_what_a_clock_that_was_ahead_at_a_change_makes_uncertain_is_unjudged(wor
     """It was set right after the change, by minutes or by days, and then its time came again."""
 
     def case(chance: random.Random) -> None:
-        world.clock.advance(30 * DAY)  # what an earlier case left is older
+        world.clock.advance(30 * DAY)  # makes the rows of earlier cases too old to matter
         world.file(**MINUTELY)
         world.tick()
         began = world.clock.now()
@@ -717,7 +717,7 @@ def test_a_hundred_schedules_and_eighty_days_take_seconds(world: World) -> None:
         connection.execute(insert(of), rows)
         connection.execute(update(tables.schedules).values(seen_until=begin + hours * HOUR - MINUTE))
     world.go(begin + hours * HOUR - MINUTE)
-    began = time.process_time()  # not by the clock: others use this machine, too
+    began = time.process_time()  # CPU time, because other processes use this machine, too
     found = kept(world)
     took = time.process_time() - began
     assert counts(found) == {"due": len(rows), "missed": len(rows)}

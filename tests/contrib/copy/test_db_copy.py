@@ -75,7 +75,7 @@ class Move:
             return claims.claim(connection, limit=1, locked_by="h:1:1:1:1:t", lease=lease, admission=ADMISSION).jobs
 
     def tick_on_the_new_side(self) -> None:
-        """What any tick leaves behind."""
+        """Write the row that any tick leaves behind."""
         with self.new.write() as connection:
             row = {"tick": "new", "host": "h", "pid": 1, "version": "1", "started_at": database_now(connection)}
             ticks.begin_tick(connection, row)
@@ -286,7 +286,7 @@ def test_jobs_enqueued_during_the_copy_are_told(move: Move, monkeypatch: pytest.
 def test_nobody_else_writes_to_the_new_side_during_the_copy(
     move: Move, postgres_migrated: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tick of a host that has the new configuration already."""
+    """The writer is a tick of a host that has the new configuration already."""
     insert, kept_out = store.insert, []
 
     def insert_meanwhile(*given: Any) -> None:
@@ -337,7 +337,7 @@ def test_an_app_that_still_writes_to_the_old_side_hears_that_no_job_there_can_be
         change(connection, id=job_id)
     with move.old.read() as connection:
         assert connection.execute(select(jobs.c.status).where(jobs.c.id == job_id)).scalar_one() == "queued"
-    move.enqueue_late()  # that is copied later
+    move.enqueue_late()  # adds rows to a table that is copied later
 
 
 def test_adopting_the_old_side_opens_it_again(move: Move) -> None:
@@ -363,7 +363,7 @@ def test_after_an_adoption_the_copy_begins_anew(move: Move) -> None:
 
 
 def refused(move: Move, said: str, error: type[CronjobsError] = CopyRefused, **options: Any) -> None:
-    """Nothing has changed on either side."""
+    """The copy is refused, and nothing has changed on either side."""
     before = everything(move.old), everything(move.new), move.is_closed()
     with pytest.raises(error, match=said):
         move.copy(**options)
@@ -507,7 +507,7 @@ def test_the_answer_names_the_new_database_without_its_password(
     project.write("env_file: .env\n")
     url = make_url(postgres_migrated)
     assert url.password
-    monkeypatch.setenv("PGPASSWORD", str(url.password))  # libpq's way to keep it out of the URL
+    monkeypatch.setenv("PGPASSWORD", str(url.password))  # libpq reads the password here if the URL has none
     given = url if in_url else url._replace(password=None)
     written = given.render_as_string(hide_password=False)
     (tmp_path / ".env").write_text(f"NEW_URL={written}\n")

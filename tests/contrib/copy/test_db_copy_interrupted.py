@@ -51,7 +51,7 @@ POINTS = 130  # statements and commits of a copy, roughly: a later point interru
 
 
 class Sides:
-    """An old side, filled, and a new one, empty, again and again."""
+    """A filled old side and an empty new side, which can be made again and again."""
 
     def __init__(self, folder: Path, new: str) -> None:
         self.file, self.template, self.new = folder / "jobs.db", folder / "template.db", new
@@ -80,7 +80,7 @@ class Sides:
             enqueue(connection, "t.work")
 
     def run_one(self) -> None:
-        """A job of the old side, if that is open."""
+        """Run a job of the old side, if that side is open."""
         admission = claims.ClaimFilter(known=["t.work"], fitting=["t.work"], remaining_s=50)
         with opened(self.old) as database, suppress(CronjobsError), database.write() as connection:
             for job in claims.claim(
@@ -98,7 +98,7 @@ class Sides:
         return is_open
 
     def marks(self) -> int:
-        """How many copies the new side has."""
+        """How many marks of copies the new side has."""
         with opened(self.new) as database, database.read() as connection:
             return len(connection.execute(select(audit.c.id).where(audit.c.action == copying.ACTION)).all())
 
@@ -120,18 +120,18 @@ def sides(tmp_path: Path, sqlite_migrated: str, postgres_migrated: str, monkeypa
 
 
 class Interruption:
-    """Something that happens at one point of a copy, and, with *then*, once more so many points later."""
+    """A failure at one point of a copy; if ``again`` is set, it happens once more so many points later."""
 
     KINDS = ("ctrl-c", "fault", "refused", "cut", "cut and away")
 
     def __init__(self, chance: random.Random, server: str) -> None:
         self.kind = chance.choice(self.KINDS)
-        # COMMIT is where it is hard.
+        # An interruption at COMMIT is the hardest case, so half of all are there.
         self.at_commit = chance.choice(("before", "after", "after", None, None, None))
         self.left = POINTS * 10 if self.at_commit else chance.randrange(POINTS)
         self.again = chance.randrange(12) if chance.random() < 0.3 else None
         self.server, self.away = server, False
-        self.thread: int | None = None  # the one to interrupt; None: any
+        self.thread: int | None = None  # the thread to interrupt; None: any thread
 
     def __repr__(self) -> str:
         return f"{self.kind}, {self.left} left, again {self.again}, {self.at_commit} COMMIT"
@@ -171,7 +171,7 @@ class Interruption:
         commit = psycopg.Connection.commit
 
         def commits(driver: Any) -> None:
-            """The copy's one COMMIT on the new side."""
+            """Whether this is the copy's one COMMIT on the new side."""
             when = None
             if self.thread in (None, threading.get_ident()):
                 when, self.at_commit = self.at_commit, None
@@ -205,7 +205,7 @@ def judge_sides(sides: Sides, marks: int, went: object) -> None:
 
 
 def begin(sides: Sides, chance: random.Random) -> None:
-    """Some state from which a copy brings everything."""
+    """Make a random state from which a copy must bring everything."""
     sides.begin()
     match chance.choice(("first", "first", "again", "back", "killed")):
         case "again":
@@ -221,7 +221,7 @@ def begin(sides: Sides, chance: random.Random) -> None:
 
 
 def close(old: Database, new: Database) -> None:
-    """As far as a copy comes that is killed early."""
+    """Close the old side, and stop there, as a copy does that is killed early."""
     with old.read() as connection:
         before = read_meta(connection)
     copying._close(old, before, copying.moved_to(new), "ada", waits=False)
@@ -409,7 +409,7 @@ def test_the_old_side_stays_closed_while_commit_waits_for_a_standby(sides: Sides
         until(lambda: bool(cluster.waiting_for_standby()) or copies.poll() is not None)
         assert copies.poll() is None, copies.communicate()
         with opened(sides.old) as old, pytest.raises(DatabaseBusy), old.write(patience=0.1) as connection:
-            reopen(connection, "shop", "production", "ada")  # by whoever thinks that the copy hangs
+            reopen(connection, "shop", "production", "ada")  # an operator thinks that the copy hangs
         copies.send_signal(signal.SIGINT)
         _, said = copies.communicate(timeout=40)
         assert said.splitlines()[-1].startswith("KeyboardInterrupt")

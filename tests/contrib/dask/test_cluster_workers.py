@@ -80,10 +80,10 @@ class Desk:
     cluster: FakeCluster
     workers: ClusterWorkers
     events: list[Any]
-    workers_named: list[str] = field(default_factory=list)  # of the attempts that have ended
+    workers_named: list[str] = field(default_factory=list)  # the workers of the attempts that have ended
 
     def hand(self) -> Attempt:
-        """Claim a job and hand it over; it is submitted."""
+        """Claim a job and hand it to the workers, which submit it to the cluster."""
         job_type = JobType("t.far", timedelta(seconds=30), RetryPolicy(), isolation="process", executor="cluster")
         every = ClaimFilter(known=TYPES, fitting=TYPES, remaining_s=1000)
         with self.database.write() as connection:
@@ -100,7 +100,7 @@ class Desk:
         self.workers.attend()
 
     def begin(self) -> None:
-        """A worker takes the token of what was submitted last."""
+        """Let a worker take the token of the task that was submitted last."""
         key = Spec.decode(self.cluster.submitted[self.cluster.last]).key
         with self.database.write() as connection:
             assert tokens.take(connection, key, f"{WORKER} 1-a").answer == "yours"

@@ -75,7 +75,7 @@ def test_a_worker_whose_own_file_is_broken_says_so(spec: Spec) -> None:
 
 
 def test_a_guard_that_breaks_off_confirms_its_permit_no_more(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would hold the attempt for as long as its supervisor lives."""
+    """A permit that is confirmed further would hold the attempt for as long as its supervisor lives."""
 
     def broken(_spec: Spec, _settings: Settings, permit: HeldPermit) -> GuardReport:
         permit.watch()

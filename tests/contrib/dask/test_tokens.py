@@ -39,7 +39,7 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 def begun(database: Database, token: str = "first") -> TokenKey:
-    """A job that is leased, with its token."""
+    """Lease a job and put its token into the database."""
     with database.write() as connection:
         enqueue(connection, "t.far")
         key = claimed(connection, token)

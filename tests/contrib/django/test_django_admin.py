@@ -29,11 +29,11 @@ from cronjobs.testing import FakeClock
 
 pytestmark = [pytest.mark.connects_as(OWNER), pytest.mark.filterwarnings("ignore::DeprecationWarning:django")]
 
-urlpatterns: list[Any] = []  # the admin's, once it is set up
+urlpatterns: list[Any] = []  # the admin's addresses are added once it is set up
 
 
 class User:
-    """Who may do what is all that the admin asks."""
+    """A user of whom the admin asks only which permissions they have."""
 
     is_active = is_staff = is_authenticated = True
     is_anonymous = False
@@ -353,7 +353,7 @@ def test_a_list_counts_no_further_than_somebody_turns_pages(
 
 
 def with_pages(*, first: bool) -> None:
-    """The addresses of the admin, and those of the pages below them."""
+    """Make URL patterns: the admin, and our pages below it."""
     [admins] = urlpatterns
     pages = path("admin/jobs/", include("cronjobs.contrib.django.urls"))
     urlpatterns[:] = [pages, admins] if first else [admins, pages]
@@ -361,7 +361,7 @@ def with_pages(*, first: bool) -> None:
 
 
 def test_the_index_of_the_admin_leads_to_the_pages_if_they_have_an_address(site: Any) -> None:
-    call_command("migrate", "admin", verbosity=0)  # its log is on that page, too
+    call_command("migrate", "admin", verbosity=0)  # that page also shows the admin's log
 
     def index() -> str:
         return str(site.index(request(ADA), {"user": ADA}).rendered_content)
@@ -373,7 +373,7 @@ def test_the_index_of_the_admin_leads_to_the_pages_if_they_have_an_address(site:
 
 
 def test_djangos_check_warns_of_pages_behind_the_admin(site: Any) -> None:
-    """Whose last pattern takes every address below its own."""
+    """The last pattern of the admin takes every address below its own."""
     assert pages_are_reached(None) == []
     with_pages(first=True)
     assert pages_are_reached(None) == []

@@ -60,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def site(folder: Path, sqlite_migrated: str) -> Path:
-    """A project on disk, for processes of its own."""
+    """A project on disk, which tests run in processes of their own."""
     (folder / "manage.py").write_text(MANAGE)
     (folder / "site_settings.py").write_text(SETTINGS.format(name=sqlite_migrated))
     (folder / "orders").mkdir()
@@ -288,7 +288,7 @@ def test_manage_py_passes_every_word_on_and_the_exit_code_back(site: Path) -> No
     assert "run-due" in python(site, "manage.py", "help", "cronjobs")
     python(site, "manage.py", "cronjobs", "enqueue", "orders.pay", "--payload", '{"n": 1}')
     python(site, "manage.py", "cronjobs", "enqueue", "orders.apart")
-    assert python(site, "manage.py", "cronjobs", "run-due") == ""  # as under cron
+    assert python(site, "manage.py", "cronjobs", "run-due") == ""  # prints nothing, as it should under cron
     said = python(site, "manage.py", "cronjobs", "jobs", "list", "--json")
     assert said.count('"succeeded"') == 2
     assert "Europe/Berlin" in python(site, "manage.py", "cronjobs", "status")

@@ -41,7 +41,7 @@ def tasks(alias: str) -> Any:
 
 
 def run_due(**options: Any) -> Drained:
-    """As a tick does, on Django's connection."""
+    """Run all due jobs as a tick does, on Django's connection."""
     with transaction.atomic():
         return drain(connections["default"], **options)
 

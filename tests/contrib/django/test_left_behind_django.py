@@ -78,7 +78,7 @@ def run(database: Database, folder: Path, workers: int = 1) -> Any:
 
 
 def put(database: Database, *job_types: str, **payload: Any) -> list[int]:
-    """Jobs that run one after another in this order."""
+    """Add jobs that run one after another in this order."""
     now = SYSTEM.now()
     with database.write() as session:
         rows = [{"job_type": name, "payload": payload, "run_at": now, "created_at": now} for name in job_types]
@@ -158,7 +158,7 @@ def commits_and_stays_off(ctx: Context) -> None:
 
 
 def connection_cut(ctx: Context) -> None:
-    """By the server, or by the handler's own hand."""
+    """Cut the connection, by the server or by the handler itself."""
     write(ctx, "kept")
     if db.connection.vendor == "sqlite":
         db.connection.connection.close()
@@ -271,7 +271,7 @@ def test_a_handler_that_raised_keeps_its_own_error_and_its_traceback_says_what_i
     found = ends(orders)
     assert [found[each].error for each in (raised, gave_up, snoozed)] == ["before the commit", "void", LEFT_OPEN]
     assert LEFT_OPEN in found[raised].traceback
-    assert found[snoozed].outcome == "failed"  # it would believe that what it wrote is there
+    assert found[snoozed].outcome == "failed"  # otherwise it would believe that its writes are in the database
     assert written(orders) == [(look, "paid")]
 
 
@@ -286,7 +286,7 @@ def test_async_handlers_at_the_same_time_have_connections_of_their_own(orders: D
         import asyncio
 
         await sync_to_async(autocommit_off)(ctx)
-        await asyncio.to_thread(both.wait, 10)  # the other writes between these
+        await asyncio.to_thread(both.wait, 10)  # the other handler writes between these two lines
         await asyncio.to_thread(both.wait, 10)
 
     @job("write.async", timeout="10s", retry=ONCE)
@@ -376,7 +376,7 @@ class Leaving:
 
 
 def freeze() -> None:
-    """What a test library may forget to take back."""
+    """Freeze the monotonic clock, and leave it frozen, as a test library may do by mistake."""
     import time
 
     stands = time.monotonic()

@@ -58,7 +58,7 @@ permit.HeldPermit.watch = lambda self: None
 permit.HeldPermit.end = lambda self, report: None
 """
 
-FAULTS = {  # and how often, of 22
+FAULTS = {  # each fault and its weight; the weights add up to 22
     "kill a worker": 8,
     "freeze a worker": 5,
     "kill a supervisor": 3,
@@ -75,7 +75,8 @@ class Battlefield:
     relay: Relay
     chance: random.Random
     worker_env: dict[str, str]
-    frozen: list[tuple[float, Callable[[], None]]] = field(default_factory=list)  # what goes on again, and when
+    # when to continue which frozen process
+    frozen: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
     behind_relay: subprocess.Popen[bytes] | None = None
 
@@ -148,7 +149,7 @@ def campaign(
     limit_s: float,
     without_tokens: bool = False,
 ) -> dict[str, Any]:
-    """Run it; return what happened, with ``violations``: sentences, none if all is well."""
+    """Run the campaign; return what happened. ``violations`` are sentences, and none if all is well."""
     began = SYSTEM.monotonic()
     os.environ["XDG_STATE_HOME"] = str(folder)
     with _database(database, folder) as url:
