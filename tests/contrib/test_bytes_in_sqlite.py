@@ -56,7 +56,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def world(rows: Rows) -> Rows:
-    """A row or more in every table."""
+    """Rows in every table."""
     schedule = rows.schedule("nightly-report")
     for status in ("dead", "failed", "running", "queued", "cancelled", "succeeded"):
         rows.attempt(rows.job(status=status, failures=1), "failed", error="ValueError: no")

@@ -62,7 +62,7 @@ MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 @dataclass
 class World:
-    """A project that is well, its one host, and what a tick of it printed."""
+    """A healthy project with one host, and what its ticks printed."""
 
     database: Database
     clock: FakeClock
@@ -70,8 +70,8 @@ class World:
     host: Host = field(init=False)
     broken: bool = False  # whether t.say raises
     snoozes: bool = False  # whether it puts itself off by a day
-    code: int = 0  # of the last tick
-    mail: str = ""  # of all ticks since the last look
+    code: int = 0  # exit code of the last tick
+    mail: str = ""  # printed by all ticks since the last look
 
     def __post_init__(self) -> None:
         self.host = Host(self.database, self.folder)
@@ -100,7 +100,7 @@ class World:
         mail.send()
 
     def minutes(self, count: int, **how: Any) -> None:
-        """Ticks at every minute."""
+        """Let so many minutes pass, with a tick in each."""
         for _ in range(count):
             self.clock.advance(MINUTE)
             self.tick(**how)
@@ -139,7 +139,7 @@ class World:
             connection.execute(statement)
 
     def act(self, verb: Callable[..., Any], name: str) -> None:
-        """Do it to all dead jobs."""
+        """Apply *verb* to all dead jobs."""
         with self.database.write() as connection:
             dead = connection.execute(select(tables.jobs.c.id).where(tables.jobs.c.status == "dead")).scalars().all()
             verb(connection, dead, OperatorAction(name, "ada", "alpha", None))
@@ -178,7 +178,7 @@ class Incident:
     live: str | None = None
     code: int = 0
     mail: str = ""
-    left: str = ""  # what is still red after mend
+    left: str = ""  # findings that remain after ``mend``
 
 
 # --- making them ------------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def an_outage(world: World) -> None:
 
 
 def as_the_finding_says(world: World) -> None:
-    """The run is for the missed instant, as the command says."""
+    """Do what the finding's command says: run the job for the missed instant."""
     [found] = world.found()
     _, verb, name, _, first, _, last = (found.command or "").split()
     assert (verb, name) == ("backfill", "nightly")
@@ -419,7 +419,7 @@ def handler_named_again(world: World) -> None:
 
 
 def removed_in_a_pause(world: World) -> None:
-    """What it was due is owed, and nobody gets it while the pause lasts."""
+    """Remove a schedule that was due and has not run. During the pause nothing makes up for that run."""
     world.pause("all")
     world.clock.set(START.replace(hour=9, minute=0))
     world.carry(nightly=schedule("nightly", "0 12 * * *"))
@@ -490,7 +490,7 @@ def bad_import_of_a_due_type(world: World) -> None:
 
 
 def dead_past_its_grace(world: World) -> None:
-    """Its one try fails, for the third time in a row, and then its grace ends."""
+    """Three occurrences in a row fail at their only try, and then the grace of the last one ends."""
     hourly = schedule("hourly", "0 * * * *", grace=10 * MINUTE, max_attempts=1)
     world.carry(hourly=hourly, nightly=schedule("nightly", "0 12 * * *"))
     world.minutes(1)
@@ -523,7 +523,7 @@ def without_run(world: World) -> None:
 def slow(world: World) -> None:
     world.host.carry(run=replace(world.host.settings.run, lease=timedelta(seconds=30)))
     took = {"started_at": world.clock.now() - 20 * timedelta(seconds=1), "finished_at": world.clock.now()}
-    for _ in range(5):  # so many show what is typical
+    for _ in range(5):  # five runs are enough to show the typical duration
         job_id = world.put(status="succeeded", finished_at=world.clock.now())
         world.change(insert(tables.job_runs).values(job_id=job_id, attempt=1, outcome="succeeded", runner="r", **took))
     world.minutes(1)
@@ -615,7 +615,7 @@ def crowded_out(world: World) -> None:
 
 
 def behind_a_limit(world: World) -> None:
-    """The schedule's job waits, and no tick is to blame."""
+    """The schedule's job waits for a limit, so no tick can start it."""
     world.host.carry(limits=(Limit("smtp", most=0),))
     the_next_noon(world)
     again = {"status": "queued", "finished_at": None, "concurrency_key": "smtp"}
@@ -649,7 +649,7 @@ def acknowledge_all(world: World) -> None:
         with world.database.write() as connection:
             given = {"by": "ada", "host": "alpha", "why": None}
             acknowledge(connection, finding, until=world.clock.now() + 5 * MINUTE, now=world.clock.now(), **given)
-    world.minutes(10)  # it is over for good
+    world.minutes(10)  # the run is over for good
 
 
 def a_type_fails(world: World) -> None:
@@ -933,7 +933,7 @@ def shows(page: Reply, found: list[Finding]) -> None:
     assert ("All well" in page.words) == (not found)
 
 
-# Without a start that the rows show.
+# Findings for which the rows do not show when they began.
 UNDATED = {"foreign", "config", "full", "lease"}
 
 

@@ -47,7 +47,7 @@ SEEDS = range(int(os.environ.get("CRONJOBS_NUMBERS_SEEDS", "2")))
 STEPS = 60
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 LATE = 2 * MINUTE
-FIRED = "c"  # the schedule that has occurrences now, with jobs; those of the others are of other years
+FIRED = "c"  # the only schedule whose occurrences are of this year and have jobs
 KNOWN = ("t.mail", "other")
 YAML = """\
 database: @database@
@@ -57,7 +57,7 @@ limits: {"card:": {most: 2, each: 1}}
 
 
 class Days(Lives):
-    """And ticks come, a schedule fires, queues are capped and paused."""
+    """Lives in which, besides, ticks come, a schedule fires, and queues are capped and paused."""
 
     def __init__(self, database: Database, clock: FakeClock, seed: int) -> None:
         super().__init__(database, clock, seed)
@@ -115,7 +115,7 @@ class Days(Lives):
 
 
 class Select:
-    """All rows of the database, and what is to be shown of them *now*."""
+    """All rows of the database, and the numbers that must be shown for them *now*."""
 
     def __init__(self, database: Database, now: datetime) -> None:
         self.database, self.now = database, now
@@ -177,7 +177,7 @@ class Select:
 
     @property
     def limit(self) -> tuple[int, int]:
-        """Of the one limit: how many jobs run, and how many due ones wait for it."""
+        """How many jobs run under the one limit, and how many due jobs wait for it."""
         running = Counter(job.concurrency_key for job in self.running if job.concurrency_key)
         keys = [job.concurrency_key for job in self.due if job.concurrency_key]
         return running.total(), sum(running.total() >= 2 or running[key] >= 1 for key in keys)
@@ -187,7 +187,7 @@ class Select:
         return Counter(job.job_type for job in self.due if job.job_type not in KNOWN)
 
     def change(self, queue: str) -> int:
-        """How many more are due than ten minutes ago."""
+        """How many more jobs of *queue* are due than ten minutes ago."""
         since = self.now - 10 * MINUTE
         came = sum(job.queue == queue and job.run_at > since for job in self.due)
         ended = [job for job in self.jobs if job.finished_at is not None and job.finished_at >= since]
@@ -196,7 +196,7 @@ class Select:
         return int(came - gone)
 
     def ledger(self, schedule_id: int) -> list[Any]:
-        """Up to now, newest first."""
+        """The schedule's rows of the ledger up to now, newest first."""
         mine = [row for row in self.rows["occurrences"] if row.schedule_id == schedule_id and row.last_for <= self.now]
         return sorted(mine, key=lambda row: row.last_for, reverse=True)
 
@@ -207,7 +207,7 @@ class Select:
         return "pruned" if job is None else job.status
 
     def took_s(self, row: Any) -> float | None:
-        """Of the last attempt, if that ended."""
+        """How long the last attempt took, if it has ended."""
         job = self.by_id.get(row.job_id) if row.outcome == "enqueued" else None
         last = [run for run in self.rows["job_runs"] if job and (run.job_id, run.attempt) == (job.id, job.attempts)]
         return (last[0].finished_at - last[0].started_at).total_seconds() if last else None

@@ -70,10 +70,10 @@ TABLES = [
     f"cronjobs_{name}" for name in ("jobs", "job_runs", "schedules", "occurrences", "ticks", "counts", "new_counts")
 ]
 BIG = "cronjobs_jobs|cronjobs_job_runs|cronjobs_occurrences|cronjobs_ticks"
-# More than any list or sample takes; what is added to that must cost nothing.
+# At first there are more rows than any list or sample takes, so further rows must cost nothing.
 FINISHED, FUTURE, SCHEDULES = 1500, 800, 20
 MORE = {"finished": 6000, "future": 3000, "schedules": 400}
-# What does grow: at most so many steps of SQLite's machine, and pages of PostgreSQL, for a row more.
+# Costs that do grow: the most steps of SQLite's virtual machine, and pages of PostgreSQL, for each further row.
 GROWS = {
     ("probe", "schedules"): (20, 0.2),  # their next_at has no index: it would be written each minute
     ("look again", "schedules"): (40, 0.4),  # likewise, twice
@@ -101,11 +101,11 @@ GROWS = {
     ("due jobs that wait", "a paused queue"): (20, 0.6),
     ("due jobs that wait", "a full limit"): (20, 0.6),
 }
-DEAD_PAGES = 0.05  # of indexes, for a job that was drained and not vacuumed
+DEAD_PAGES = 0.05  # index pages for each job that was drained and not yet vacuumed
 
 
 class World:
-    """A database that one host ticks on, and everything that is to cost the same for ever."""
+    """A database with ticks of one host, and the operations whose cost must not grow with the database."""
 
     def __init__(self, database: Database, url: str, folder: Path) -> None:
         self.database = database
@@ -136,7 +136,7 @@ class World:
         return found
 
     def writing(self, write: Callable[[Connection], object]) -> Counted:
-        """The work of *write*, which is undone."""
+        """Count the work of *write*, and roll it back."""
         with counted(self.database) as found, suppress(Undo), self.database.write() as connection:
             write(connection)
             raise Undo
@@ -146,7 +146,7 @@ class World:
         return {name: call(self) for name, call in OPERATIONS.items() if only in name}
 
     def grow(self, what: str) -> int:
-        """Add rows; how many."""
+        """Add rows; return how many."""
         rows = MORE[what]
         match what:
             case "finished":
@@ -255,7 +255,7 @@ def explain_one_job(world: World) -> Counted:
 
 
 def scrape(world: World) -> Counted:
-    """Once ticks have folded."""
+    """Gather the metrics after ticks have folded all counts."""
     more = True
     while more:
         with world.database.write() as connection:
@@ -264,7 +264,7 @@ def scrape(world: World) -> Counted:
 
 
 def first_page(world: World) -> Counted:
-    """What it asks beside ``status``, once hours are kept."""
+    """What the first page reads besides ``status``, after closed hours have been stored."""
     more = True
     while more:
         with world.database.write() as connection:
@@ -287,12 +287,12 @@ def first_page(world: World) -> Counted:
 
 
 def search(world: World) -> Counted:
-    """What is added where schedules are looked for by name."""
+    """What the search adds when it looks for schedules by name."""
     return world.reading(active_names)
 
 
 def what_status_adds(world: World) -> Counted:
-    """To ``look``, which is counted above."""
+    """What ``status`` reads in addition to ``look``, which is counted above."""
     with world.database.read() as connection:
         health = look(connection, world.settings, known_types(world.settings))
 

@@ -103,7 +103,7 @@ def test_a_result_that_never_found_room_is_told_and_its_job_is_found_lost(projec
     until(lambda: project.effects("start"))
     disk.fill(tick)
     project.open()
-    assert tick.wait() in (4, -signal.SIGALRM)  # it tried until its very end
+    assert tick.wait() in (4, -signal.SIGALRM)  # the tick tried until its time was over
     assert "job.end_not_recorded" in tick.stderr
     assert disk.said in tick.stderr
     disk.free()
@@ -130,7 +130,8 @@ def test_a_full_temporary_folder_stops_no_job_of_a_database_whose_disk_has_room(
     project = sqlite_project
     large = [project.add("t.quick", json.dumps({"data": "y" * 200_000})) for _ in range(2)]
     small = [project.add("t.quick", json.dumps({"data": "y" * 20_000})) for _ in range(40)]
-    tick = project.tick(env={"SQLITE_TMPDIR": str(full_temporary_folder)}, fresh=True)  # SQLite reads it at its start
+    # SQLite reads the variable when it starts
+    tick = project.tick(env={"SQLITE_TMPDIR": str(full_temporary_folder)}, fresh=True)
     assert (tick.wait(), tick.stderr) == (0, "")
     assert project.times_ran() == dict.fromkeys([*large, *small], 1)
 
@@ -195,7 +196,7 @@ def test_a_spoiled_file_is_told_and_nothing_runs(sqlite_project: Project, spoil:
 
 @contextmanager
 def disk_full(project: Project) -> Iterator[None]:
-    """What the server says when its disk is full, for every claim."""
+    """Let every claim fail with what the server says when its disk is full."""
     project.admin_sql(
         "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
         "'could not extend file \"base/1/2\": No space left on device' USING ERRCODE = '53100'; END $$"
@@ -254,7 +255,7 @@ def test_a_result_that_the_server_has_no_room_for_is_kept_and_written_later(post
 
 @pytest.fixture
 def own_project(own_postgres_server: PostgresServer, new_project: NewProject) -> Project:
-    """A project on a server of its own, which runs."""
+    """A project on a running server of its own."""
     own_postgres_server.start()
     own_postgres_server.execute("CREATE DATABASE shop")
     database = Database(parse_url(own_postgres_server.url("shop")))

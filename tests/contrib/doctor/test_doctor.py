@@ -54,7 +54,7 @@ class Surgery:
         world.file(**MINUTELY)
         world.tick(utc("2026-03-02T08:10:10"), self.name)
         world.tick(utc("2026-03-02T08:11:10"), self.name)
-        with world.database.write() as connection:  # those before, of another version
+        with world.database.write() as connection:  # the ticks before these two, which had another version
             for minute in range(10):
                 at = utc("2026-03-02T08:00:10") + minute * MINUTE
                 values = {"tick": f"t{minute}", "host": self.name, "pid": 1, "version": "0", "started_at": at}
@@ -69,7 +69,7 @@ class Surgery:
         self.store.write_text(above + block.block(config or self.config, program.interpreter()))
 
     def write(self, *statements: str) -> None:
-        """As the owner of the tables."""
+        """Execute the statements as the owner of the tables."""
         if self.world.url.startswith("sqlite"):
             with self.world.database.write() as connection:
                 for statement in statements:
@@ -104,7 +104,7 @@ def test_all_is_well(surgery: Surgery) -> None:
 
 
 def test_ticks_before_restore_do_not_run_lines_twice(surgery: Surgery) -> None:
-    """Its line is gone, so they have ended, although the last one was a moment ago."""
+    """Restore removes the line that starts ticks, so none will come, although the last one was a moment ago."""
     types = "job_types: {a: {command: [/bin/sh, -c, a], stdin: none}}\n"
     surgery.world.file(types, **MINUTELY, a="every: 1h, job: a")
     surgery.store.write_text("@hourly a\n")
@@ -202,7 +202,7 @@ class _Usage:
     total, used, free = 100 << 30, 100 << 30, 1 << 20
 
 
-# Together, as long as they do not hide each other.
+# Faults that are present at the same time; in one group are those that do not hide each other.
 BROKEN: dict[str, list[tuple[Callable[[Surgery], None], dict[str, str]]]] = {
     "a bad day": [
         (_file, dict.fromkeys(("configuration", "handlers", "job types", "timeouts"), "problem")),

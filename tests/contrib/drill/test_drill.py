@@ -103,7 +103,7 @@ class Drill:
         return sorted(entry.name for entry in (self.folder / "tmp").iterdir())
 
     def processes(self) -> set[int]:
-        """Whatever was started for it and still runs, but for itself."""
+        """The processes that the drill has started and that still run, without the drill's own."""
         mine, found = os.fsencode(self.folder / "tmp"), set()
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -116,7 +116,7 @@ class Drill:
 
 @pytest.fixture(scope="module")
 def shop_url(_server: PostgresServer, _postgres_template: str) -> Iterator[str]:
-    """A user's database, with jobs of theirs."""
+    """The database of a user, with a job of their own."""
     _server.execute(f"CREATE DATABASE drilled TEMPLATE {_postgres_template} STRATEGY FILE_COPY")
     url = _server.url("drilled")
     execute(url, "INSERT INTO cronjobs_jobs (job_type) VALUES ('shop.order')")
@@ -126,7 +126,7 @@ def shop_url(_server: PostgresServer, _postgres_template: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def drills(shop_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Drill]]:
-    """All the drills, at the same time: most of it is waiting."""
+    """All drills. They run at the same time, because each mostly waits."""
     base = tmp_path_factory.mktemp("drills")
     careless = HANDLERS.read_text().replace(
         'with ctx.effect(("receipt", receipt), on_unknown="stop") as effect:', "with Forgetful(receipt) as effect:"
@@ -162,7 +162,7 @@ def schemas(url: str) -> list[str]:
 
 
 def named(form: Mapping[str, Any]) -> dict[str, Any]:
-    """The checks of one form by their names; all of them are there, once and in this order."""
+    """The checks of one form by their names. Each check is there once, and their order is right."""
     assert [check["name"] for check in form["checks"]] == NAMES, form
     return {check["name"]: check for check in form["checks"]}
 
@@ -265,7 +265,7 @@ def test_after_a_ctrl_c_nothing_is_left_and_no_secret_was_to_be_seen(
 def read(file: str | Path) -> bytes:
     try:
         return Path(file).read_bytes()
-    except OSError:  # it ended meanwhile
+    except OSError:  # the process has ended meanwhile
         return b""
 
 

@@ -41,7 +41,7 @@ class Box:
         self.env = CRONS | {"XDG_STATE_HOME": str(self.state)}
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
-        """exec as cron starts it: an interpreter of its own."""
+        """Start exec as cron does, in an interpreter of its own."""
         given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": self.folder}
         given |= {"env": self.env, "stdin": subprocess.DEVNULL}
         return subprocess.Popen([sys.executable, "-P", "-m", "cronjobs", "exec", *words], **(given | options))
@@ -63,7 +63,7 @@ class Box:
         try:
             with closing(sqlite3.connect(self.file, timeout=20)) as connection:
                 return connection.execute(statement).fetchall()
-        except sqlite3.OperationalError:  # its tables are being made
+        except sqlite3.OperationalError:  # the other process is still making the tables
             return []
 
     def statuses(self) -> list[tuple[Any, ...]]:
@@ -309,7 +309,8 @@ def test_an_exec_that_was_killed_is_dead_by_the_next_tick_and_never_runs_again(p
     [(holder,)] = project.sql("SELECT locked_by FROM cronjobs_jobs")
     assert int(holder.split(":")[3]) == process.pid
     command = next(pid for pid in children(process.pid) if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes())
-    for pid in [*set(children(process.pid)) - {command}, process.pid]:  # the recorder first: it would notice
+    # the recorder first, because it would notice the death of the others
+    for pid in [*set(children(process.pid)) - {command}, process.pid]:
         os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=30)
     assert Path(f"/proc/{command}").exists(), "the command itself was not touched"

@@ -71,7 +71,7 @@ def test_absence_and_overlap_are_findings_until_the_next_run(database: Database)
         "absent:hourly": "hourly was due under cron, but exec has recorded no run of it",
         "overlapped:other": "the last run of other began while the previous run was still running",
     }
-    # What waited in a spool is written later than what came after it.
+    # A run that waited in the spool is recorded later than the runs after it.
     record(database, a_run("hourly", timedelta(0)), a_run("hourly", 2 * HOUR), a_run("other", timedelta(0)))
     assert found(database, settings) == {}
 
@@ -100,7 +100,7 @@ def test_a_run_whose_exec_is_gone_is_dead_and_its_end_counts_when_it_comes_after
     database: Database, clock: FakeClock
 ) -> None:
     here = str(Identity.here())
-    gone = ":".join([*here.split(":")[:3], "1", "1", "token"])  # no process has these
+    gone = ":".join([*here.split(":")[:3], "1", "1", "token"])  # no process has this PID and start time
     before_boot = here.replace(here.split(":")[1], "00000000-0000-0000-0000-000000000000")
     rebooted = a_run("rebooted", HOUR, None, locked_by=before_boot)
     record(database, a_run("killed", HOUR, None, locked_by=gone), rebooted, a_run("alive", HOUR, None))
@@ -183,7 +183,7 @@ def test_a_run_of_exec_that_was_taken_for_lost_counts_as_what_it_was_then_and_is
         lost = Finish(Lease(job_id, 1, "me"), Status.DEAD, 0, 1, 0, "lost", error="gone", error_type="Lost")
         leases.finish(connection, [lost])
     succeeded = Finish(Lease(job_id, 1, "me"), Status.SUCCEEDED, 0, 0, 0, "succeeded", duration=timedelta(0))
-    for _ in range(2):  # once it is written, no second time
+    for _ in range(2):  # the second round finds it written, and changes nothing
         with database.write() as connection:
             exec_runs.end(connection, exec_runs.find(connection, "k"), row, succeeded)
     with database.read() as connection:

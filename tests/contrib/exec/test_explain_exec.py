@@ -41,7 +41,7 @@ def run(world: World, at: str) -> None:
 
 @pytest.fixture
 def nights(world: World) -> World:
-    """Of three nights the second had no run, and the fourth has none."""
+    """Runs of the first and the third night; the second and the fourth night have none."""
     world.file()
     run(world, "2026-03-02T02:15:01")
     run(world, "2026-03-04T02:15:01")

@@ -79,7 +79,7 @@ def test_the_function_and_the_enqueuers_insert_refuse_it(postgres_migrated: str)
 
 
 def test_rows_that_never_began_hide_no_missed_run(database: Database) -> None:
-    """Final ones, which the CHECK lets be."""
+    """These rows have a final status and no start, which the tables' CHECK allows."""
     ran(database, "backup", "zbackup")
     assert found(database) == ["absent:backup", "absent:zbackup"]
     later = {"status": "cancelled", "finished_at": SYSTEM.now(), "run_at": SYSTEM.now() + 900 * HOUR}

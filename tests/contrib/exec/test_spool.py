@@ -49,7 +49,7 @@ def test_files_that_vanish_while_the_folder_is_read_refuse_no_run(
     real = os.listdir
 
     def listed(folder: int) -> list[str]:
-        """As another process delivers all of it, in the moment after it was listed."""
+        """List the files, and remove them at once, as if another process had delivered them just then."""
         names = real(folder)
         for name in names:
             os.unlink(name, dir_fd=folder)
@@ -65,7 +65,7 @@ def test_files_that_vanish_while_the_folder_is_read_refuse_no_run(
 
 
 def _put_and_deliver(number: int) -> list[str | None]:
-    """Runs of one of many execs, each of which also delivers what it finds."""
+    """Put runs into the spool and deliver what is there, as one of many execs does."""
     said = []
     for run in range(20):
         said.append(spool.put("here", {"began": float(run), "token": f"{number}-{run}"}))

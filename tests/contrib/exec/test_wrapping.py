@@ -80,7 +80,8 @@ def test_the_shell_and_stdin_get_the_same_of_a_wrapped_command_whatever_its_text
     head = "/bin/cronjobs exec name -c "
     assert new_line.startswith(head)
     quoted = new_line.removeprefix(head)
-    assert quoted == "'" + line.replace("'", r"'\''") + "'"  # one word of a shell, which is that text
+    # the shell reads one word from this, and the word is the line
+    assert quoted == "'" + line.replace("'", r"'\''") + "'"
     text = f"# first\n1 2 3 4 5 {command}\n6 7 8 9 0 {command}"
     assert wrapping.unwrap(wrapping.wrap(text, "/bin/cronjobs", "/a\\%b.yaml").text).text == text
 

@@ -56,12 +56,12 @@ def check_text(lives: Lives) -> None:
         wanted["cronjobs_schedule_last_success_timestamp_seconds", schedule] = at / 1e6
     wanted |= gauges(lives) | longest(lives)
     shown = {key: value for key, value in found.items() if value or key in wanted}
-    # But for some microseconds: a span is a float of seconds on its way into the database.
+    # Equal up to some microseconds, because a span goes into the database as a float of seconds.
     assert shown == {key: pytest.approx(value, abs=1e-4) for key, value in wanted.items() if value or key in shown}
 
 
 def longest(lives: Lives) -> dict[Any, float]:
-    """Of this hour and the last."""
+    """The longest attempts and waits of this hour and the last."""
     names = {"attempts": "cronjobs_attempt_duration_max_seconds", "jobs": "cronjobs_job_latency_max_seconds"}
     now = to_microseconds(lives.clock.now()) // 3_600_000_000
     found: dict[Any, float] = {}
@@ -147,7 +147,7 @@ def test_the_longest_is_that_of_this_hour_and_the_last(database: Database, clock
     with database.write() as connection:
         for hour, seconds in [(this_hour, 5), (this_hour - 1, 7), (this_hour - 2, 9), (0, 11)]:
             connection.execute(insert(table).values(own | {"at_hour": hour, "longest": seconds * 1_000_000}))
-        if table is new_counts:  # so that the name is one of the counters'
+        if table is new_counts:  # makes the name one that the counters know
             connection.execute(insert(counts).values(own | {"at_hour": 0}))
     with database.read() as connection:
         found = {family.name: family for family in gather(connection, LIMITS, 4)}

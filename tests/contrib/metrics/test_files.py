@@ -21,7 +21,7 @@ pytestmark = pytest.mark.either
 def test_a_device_or_pipe_is_never_replaced_by_a_file(
     tmp_path: Path, put: Callable[[Path], None], through_a_link: bool
 ) -> None:
-    """As root, "cronjobs report --out /dev/stdout" would take that link away from everybody."""
+    """If root ran "cronjobs report --out /dev/stdout", it would replace that link for everybody."""
     device = tmp_path / "device"
     os.mkfifo(device)
     link = tmp_path / "link"

@@ -22,7 +22,7 @@ HOSTILE = ('quote"d', "new\nline", "back\\slash", "\x1b[2J", "{} # HELP x", "lon
 
 
 def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    """By name and labels."""
+    """The samples by name and labels."""
     return {
         (sample.name, tuple(sample.labels.values())): sample.value
         for family in families(text)
@@ -63,7 +63,7 @@ def test_idle_ticks_leave_it_until_it_is_due(watched: Project) -> None:
     assert watched.tick().wait() == 0
     assert file.stat().st_mtime_ns == before
     [state] = (watched.folder / "cronjobs").glob("idle-*")
-    for by in ("1", "9999999999"):  # it is due; or the clock was set back
+    for by in ("1", "9999999999"):  # the file is due; or the clock was set back since
         state.write_bytes(re.sub(rb"metrics_by=\d+", b"metrics_by=" + by.encode(), state.read_bytes()))
         assert watched.tick().wait() == 0
         assert file.stat().st_mtime_ns > before

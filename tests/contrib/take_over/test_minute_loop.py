@@ -161,7 +161,7 @@ TIMES = st.one_of(
         st.one_of(st.just("*"), fields(0, 7, "sun Mon FRI sat")),
     ).map("\t ".join),
 )
-# A zone, and the instants at which its clock goes forward and back; the first two have none.
+# Instants to test in each zone: its clock changes. The first two zones have none, so any instant will do.
 CHANGES = {
     "UTC": ["2027-03-28T01:00"],
     "Asia/Kathmandu": ["2027-03-28T01:00"],
