@@ -25,7 +25,7 @@ from cronjobs.testing import FakeClock
 
 DAY = timedelta(days=1)
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 
 @pytest.fixture

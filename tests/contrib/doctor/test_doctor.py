@@ -26,7 +26,7 @@ from cronjobs.engine.database import tables
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import registry
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 CRONTAB = '#!/bin/sh\n[ -f "$FAKE_STORE" ] && exec cat "$FAKE_STORE"\necho "no crontab for ada" >&2\nexit 1\n'
 ONLY = {"postgresql": {"rights", "vacuum", "statistics", "pooler", "clocks"}}

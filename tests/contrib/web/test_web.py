@@ -40,7 +40,7 @@ from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.store.quarters import NEVER
 from cronjobs.testing import FakeClock
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 CAUSE = cause_of("mail.send", "HTTPError", "503").key
 PAGES = [

@@ -26,7 +26,7 @@ from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
 
-EITHER = pytest.mark.either  # what is shown and typed
+EITHER = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 DEAD: dict[str, Any] = {
     "status": "dead",
     "error_type": "GiveUp",

@@ -25,7 +25,7 @@ from cronjobs.desk.insight.searching import search
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.causes import cause_of
 
-EITHER = pytest.mark.either  # what is shown and typed
+EITHER = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 
 @pytest.fixture

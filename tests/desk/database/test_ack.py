@@ -22,7 +22,7 @@ from cronjobs.engine.store.acks import StoredAck
 from cronjobs.errors import DatabaseError
 from cronjobs.testing import FakeClock
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 
 def found(cronjobs: Cronjobs, key: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from cronjobs.engine.database.tables import effects, jobs
 from cronjobs.engine.host.identity import Identity
 from cronjobs.errors import EffectUnknown
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 NOW = datetime.now(UTC)
 

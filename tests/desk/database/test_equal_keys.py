@@ -14,7 +14,7 @@ from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 LISTS = [
     "status",

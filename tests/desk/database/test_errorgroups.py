@@ -17,7 +17,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.error_groups import OTHERS, TYPES_AT_MOST, class_and_text, grouped, normalised
 from cronjobs.testing import FakeClock
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from cronjobs import Snooze
 from cronjobs.engine.database import tables
 from cronjobs.testing import FakeClock
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 # --- it ran -----------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from cronjobs.engine.database import tables
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.ticks import record
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 # --- several ----------------------------------------------------------------------------------------------------------
 

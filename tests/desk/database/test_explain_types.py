@@ -22,7 +22,7 @@ from cronjobs.engine.database import tables
 from cronjobs.engine.store.ticks import record
 from cronjobs.engine.tick.result import MOST_NOTED, Result, noted
 
-pytestmark = pytest.mark.either  # what is told; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 OK = 'job_types: {t.ok: {command: ["true"], timeout: 1s}}\n'
 

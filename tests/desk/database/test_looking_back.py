@@ -29,7 +29,7 @@ from cronjobs.errors import UsageError
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 
 @pytest.fixture

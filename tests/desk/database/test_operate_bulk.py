@@ -30,7 +30,7 @@ from cronjobs.engine.store import operating
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 # SQLite has no row locks: a writer is alone.
 POSTGRESQL_ONLY = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

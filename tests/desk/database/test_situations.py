@@ -38,7 +38,7 @@ from cronjobs.engine.tick.result import noted_causes
 from cronjobs.errors import EffectUnknown
 from cronjobs.model import TimedOut
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 API = 'limits: {"api:": 1}\n'
 ONE_DEAD = {"dead": "1 dead job that nobody has retried or dismissed"}

@@ -13,7 +13,7 @@ from support.project import Project
 
 from cronjobs.engine.database.tables import jobs, meta, schedules
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 YAML = (
     'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}, t.two: {command: ["true"]}}\n'

@@ -13,7 +13,7 @@ from support.ticking import Tick, cli, events
 from cronjobs.engine.host.caller import os_user
 from cronjobs.engine.probe.kernel_facts import process_started
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 HANDLERS = '''
 @job("o.checks", timeout="20s")

@@ -23,7 +23,7 @@ from support.project import BARE, CRONJOBS, Project
 from cronjobs.desk.cli.watch import ENTER, HOME, LEAVE
 from cronjobs.engine.database import tables
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 
 class Terminal:

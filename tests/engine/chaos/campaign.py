@@ -34,13 +34,13 @@ from engine.chaos.ledger import VARIABLE, Line, Pen, Reader
 from engine.chaos.plan import Action, Deed, Plan, Size, draw
 from engine.chaos.runners import EXCEPTION, Ground, News, Order, Runners
 
-WORKERS = (1, 1, 1, 2)  # of the four slots
+WORKERS = (1, 1, 1, 2)  # workers of the tick in each of the four slots
 FROZEN_AT_MOST = 2
-RIPE = 0.97  # of the jobs have ended when the last deed's turn comes: there must be something left to do it to
+RIPE = 0.97  # the share of jobs that have ended at the last deed's turn, so that the deed still meets a job
 AHEAD = 100  # jobs that may be fed ahead of the deeds
 WAITING = 6  # jobs that are there to be claimed: few, so that one that was lost is taken while its runner sleeps
-CRASHES = 20  # of ticks, by exceptions of ours: then nothing works, and going on shows nothing
-UNWRITTEN_S = 0.1  # for so long an end may not be in the database yet
+CRASHES = 20  # after so many ticks ended by an exception of ours, the campaign ends, as nothing works
+UNWRITTEN_S = 0.1  # how long an end may be missing in the database
 TURN_S = 0.004
 LONGEST = 8.0  # leases that a freeze lasts when nobody takes over
 BRIEF = 0.3  # of a lease: how long a frozen process may hold the only write lock before all others lose theirs
@@ -54,13 +54,13 @@ class Runner:
     pid: int
     order: Order
     began: float
-    deed: Deed | None = None  # it is frozen by
+    deed: Deed | None = None  # the deed that froze this tick
     frozen_at: float = 0.0
     thaw_from: float = 0.0
     thaw_at: float = 0.0
-    held: set[int] = field(default_factory=set)  # jobs that it was at as it froze
-    looked_at: bool = False  # for what it holds while frozen
-    relieved: bool = False  # a fresh tick was asked for
+    held: set[int] = field(default_factory=set)  # jobs that it was running when it was frozen
+    looked_at: bool = False  # whether somebody has looked for what it holds while frozen
+    relieved: bool = False  # whether a fresh tick was ordered to take over
     dying: bool = False
 
 
@@ -116,7 +116,7 @@ class Campaign:
         self.open: dict[tuple[int, int], int] = {}  # (job, attempt) begun and not ended -> pid
         self.inside: set[tuple[int, int]] = set()  # between an external effect and its record
         self.unkeyed: set[tuple[int, int]] = set()  # attempts that did an effect which nobody guards
-        self.ended: deque[tuple[float, int, int]] = deque()  # what came to an end lately: when, job, pid
+        self.ended: deque[tuple[float, int, int]] = deque()  # attempts that ended lately: when, job, pid
         self.finished: set[int] = set()  # jobs
         self.hurt: set[int] = set()  # jobs that were lost before
         self.resting: set[int] = set()  # jobs that failed and wait for their next try
@@ -140,7 +140,7 @@ class Campaign:
         self.forks = Runners(self.ground)
         self.feeder = Feeder(self.ground, self.plan)
         self.database = Database(parse_url(self.ground.url))
-        # One thread for all of it: a server dies with the thread that started it.
+        # One thread starts and restarts the server, because a server dies with the thread that started it.
         with ThreadPoolExecutor(1) as self.operator, closing(self.database):
             try:
                 self.feeder.start()
@@ -184,7 +184,10 @@ class Campaign:
             self._feed()
 
     def _come_to_rest(self) -> bool:
-        """No more deeds: wait until every job is final, then until every tick has ended; whether that came."""
+        """Do no more deeds.
+
+        Wait until every job is final and every tick has ended; return whether both happened in time.
+        """
         look_at = 0.0
         while not self._is_over() or self.asked is not None:
             if not self._turn():
@@ -203,7 +206,8 @@ class Campaign:
 
     def _is_over(self) -> bool:
         final = sum(self.statuses.get(status, 0) for status in ("succeeded", "dead", "cancelled"))
-        return 0 < final == sum(self.statuses.values())  # a row that is missing will not come any more
+        # missing rows do not count, since no wait would bring them back
+        return 0 < final == sum(self.statuses.values())
 
     def _turn(self) -> bool:
         """Take in what happened, keep the slots busy, thaw whose time has come; False when the campaign's is over."""
@@ -237,7 +241,7 @@ class Campaign:
             return
         runner = self.runners.pop(news.pid)
         self.pen.write("gone", pid=news.pid)
-        if runner.deed is not None:  # it ended by itself before it could be frozen
+        if runner.deed is not None:  # the tick ended by itself before it was frozen
             self.done["freeze"] -= 1
         if runner.dying and news.status != signal.SIGKILL:
             self.done["kill"] -= 1
@@ -290,7 +294,7 @@ class Campaign:
     # --- deeds --------------------------------------------------------------------------------------------------------
 
     def _all_done(self) -> bool:
-        # One that is under way may turn out not to count.
+        # A deed that is under way may turn out not to count.
         pending = any(runner.deed is not None or runner.dying for runner in self.runners.values())
         return not pending and all(count == self.plan.size.of(action) for action, count in self.done.items())
 
@@ -431,7 +435,7 @@ class Campaign:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
-        """As many jobs as the deeds done so far are due, and always enough that something runs."""
+        """Feed the share of jobs that matches the share of deeds done, and always enough that something runs."""
         planned = [(count, self.plan.size.of(action)) for action, count in self.done.items()]
         share = min((done / most for done, most in planned if most), default=1.0)
         frozen = [runner.pid for runner in self.runners.values() if runner.deed is not None]

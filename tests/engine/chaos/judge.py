@@ -140,7 +140,7 @@ class _Case:
 
 @dataclass
 class Attempt:
-    """What one attempt wrote, with the places of the lines."""
+    """The lines that one attempt wrote, each with its place in the file."""
 
     job: int
     number: int
@@ -168,7 +168,7 @@ class Freeze:
     place: int
     at: float
     until: int = 1 << 60
-    brief: bool = False  # it ended before any lease did
+    brief: bool = False  # the freeze ended before any lease did
 
 
 # --- what must not be -------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def _booked(case: _Case) -> None:
 
 
 def _lost(case: _Case) -> None:
-    """Each enqueued job is there once, and ended as its kind demands; what is called done was done."""
+    """Each enqueued job has one row and ended as its kind demands. Work that the row calls done was done."""
     rows: dict[str | None, list[JobRow]] = defaultdict(list)
     for row in case.evidence.jobs:
         rows[row.key].append(row)

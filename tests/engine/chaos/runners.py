@@ -186,7 +186,7 @@ def prepare(ground: Ground) -> None:
     from cronjobs.engine.tick import tick
 
     assert tick
-    database = Database(parse_url(ground.url))  # the driver
+    database = Database(parse_url(ground.url))  # imports the driver
     database.close()
     loaded = job_types.load(settings_of(ground))
     assert not loaded.faults, loaded.faults
@@ -208,13 +208,13 @@ def settings_of(ground: Ground, workers: int = 1) -> Any:
             budget=timedelta(seconds=ground.budget_s),
             lease=timedelta(seconds=ground.lease_s),
             shutdown_grace=timedelta(seconds=2),
-            max_losses=1000,  # of kills that prove nothing against the job
+            max_losses=1000,  # most losses here are kills by the campaign, which are not the job's fault
         ),
     )
 
 
 def _run_as_child(order: Order, ground: Ground) -> None:
-    """One tick, put together as ``run-due`` does it; never returns."""
+    """Run one tick, put together as ``run-due`` does it, and exit; never returns."""
     code = EXCEPTION
     try:
         die_with_parent()

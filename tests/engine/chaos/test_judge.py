@@ -134,7 +134,7 @@ def test_a_campaign_in_which_all_is_well_is_acquitted() -> None:
             "recorded effects repeated: chaos-2: attempt 3 did it although it was recorded",
         ),
         (
-            # It was recorded, and the tick died before it could write the line that says so.
+            # The effect was recorded, but the tick died before it could write the line that says so.
             replace(GOOD, lines=[replace(line, at=9.5) if line.attempt == 2 else line for line in STORY]),
             "recorded effects repeated: chaos-2: attempt 2 did it although it was recorded",
         ),

@@ -21,8 +21,8 @@ from engine.crash import crash_points
 
 TIMEOUT = timedelta(seconds=2)
 
-clock = FakeClock()  # of the process that runs jobs
-# What happens in the middle of a first attempt; only in the process of the flow, not with the next runners.
+clock = FakeClock()  # the clock of the process that runs jobs
+# What a flow does in the middle of a first attempt. It is set only in the flow's process, not in later runners.
 in_first_attempt: Callable[[Context], None] | None = None
 in_second_attempt: Callable[[], None] | None = None
 before_later: Callable[[], object] | None = None
@@ -77,7 +77,7 @@ def snoozes(ctx: Context) -> None:
 
 @job("crash.poison", timeout=TIMEOUT)
 def poison(ctx: Context) -> None:
-    """Its error is a text that the database refuses; see the flow."""
+    """Fail with an error text that the database refuses; the flow makes it refuse that text."""
     with effect(ctx):
         pass
     raise GiveUp("POISON")
@@ -85,7 +85,7 @@ def poison(ctx: Context) -> None:
 
 @job("crash.hangs", timeout=TIMEOUT)
 def hangs(ctx: Context) -> None:
-    """Its first attempt never returns."""
+    """The first attempt never returns."""
     with effect(ctx):
         if ctx.attempt == 1 and in_first_attempt is not None:
             threading.Event().wait()
@@ -93,7 +93,7 @@ def hangs(ctx: Context) -> None:
 
 @job("crash.obeys", timeout=3 * TIMEOUT)
 def obeys(ctx: Context) -> None:
-    """Its first attempt works until it is told to stop."""
+    """The first attempt works until it is told to stop."""
     with effect(ctx):
         if ctx.attempt == 1 and in_first_attempt is not None:
             in_first_attempt(ctx)
@@ -146,7 +146,7 @@ WORK: Final = "INSERT INTO work (job_id, attempt) VALUES ({}, {})"
 
 @job("crash.transaction", timeout=TIMEOUT)
 def in_transaction(ctx: Context) -> None:
-    """Its work, and a job that follows, are committed with its success."""
+    """The handler's work and a following job are committed together with the job's success."""
     say("begun", ctx)
     crash_points.passed("the beginning of the transaction")
     with ctx.transaction() as connection:

@@ -27,7 +27,7 @@ EXPECTED = {  # job type: how it ends, and with how many charged failures
     "crash.long": ("succeeded", 0),
     "crash.steps": ("succeeded", 0),
 }
-APART = 0  # the pid of what commands say
+APART = 0  # stands for the pid in lines that commands write
 IDENTITIES = ("tick", "pid", "locked_by", "runner", "worker", "traceback")
 
 
@@ -74,7 +74,7 @@ class Did:
 
 @dataclass(frozen=True)
 class Leave:
-    """What a flow is allowed that others are not."""
+    """Exceptions: what one flow may do that others may not."""
 
     waiting: bool = False  # jobs wait at rest
     reopened: bool = False  # somebody puts jobs back that had ended

@@ -27,7 +27,7 @@ from engine.crash.crash_world import wait_for_strays
 
 HERE = Path(__file__).parent
 JSON_COLUMNS = ("payload", "meta", "result", "definition", "detail", "did")
-LEFT_S = 20  # for the server to notice that a client is gone
+LEFT_S = 20  # how long the server may take to notice that a client is gone
 
 
 class Zygote:
@@ -76,12 +76,12 @@ class Store(Protocol):
         """Take everything out of it, tables too."""
 
     def keep(self) -> None:
-        """What is in it now is the start."""
+        """Take the present content as the start, to which ``restore`` returns."""
 
     def restore(self) -> None: ...
 
     def look(self) -> Snapshot:
-        """What is in it; all who held a connection to it are gone."""
+        """Read all rows, after all other connections are gone."""
 
     def schema(self) -> list[Any]:
         """Every object in it, in words."""
@@ -175,7 +175,7 @@ class PostgresStore:
             self._restore = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
             return
         self._execute("DROP SCHEMA IF EXISTS start CASCADE; CREATE SCHEMA start")
-        # Without the role of a replica the foreign key would ask for an order.
+        # As a replica, PostgreSQL checks no foreign keys, so the tables can be restored in any order.
         parts = ["BEGIN", "SET LOCAL session_replication_role = replica"]
         for table in tables:
             self._execute(f"CREATE TABLE start.{table} AS SELECT * FROM public.{table}")

@@ -82,7 +82,7 @@ class World:
         return load.load(self.folder / "cronjobs.yaml", environ={}, database_url=self.url)
 
     def instant(self, after: timedelta = timedelta(0)) -> Any:
-        """As SQL takes it."""
+        """An instant in the form in which SQL takes it."""
         at = self.base + after
         return to_microseconds(at) if self.is_sqlite else at.isoformat()
 

@@ -26,7 +26,7 @@ from engine.crash import crash_flows, crash_points
 from engine.crash.crash_world import COMMANDS, World
 
 LIMIT_S = 60
-NEEDED = (  # what is imported only when it is needed, beside all of our own
+NEEDED = (  # modules that the code imports only when it needs them; all of our own come besides
     *("croniter", "zoneinfo", "sqlalchemy.dialects.sqlite.pysqlite", "sqlalchemy.dialects.postgresql.psycopg"),
     *("psycopg", "sqlite3", "asyncio", "getpass", "subprocess"),
 )

@@ -105,7 +105,8 @@ def test_a_flow_killed_at_any_point_loses_nothing_and_doubles_nothing(
         killed, did = lab.store.look(), lab.did()
         case = Case(starts[id(lab)], killed, killed, did, ran.pid, died, flow.leave)
         found = [*judge_death(case)]
-        # What comes next depends on what is there: after many points that is the same, and once is enough.
+        # What happens next depends only on this state. Many points lead to the same state, so one run for each is
+        # enough.
         there = f"{died} {killed.like()} {[(line.what, line.job_id, line.attempt) for line in did]}"
         if there not in seen:
             seen.add(there)

@@ -85,9 +85,9 @@ def test_a_job_is_cancelled_with_the_callers_transaction_and_its_key_is_free(
         user.commit()
         assert cancel(user.target, idempotency_key=key, reason="bezahlt — ümlaut") is Status.CANCELLED
         user.rollback()
-        assert [row.status for row in rows(database)] == ["queued"]  # it commits nothing
+        assert [row.status for row in rows(database)] == ["queued"]  # cancel commits nothing by itself
         assert cancel(user.target, idempotency_key=key, reason="bezahlt — ümlaut") is Status.CANCELLED
-        assert cancel(user.target, id=first.id) is Status.CANCELLED  # it is, already
+        assert cancel(user.target, id=first.id) is Status.CANCELLED  # the job is cancelled already
         again = enqueue(user.target, "t.remind", {"n": 2}, idempotency_key=key, run_at=SOON)
         assert again.new
         assert cancel(user.target, idempotency_key="other") is None
@@ -312,7 +312,7 @@ def test_nobody_else_may_call_the_functions(postgres_migrated: str) -> None:
 
 
 def test_the_functions_find_their_own_tables(postgres_migrated: str) -> None:
-    """They have the owner's rights, so nothing of a caller's must stand in: no table, search_path or function."""
+    """They have the owner's rights, so they must use no table, search_path or function of the caller."""
     theirs = "CREATE FUNCTION public.concat_ws(text, name, text) RETURNS text LANGUAGE sql AS $$ SELECT 'theirs' $$"
     in_psql(as_role(postgres_migrated, SUPERUSER), theirs)
     with psycopg.connect(as_role(postgres_migrated, ENQUEUE)) as app:
@@ -388,7 +388,7 @@ def test_a_retry_is_moved_and_a_running_job_is_not(database: Database) -> None:
     changed(database, made[1], **lease())
     assert reschedule(database.engine, id=made[0], run_at=LATER) is Status.FAILED
     with database.engine.begin() as connection, pytest.raises(JobNotWaiting, match="is running"):
-        reschedule(connection, id=made[1], run_at=LATER)  # and what the app commits has nothing of it
+        reschedule(connection, id=made[1], run_at=LATER)  # the app's commit then contains no change
     failed, running = rows(database)
     assert (failed.run_at, failed.failures) == (LATER, 2)
     assert running.run_at != LATER
@@ -401,7 +401,7 @@ def test_a_job_that_began_keeps_its_key(database: Database) -> None:
     snoozed = enqueue(database.engine, "t.remind", idempotency_key="snoozed").id
     began(database, snoozed)
     cancel(database.engine, id=snoozed)
-    # Its attempts were pruned, it was retried before its row was: it has failed all the same.
+    # Its attempts were pruned, and then it was retried, so only ``last_failed_at`` says that it has failed.
     died = enqueue(database.engine, "t.remind", idempotency_key="died").id
     changed(database, died, attempts=3, last_failed_at=SOON)
     cancel(database.engine, id=died)

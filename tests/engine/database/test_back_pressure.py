@@ -134,7 +134,7 @@ def test_a_full_queue_that_drops_says_counts_and_logs_it(
         told = enqueue_many(user.target, "t.say", [{"n": n} for n in range(3)], queue="mail")
         assert [one.dropped for one in told] == [False, True, True]
         assert (told[2].id, told[2].new, told[2].status) == (None, False, None)
-        assert dropped(database) == 0  # it is of the caller's transaction
+        assert dropped(database) == 0  # the count belongs to the caller's transaction, which is open
         user.commit()
         enqueue(user.target, "t.say", queue="mail")
         user.rollback()

@@ -19,7 +19,7 @@ from cronjobs.engine.jobs import insertion
 from cronjobs.engine.store.queues import count_full, held_so_far
 from cronjobs.errors import QueueHeld
 
-ALMOST = 9_223_372_036_854_775_806  # one more than this is a bigint's last
+ALMOST = 9_223_372_036_854_775_806  # one less than the largest bigint
 
 TAMPERING = [
     "UPDATE cronjobs_queues SET dropped = 9223372036854775807",
@@ -147,7 +147,7 @@ def test_the_function_says_so_too_and_a_savepoint_keeps_the_transaction(url: str
 
 
 def test_what_counts_a_refusal_waits_a_second_at_most(url: str) -> None:
-    """It is counted in a transaction of its own, when another may have the row already."""
+    """The refusal is counted in a transaction of its own, and another transaction may hold the row's lock."""
     with psycopg.connect(as_role(url, ENQUEUE)) as holder, psycopg.connect(as_role(url, ENQUEUE)) as user:
         enqueue(holder, "t.say", queue="mail")
         with pytest.raises(psycopg.errors.LockNotAvailable):

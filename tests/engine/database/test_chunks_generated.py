@@ -42,7 +42,7 @@ def clock() -> FakeClock:
 
 
 class Killed(BaseException):
-    """As a kill -9: nothing of this process goes on, and its open transaction is rolled back."""
+    """Stands for kill -9: nothing of this process goes on, and its open transaction is rolled back."""
 
 
 class Life:

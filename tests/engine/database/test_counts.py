@@ -83,7 +83,7 @@ def unfolded(database: Database) -> int:
 
 @ONLY_POSTGRESQL
 def test_no_end_waits_for_a_folder_or_for_an_apps_cancel(database: Database, database_url: str) -> None:
-    """Each may be frozen in its transaction, for as long as it likes."""
+    """A fold and an app's cancel may each be frozen in their transaction for any time."""
     end(database)
     waits, mine, other = (
         running(database, status="queued", locked_by=None, locked_until=None),
@@ -238,7 +238,7 @@ def test_instants_of_1973_keep_no_end_from_being_written(database: Database, yea
 
 
 def test_an_attempt_that_was_released_before_it_began_does_not_count(database: Database) -> None:
-    """And the earlier ones in its history have counted already."""
+    """Earlier attempts in the job's history have been counted already, and are not counted again."""
     lease = running(database, attempts=2)
     now = database.clock.now()
     with database.write() as connection:

@@ -63,10 +63,10 @@ BEGUN = Record(KEY, "begun", 7, 1, running=False)
         (replace(BEGUN, job_id=8, running=True), "skip", Wait(8)),
         (replace(BEGUN, job_id=8, running=True), "stop", Wait(8)),
         (replace(BEGUN, job_id=8), "again", Begin(unknown=True)),
-        (replace(BEGUN, job_id=None, attempt=None), "again", Begin(unknown=True)),  # by plain SQL
+        (replace(BEGUN, job_id=None, attempt=None), "again", Begin(unknown=True)),  # plain SQL began it
         (replace(BEGUN, state="stopped"), "stop", Stop()),
         (replace(BEGUN, state="stopped"), "again", Begin(unknown=True)),  # the code has changed its mind
-        (replace(BEGUN, state="skipped"), "again", DoneEffect(unknown=True)),  # it stands
+        (replace(BEGUN, state="skipped"), "again", DoneEffect(unknown=True)),  # a skipped effect stays skipped
     ],
 )
 def test_what_an_effect_is_decides_what_entering_it_means(

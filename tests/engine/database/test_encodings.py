@@ -24,7 +24,7 @@ from cronjobs.engine.jobs import registry
 from cronjobs.errors import PayloadError
 from cronjobs.testing import tick
 
-# What a database, or a role, may be set to; each would be an error somewhere if it were left like that.
+# Settings that a database or a role may have. Each would cause an error somewhere if we did not set it ourselves.
 ODD = {
     "client_encoding": "latin1",
     "DateStyle": "German",

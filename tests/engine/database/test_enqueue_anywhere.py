@@ -135,7 +135,7 @@ def test_a_missing_table_on_sqlite_is_named(sqlite_url: str, kind: str) -> None:
 def test_an_sqlite_of_the_app_that_is_too_old_is_named(
     sqlite_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an error of its own it would be a syntax error near RETURNING."""
+    """Without the check, SQLite would report a syntax error near RETURNING."""
     with opened(kind, sqlite_url) as user:
         monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 0))
         with pytest.raises(SqliteTooOld, match=re.escape(f"database {sqlite_url}: this Python has SQLite")):
@@ -240,7 +240,7 @@ def test_the_users_connection_keeps_its_own_options(database_url: str) -> None:
 
 
 def test_a_psycopg_pipeline_is_refused_before_anything_is_written(postgres_migrated: str) -> None:
-    """It answers when it ends; taken for an answer, nothing looked like a key that comes and goes."""
+    """A pipeline answers only at its end. Its empty answer looked as if another session had removed the key."""
     with psycopg.connect(postgres_migrated) as connection:
         enqueue(connection, "t.before", {})
         for write in (lambda: enqueue(connection, "t", {}), lambda: enqueue_many(connection, "t", [{}, {}])):

@@ -66,7 +66,7 @@ def test_ids_ascend_in_the_order_of_the_call(database: Database) -> None:
 
 
 def test_rows_with_keys_are_written_in_the_order_of_the_keys_on_postgresql(database: Database) -> None:
-    """So two calls that meet lock the same keys in the same order, and neither waits for the other for ever."""
+    """Two calls at the same time then lock the same keys in the same order, so they cannot deadlock."""
     keys = ["d", "b10", "b9", "b09", "a", "c"]
     with database.write() as connection:
         told = enqueue_many(connection, "t.say", [({}, {"idempotency_key": key}) for key in keys])

@@ -53,7 +53,7 @@ def host(database: Database, tmp_path: Path) -> Host:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What hangs goes on at the end of the test."""
+    """A gate at which hooks hang; it opens at the end of the test."""
     gate = threading.Event()
     yield gate
     gate.set()

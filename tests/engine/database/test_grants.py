@@ -32,7 +32,7 @@ REFUSED = [
     (ENQUEUE, "INSERT INTO cronjobs_jobs (id, job_type) VALUES (3, 't')"),
     (ENQUEUE, "INSERT INTO cronjobs_jobs (job_type, schedule) VALUES ('t', 'nightly')"),
     (ENQUEUE, "SELECT by FROM cronjobs_pauses"),
-    (ENQUEUE, "SELECT 1 FROM cronjobs_meta FOR NO KEY UPDATE"),  # it would keep all limited jobs from beginning
+    (ENQUEUE, "SELECT 1 FROM cronjobs_meta FOR NO KEY UPDATE"),  # this lock would keep all limited jobs from starting
     (ENQUEUE, "DELETE FROM cronjobs_jobs"),
     (ENQUEUE, "UPDATE cronjobs_queues SET max_waiting = NULL"),
     (ENQUEUE, "SELECT * FROM cronjobs_audit"),

@@ -69,7 +69,7 @@ def end(database: Database, job: Job, how: str) -> None:
 
 @dataclass
 class Modelled:
-    """What a job should be."""
+    """The expected state of a job."""
 
     key: str
     status: Status = Status.QUEUED

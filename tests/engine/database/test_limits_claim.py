@@ -131,7 +131,7 @@ def test_a_lease_that_ran_out_counts_until_it_is_recovered(
     add("smtp:a", 2)
     [job] = claim(database, Limit("smtp:", most=1))
     clock.advance(timedelta(hours=1))
-    assert claim(database, Limit("smtp:", most=1)) == []  # its code may still run
+    assert claim(database, Limit("smtp:", most=1)) == []  # the job's code may still run, although its lease is over
     with database.write() as connection:
         back = {"status": "failed", "locked_by": None, "locked_until": None}
         connection.execute(update(jobs).where(jobs.c.id == job.id).values(back))
@@ -263,7 +263,7 @@ RUNNERS, ROUNDS = 6, 12
 
 
 def test_racing_runners_never_pass_a_limit(database_url: str) -> None:
-    """Each round all begin at once, and take what they can; then all ends are written at once, beside new claims."""
+    """In each round all runners claim at once; then they write all ends at once, while others claim again."""
     barrier = threading.Barrier(RUNNERS)
     over: list[int] = []
     took: list[int] = []
@@ -297,4 +297,4 @@ def test_racing_runners_never_pass_a_limit(database_url: str) -> None:
         thread.join(60)
     assert len(over) == ROUNDS
     assert max(over) <= 3
-    assert sum(took) >= ROUNDS  # not because nobody took any
+    assert sum(took) >= ROUNDS  # the limit was not kept just because nobody took a job

@@ -30,7 +30,7 @@ SECOND = timedelta(seconds=1)
 PREFIXES = ["a", "a:", "b:", "é%_'\"\\", "c:", "d:", "e:"]
 KEYS = [None, None, "", "a", "a:1", "A:1", "a:2", "b:", "b:1", "é%_'\"\\1", "e", "c:1", "d:1", "e:1", "e:2"]
 
-# What a claim under limits was before: full rows are filtered like any others.
+# The former claim under limits, which filtered rows under a full limit like any others.
 BEGINS_FULL_SQLITE = (
     "EXISTS (SELECT 1 FROM json_each(:full_prefixes) p WHERE substr(j.concurrency_key, 1, length(p.value)) = p.value)"
 )

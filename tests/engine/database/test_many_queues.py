@@ -39,7 +39,7 @@ def some_rows(chance: random.Random, now: Any) -> list[dict[str, Any]]:
 
 
 def claims_of(database: Database, rows: list[dict[str, Any]], admission: ClaimFilter, limit: int) -> list[list[int]]:
-    """What claims take of *rows*, one after the other, until they take nothing: as numbers in *rows*."""
+    """Claim again and again until nothing is left; return what each claim took, as indexes into *rows*."""
     with database.write() as connection:
         connection.execute(delete(jobs))
         connection.execute(insert(jobs), rows)
@@ -92,7 +92,7 @@ def test_it_takes_what_a_claim_by_lanes_takes(database: Database, seed: int) -> 
 def test_a_tick_s_first_look_notices_very_many_queues(
     database: Database, seconds: int, paused: bool, queues: int, expected: tuple[bool, bool, bool]
 ) -> None:
-    """Of all of them only the last has a job that may be due."""
+    """Only the last queue has a job that may be due."""
     with database.write() as connection:
         now = database_now(connection)
         later = now + timedelta(days=1)

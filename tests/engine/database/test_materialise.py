@@ -44,7 +44,7 @@ def many(yard: Yard, count: int, **fields: Any) -> None:
 
 
 def define(yard: Yard, name: str, **fields: Any) -> None:
-    """As a newer version, or somebody by hand, changed it."""
+    """Change a stored definition, as a newer version or somebody with SQL may do."""
     with yard.database.write() as connection:
         [row] = [row for row in store.all_schedules(connection) if row.name == name]
         changed = row.definition | fields

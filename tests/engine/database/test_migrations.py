@@ -35,7 +35,7 @@ def test_the_newest_revision_is_the_one_this_code_knows() -> None:
 
 
 def test_revisions_are_numbered_and_in_one_line() -> None:
-    """They are compared as text."""
+    """Revisions are compared as text, so all must have four digits."""
     script = ScriptDirectory(str(migrations.script_location()))
     numbers = [revision.revision for revision in script.walk_revisions()][::-1]
     first = int(FIRST_REVISION)

@@ -44,7 +44,7 @@ def host(database: Database, tmp_path: Path, ran: list[str]) -> Host:
 
 
 def no_threads(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """As under a limit on processes: no thread whose name begins so can be started."""
+    """Refuse to start threads whose names begin with *names*, as a limit on processes does."""
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
@@ -123,7 +123,7 @@ def test_a_tick_frozen_between_its_claim_and_the_handler_begins_nothing_without_
     ran: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It wakes when another runner may long have the job; and it is not to be charged for what it did not begin."""
+    """When the runner wakes, another may have the job. The job must not be charged for an attempt that never began."""
     host.carry(run=RunSettings(workers=1, lease=timedelta(seconds=10)))
     job_id = put(host.database, job_type="pay.single")  # its only try
     hand, frozen = worker_threads.Workers.hand, [timedelta(seconds=9)]

@@ -107,9 +107,9 @@ def test_what_runs_counts_whatever_its_type_and_although_it_was_forced(yard: Yar
 def test_a_lease_holds_its_schedule_until_it_is_settled(yard: Yard) -> None:
     add(yard, job_type="t.gone", **running())
     waits = add(yard)
-    assert claim(yard, runnable=["t.say"]) == []  # it may well run
+    assert claim(yard, runnable=["t.say"]) == []  # the other job may be running
     change(yard, 1, locked_until=START - timedelta(minutes=3))
-    assert claim(yard, runnable=["t.say"]) == []  # the next recovery settles it
+    assert claim(yard, runnable=["t.say"]) == []  # only the next recovery settles the expired lease
     change(yard, 1, status="dead", locked_by=None, locked_until=None, finished_at=START)
     assert claim(yard, runnable=["t.say"]) == [waits]
 
@@ -182,7 +182,7 @@ def ticked(yard: Yard, *known: str) -> None:
 
 
 def settled(yard: Yard, clock: FakeClock) -> str:
-    """What becomes of the next occurrence."""
+    """How the next occurrence is settled."""
     clock.advance(MINUTE)
     yard.tick()
     return yard.ledger()[-1][0]
@@ -240,7 +240,7 @@ RUNNERS, ROUNDS = 5, 10
 
 
 def test_racing_runners_never_run_two_jobs_of_a_schedule(database_url: str, tmp_path: Path) -> None:
-    """Each round all claim at once, while one puts old jobs back; then all ends are written beside new claims."""
+    """In each round all runners claim at once, while one puts old jobs back; then all end while others claim."""
     barrier = threading.Barrier(RUNNERS)
     together: list[int] = []
     took: list[int] = []

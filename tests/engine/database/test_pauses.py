@@ -346,7 +346,10 @@ def test_a_job_that_ran_before_its_time_stays_the_only_one_and_it_is_told_once(y
 
 
 def test_what_came_due_while_the_clock_was_ahead_is_made_up_for(yard: Yard) -> None:
-    """Its watermark lay beyond it, so nothing ran it; what the wrong clock recorded of it is no answer."""
+    """The watermark was past the occurrence, so no tick ran it.
+
+    What the wrong clock recorded does not count as its run.
+    """
     yard.sync(yard.file(hourly(cron="15 10 * * *")))
     yard.clock.set(at(0, hour=9) + timedelta(days=3))
     yard.tick()

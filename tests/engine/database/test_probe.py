@@ -106,7 +106,7 @@ class World:
         return f"{self.host.name}:{here.boot_id}:{here.pid_namespace}:"
 
     def look(self) -> str | None:
-        """What a lingering tick sees."""
+        """Return what a lingering tick sees in the database."""
         probe = idle.Probe(self.inputs, self.place)
         now = self.clock.now()
         try:
@@ -315,7 +315,8 @@ def may_be_cautious(world: World) -> bool:
     unsure = not mine or mine[-1] is None  # which file this host had
     now = world.clock.now()
     ends = [row["locked_until"] for row in world.rows(tables.jobs) if row["locked_until"] is not None]
-    judged = [end for end in ends if not now <= end <= now + timedelta(minutes=6)]  # by the full tick's recovery
+    # the full tick's recovery settles these
+    judged = [end for end in ends if not now <= end <= now + timedelta(minutes=6)]
     return revision != tables.SCHEMA_REVISION or left_something or unsure or bool(unproven or ahead or judged)
 
 
@@ -459,9 +460,9 @@ ASKED: dict[str, list[Callable[[World], None]]] = {
     "no finding may have begun or ended, or this host sends no alerts": [
         with_alerts(soon(-1)),
         with_alerts(None),
-        with_alerts(soon(7200)),  # by a wrong clock
+        with_alerts(soon(7200)),  # a wrong clock wrote this
     ],
-    "this host's clock is right": [],  # of a server; see below
+    "this host's clock is right": [],  # for a server; tested below
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.ticking import Project, events
 
-pytestmark = pytest.mark.either  # what is shown and typed; statements have tests of their own
+pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 HANDLERS = r"""
 import asyncio, ctypes, logging
