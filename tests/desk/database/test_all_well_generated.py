@@ -63,7 +63,7 @@ TABLES = ["alerts", "findings", "acks", "job_runs", "jobs", "occurrences", "sche
 TABLES += ["job_type_lists", "queues"]
 # Findings of which the rule here knows nothing; they may always be there.
 BESIDE = {"failing", "failing_type", "slower", "full", "late", "pause", "schedule", "dead", "lease", "crashing"}
-# What says that an occurrence did not run, for any schedule.
+# Findings that account for an occurrence of any schedule that did not run.
 OF_ANY = {"dead", "late", "pause", "no_tick"}
 
 
@@ -77,7 +77,7 @@ class Week:
     long: dict[tuple[int, int], tuple[Job, datetime]] = field(default_factory=dict)
     moods: dict[str, str] = field(default_factory=dict)
     wrong_clocks: float = 0.1  # how often
-    ahead: timedelta = timedelta(0)  # of the clock, now
+    ahead: timedelta = timedelta(0)  # how far the clock is ahead now
     ran_at: dict[int, datetime] = field(default_factory=dict)  # when the last attempt of a job really began
     deaths_gone: int = 0  # removed by retention, undealt with, and not acknowledged
     seen: set[str] = field(default_factory=set)
@@ -412,7 +412,7 @@ def test_all_is_said_to_be_well_exactly_when_every_schedule_had_its_runs(
 def test_what_a_clock_that_was_ahead_ran_early_is_a_finding_when_it_is_due(
     database: Database, clock: FakeClock, tmp_path: Path
 ) -> None:
-    """As above, with such a clock every day, and little else; a retry after the clock is right is a run in time."""
+    """The check from above, mostly with wrong clocks. A retry after the clock was set right counts as a run in time."""
 
     def case(dice: random.Random) -> None:
         clock.set(START)

@@ -79,7 +79,7 @@ def test_each_payload_that_would_not_run_is_named_and_counted(
         {"payload": {"day": "2026-11-23"}},
         {"job_type": "t.gone", "payload": {}},
         {"job_type": "t.command", "payload": {"any": "thing"}},
-        # None of these runs again.
+        # Jobs that will not run again, so their payloads are not checked.
         ended(database, payload=BAD, status="succeeded"),
         ended(database, payload=BAD, status="cancelled"),
         ended(database, payload=BAD, status="dead", dismissed_at=database.clock.now()),
@@ -119,7 +119,7 @@ def test_all_fit(project: Project, database: Database, database_url: str) -> Non
     put(database_url, {}, {"job_type": "t.command"})
     answer = project.call("check", "--against", database_url)
     assert answer.code == 0
-    # Of other tests of this process there may be types, too.
+    # Other tests of this process may have registered types, too, so the number of types is not compared.
     assert answer.out.endswith(" job types, 0 schedules; all 2 payloads in that database fit\n")
     assert project.call("check", "--against", database_url, "--json").json["against"] == {
         "checked": 2,

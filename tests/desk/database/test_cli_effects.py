@@ -44,7 +44,7 @@ def dead_job(project: Project, job_id: int, key: str) -> None:
 
 
 def fill(project: Project) -> None:
-    """One effect in each state, the newest last."""
+    """Add one effect in each state, the newest last."""
     running_job(project, 7)
     add(project, "mail:1", "recorded", job_id=1, attempt=1, result={"id": 5}, begun_at=NOW - timedelta(minutes=9))
     add(project, "mail:2", job_id=2, attempt=1, begun_at=NOW - timedelta(minutes=8))

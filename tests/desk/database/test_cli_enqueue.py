@@ -342,7 +342,7 @@ def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Proje
     assert (len(filled.json["run"]), len(lite.jobs())) == (1, 3)
     assert filled.err.endswith(f"{misfit}if the payload is wrong: cronjobs jobs cancel --schedule s\n")
     again = lite.call("backfill", "s", *second)
-    assert (again.code, again.err) == (0, "")  # it enqueued nothing
+    assert (again.code, again.err) == (0, "")  # the second call enqueued nothing
     assert lite.call("pause", "--all").code == 0
     assert lite.call("trigger", "s").err.startswith("the job waits, because everything is paused\n")
     assert lite.call("backfill", "s", *second).err == ""

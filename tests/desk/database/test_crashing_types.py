@@ -160,7 +160,7 @@ def die(host: Host, tick: str, *job_types: str, boot: str = "boot") -> None:
         claimed = claim(connection, limit=9, locked_by=runner(tick, boot), lease=MINUTE, admission=admission).jobs
     assert {job.id for job in claimed} >= set(ids)
     host.database.clock.advance(2 * MINUTE)  # type: ignore[attr-defined]
-    host.tick(queue="none")  # it recovers, and runs nothing
+    host.tick(queue="none")  # this tick recovers jobs and runs none
 
 
 def crashing_now(host: Host) -> list[str]:
@@ -191,7 +191,7 @@ def test_the_two_may_not_be_of_different_boots(host: Host) -> None:
 
 
 def test_runners_that_are_found_dead_together_are_one(host: Host, clock: FakeClock) -> None:
-    """As after a reboot: all that ran at that moment died of it."""
+    """All jobs that ran at that moment died, as by a reboot."""
     types = load(host.settings)
     admission = ClaimPlanner(host.settings, types, TickFilter(), 4, runner=MINUTE).admission(MINUTE, InFlight())
     for tick in ("a", "b", "c"):
@@ -250,7 +250,7 @@ def test_it_is_begun_as_long_as_its_timeout_fits_into_the_tick(
     host.carry(job_types={"pay.tries": JobTypeSettings("pay.tries", timeout=timedelta(seconds=49.5))})
     found(host, "pay.tries")
     put(host.database, job_type="pay.tries")
-    host.tick(51)  # the grace of a process would be too much
+    host.tick(51)  # with the grace of a process, the job would not fit into this tick
     assert (apart, ran) == (["pay.tries"], ["pay.tries"])
 
 

@@ -209,7 +209,7 @@ def life(job: JobFacts) -> tuple[str, ...]:
     [
         ("interrupted", "queued", False),
         ("snoozed", "queued", False),
-        ("cancelled", "queued", False),  # and retried by a person
+        ("cancelled", "queued", False),  # cancelled, and then retried by a person
         ("succeeded", "queued", False),
         ("snoozed", "running", False),
         ("interrupted", "cancelled", False),

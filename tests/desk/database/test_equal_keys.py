@@ -70,7 +70,7 @@ def alike(cronjobs: Cronjobs, rows: Rows) -> Cronjobs:
 
 
 def settled(text: str) -> str:
-    """Without what PostgreSQL's own clock adds to the one that stands still."""
+    """Cut off the fractions of a second that PostgreSQL's own clock adds to the fake clock, which stands still."""
     return re.sub(r"(:03:07\.2)\d+", r"\1", text)
 
 

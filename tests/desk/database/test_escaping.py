@@ -81,7 +81,7 @@ def database(sqlite_migrated: str) -> Iterator[Database]:
 
 @pytest.fixture
 def project(sqlite_migrated: str, database: Database, tmp_path: Path) -> Project:
-    """Each column that a stranger may write holds what acts on a terminal."""
+    """Rows in which each column that a stranger may write holds text that acts on a terminal."""
     project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
     project.write(YAML, HANDLERS)
     rows: list[dict[str, Any]] = [
@@ -112,13 +112,13 @@ def harmless(text: str) -> bool:
 def test_nothing_that_a_row_holds_acts_on_who_reads_of_it(project: Project, database: Database) -> None:
     tick = project.run("run-due")
     assert "is dead" in tick.err or "are dead" in tick.err
-    assert FORGED in tick.err  # it is there, made harmless
+    assert FORGED in tick.err  # the text is there, and harmless
     assert harmless(tick.err)
     assert harmless(tick.out)
     log = (project.folder / "cronjobs.log").read_bytes().decode()
     assert FORGED in log
     assert harmless(log)
-    with database.write() as connection:  # and what only runners write
+    with database.write() as connection:  # columns that only runners write
         connection.execute(update(jobs).where(jobs.c.id == 4).values(last_error=HOSTILE, error_type=HOSTILE))
     for command in LOOKING:
         answer = project.call(*command)

@@ -72,7 +72,8 @@ def test_times_are_read_as_people_say_them(world: World, asked: str, meant: str)
 
 def test_without_a_time_it_is_the_last_occurrence(world: World) -> None:
     a_night(world)
-    assert world.ask("nightly-report").verdict == "pending"  # none yet: the next
+    # nothing has run yet, so the answer is about the next occurrence
+    assert world.ask("nightly-report").verdict == "pending"
     world.tick(utc("2026-11-20T07:15:12"))
     world.clock.advance(3 * HOUR)
     told = world.ask("nightly-report")
@@ -592,7 +593,7 @@ def test_status_names_what_a_wrong_clock_ran_early_once_it_is_due_until_a_later_
 
 
 def test_status_names_the_next_occurrence_that_will_really_run(world: World) -> None:
-    """It said "next in 18h" of an occurrence that a wrong clock had run, and that would not run again."""
+    """A wrong clock had run it already. Status said "next in 18h" although it would not run again."""
     world.file(nightly='cron: "0 2 * * *"', other='cron: "0 3 * * 1"')
     world.tick(utc("2026-03-02T08:00:00"))
     world.tick(utc("2026-03-03T02:03:00"))

@@ -68,7 +68,7 @@ def test_what_catch_up_all_drops_lasts_whatever_succeeds_until_it_is_acknowledge
     assert found(yard)["dropped"] == said
     ack(yard, said)
     assert found(yard) == {}
-    yard.clock.advance(DAY)  # the ack itself is over, and so is what it ended
+    yard.clock.advance(DAY)  # the ack is over, and the finding stays away
     assert found(yard) == {}
 
 

@@ -76,7 +76,7 @@ def of_act(entry: dict[str, Any]) -> str:
 
 
 def tallied(entries: Iterable[dict[str, Any]], dice: random.Random) -> list[dict[str, Any]]:
-    """As the database sums them; of some outcomes without the smallest groups."""
+    """Sum the entries as the database does. For some outcomes leave out the smallest groups."""
     sums: Counter[tuple[str, Any]] = Counter()
     for entry in entries:
         if entry["kind"] in ("attempt", "death", "occurrence"):
@@ -553,7 +553,7 @@ def test_only_so_many_acts_on_jobs_are_counted_and_it_says_from_when_on(
 
 
 def test_dates_are_left_out_only_where_they_stand_above_the_line(cronjobs: Cronjobs, rows: Rows) -> None:
-    for hours in (30, 20, 19, 3, 0):  # of two days
+    for hours in (30, 20, 19, 3, 0):  # jobs on two days
         rows.tick("web1", ago(hours=hours))
     schedule = rows.schedule("sync")
     rows.occurrence(schedule, ago(hours=15), "missed", first_for=ago(hours=16), count=2)

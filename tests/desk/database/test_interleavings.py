@@ -87,7 +87,7 @@ LEASE = timedelta(minutes=5)
 MINUTE = timedelta(minutes=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HERE = "h:1:1:1:1:t"  # who holds every lease
-# What a caller is told of others; anything else is a fault.
+# Errors that may tell a caller about other sessions; any other error is a fault.
 TOLD: tuple[type[Exception], ...] = (DatabaseBusy, EffectBusy, LeaseLost, JobHeld, JobNotWaiting, NoSuchJob)
 TOLD += (QueueFull, QueueHeld, TurnTaken, CannotRun, filling.ScheduleBusy, filling.UnknownSchedule)
 AT_WORK = ("ticks have settled s up to", 'a tick is settling "s" right now', "were due under another definition")
@@ -96,11 +96,12 @@ SESSIONS = 3
 
 @dataclass
 class Seen:
-    """What the acts of one case were told."""
+    """What the acts of one case claimed, wrote and were told."""
 
     claimed: list[tuple[int, int]] = field(default_factory=list)
     quiet: list[dict[int, int]] = field(default_factory=list)  # attempts of all jobs when nothing ran any more
-    put: list[tuple[int, str, Any]] = field(default_factory=list)  # the call, on_conflict, what it returned
+    # number of the call, on_conflict, what the call returned
+    put: list[tuple[int, str, Any]] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)  # calls that were to have written nothing
     effects: list[tuple[int, int]] = field(default_factory=list)
     ended: list[tuple[int, int]] = field(default_factory=list)
@@ -137,7 +138,7 @@ class World:
             self.due = due = now - 3 * MINUTE
             schedules.put_definitions(connection, [schedules.Definition("s", definition(self.schedule), "f", due, due)])
             self.overlaps = policy == "allow"
-            # This host's code, which has refused some payloads for long enough to give them up.
+            # A tick of this host, whose code has refused some payloads for long enough to give those jobs up.
             lists = [{"hash": version, "names": TYPES} for version in ("v1", "v2")]
             connection.execute(insert(job_type_lists), lists)
             connection.execute(insert(ticks).values(self.tick_row("h", "v1", now)))
@@ -269,7 +270,7 @@ def resume(world: World, database: Database) -> None:
 
 
 def enqueues(world: World, database: Database) -> None:
-    """One, or several at once; in the app's transaction, in one of its own, or without any."""
+    """Enqueue one job or several, in the app's transaction, in one of the call's own, or without one."""
     chance, call = world.chance, world.calls
     world.calls += 1
     on_conflict: Any = chance.choice(["keep", "replace"])
@@ -318,7 +319,7 @@ def reschedules(world: World, database: Database) -> None:
 
 
 def operates(world: World, database: Database) -> None:
-    """As an operator does, on all jobs."""
+    """Cancel, dismiss or retry all jobs, as an operator does."""
     name = world.chance.choice(["cancel", "dismiss", "retry"])
     act = OperatorAction(name, "ada", "h", "why")
     with database.read() as connection:
@@ -334,7 +335,7 @@ def prunes(world: World, database: Database) -> None:
 
 
 def begins_effect(world: World, database: Database) -> None:
-    """Each session as another attempt, all with the same key."""
+    """Begin an effect. Each session acts as another attempt, and all use the same key."""
     with database.read() as connection:
         running = connection.execute(select(jobs.c.id, jobs.c.attempts).where(jobs.c.status == "running")).all()
     mine = sorted(running)[world.sessions.index(database) :][:1]
@@ -352,7 +353,7 @@ def materialises(world: World, database: Database) -> None:
 
 
 def recovers(world: World, database: Database) -> None:
-    """As a tick that finds this runner dead, although it may go on: frozen, it looks the same from another host."""
+    """Act as a tick that takes this runner for dead. A frozen runner looks dead to another host, and may go on."""
 
     def note(event: Event) -> None:
         if "attempt" in event.facts:
@@ -501,7 +502,7 @@ def judge_rows(world: World, ended: Sequence[Any]) -> None:
 
 
 def judge_schedule(world: World, rows: Sequence[Any]) -> None:
-    """Each occurrence is settled once, and what a person triggers obeys the overlap."""
+    """Each occurrence is settled once, and runs that a person triggers obey the overlap policy."""
     acts = {*world.seen.acts}
     with world.one.read() as connection:
         ledger = connection.execute(select(occurrences).order_by(occurrences.c.first_for)).all()

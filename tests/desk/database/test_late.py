@@ -262,7 +262,7 @@ def test_until_the_end_of_a_pause_no_job_could_run(
 
 
 def drains(world: World, jobs: int, **values: Any) -> None:
-    """So many jobs of the type have succeeded within the last minute."""
+    """Add *jobs* jobs that have succeeded within the last minute."""
     now = world.database.clock.now()
     for _ in range(jobs):
         ended = {"started_at": now - MINUTE, "finished_at": now - MINUTE, "attempts": 1}
@@ -271,7 +271,7 @@ def drains(world: World, jobs: int, **values: Any) -> None:
 
 @pytest.mark.parametrize("why", ["budget", "slots", "late"])
 def test_a_batch_that_drains_is_named_a_backlog(database: Database, tmp_path: Path, why: str) -> None:
-    """Its last jobs do not fit into a tick because of those before them."""
+    """The last jobs of the batch do not fit into a tick, because earlier ones take its time."""
     world = World(database, tmp_path)
     for _ in range(4):
         world.put()

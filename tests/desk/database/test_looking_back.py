@@ -92,7 +92,7 @@ def test_schedules_show_tells_definition_next_five_and_the_ledger(
     ]
     assert lines[3] == "next       2026-07-02 02:15:00 America/New_York, in 18h"
     assert lines[-2].split() == ["00:03:07", "enqueued", "1", "succeeded"]  # in New York, as the line above it
-    assert lines[-1].split() == ["2026-06-30", "00:03:07", "enqueued", "999"]  # its job is pruned
+    assert lines[-1].split() == ["2026-06-30", "00:03:07", "enqueued", "999"]  # the job of this row is pruned
     seen = cronjobs("schedules", "show", "nightly-report", "--json").json
     assert len(seen["next"]) == 5
     assert set(seen["ledger"][0]) == {*tables.occurrences.c.keys(), "job_status"}

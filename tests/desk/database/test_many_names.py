@@ -35,7 +35,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def flooded(database: Database, rows: Rows) -> Database:
-    """As many types and queues as somebody likes, all due; and one real queue, which has a cap."""
+    """Due jobs of very many types and queues, as a stranger could add them, and one real queue, which has a cap."""
     rows.tick(did={}, job_types="known")
     many = [
         {"job_type": f"{n:05}".ljust(LONGEST, "x"), "queue": f"{n:05}".ljust(LONGEST, "q"), "run_at": ago(minutes=9)}

@@ -41,7 +41,7 @@ TYPE = "t.pay"
 
 @dataclass(frozen=True)
 class Version:
-    """Of the user's code: whether it has a handler of the type, and whether that takes the payload."""
+    """A version of the user's code: whether it has a handler for the type, and whether that takes the payload."""
 
     name: str
     knows: bool = True
@@ -117,7 +117,7 @@ def test_alone_it_is_refused_each_five_minutes_and_dead_after_fifteen_uncharged(
 def test_a_half_finished_deploy_keeps_it_alive_until_the_new_host_takes_it(fleet: Fleet) -> None:
     job_id = fleet.add()
     for _ in range(60):
-        fleet.tick("alpha", OLD)  # it comes first each minute, so the other never gets the job
+        fleet.tick("alpha", OLD)  # the old version ticks first each minute, so the new one never gets the job
         fleet.tick("beta", NEW)
         fleet.clock.advance(MINUTE)
     assert fleet.job(job_id).status == "failed"
@@ -132,7 +132,7 @@ def test_a_host_that_is_deployed_while_it_is_idle_keeps_it_alive_from_its_first_
     for minute in range(36):
         fleet.tick("alpha", OLD)
         if 13 <= minute <= 18:
-            fleet.tick("beta", NEW)  # it finds nothing to do
+            fleet.tick("beta", NEW)  # the new version finds nothing to do
         assert fleet.job(job_id).status == ("failed" if minute < 35 else "dead"), minute
         fleet.clock.advance(MINUTE)
 
@@ -183,7 +183,7 @@ def test_after_a_day_it_is_dead_whatever_ticks(fleet: Fleet) -> None:
     for waited in (DAY - MINUTE, 6 * MINUTE):
         assert fleet.job(job_id).status == "failed"
         fleet.clock.advance(waited)
-        fleet.tick("beta", NEW, queue="another")  # it could take it, and never looks for it
+        fleet.tick("beta", NEW, queue="another")  # this version could take the job, but looks only at another queue
         fleet.tick("alpha", OLD)
     assert fleet.job(job_id).status == "dead"
     assert fleet.job(job_id).last_error.endswith("given up: no code has accepted it for 24 hours")

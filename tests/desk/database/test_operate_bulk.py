@@ -262,7 +262,7 @@ def test_running_jobs_are_asked_to_stop_and_each_has_an_audit_row_that_says_who(
 def test_a_cancel_that_a_job_ends_under_changes_nothing_of_it_and_says_so(
     cronjobs: Cronjobs, rows: Rows, database: Database, at_a_terminal: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It finishes between the count and the answer to the question."""
+    """The job finishes between the count and the operator's answer."""
     first, second = rows.job(status="running"), rows.job()
 
     def finish_first(_question: str, **_: Any) -> bool:

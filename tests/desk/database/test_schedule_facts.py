@@ -47,7 +47,7 @@ class Histories:
                 dice.choice([None, 10**9 + step, self.job(name, at)]) if dice.random() < 0.2 else self.job(name, at)
             )
             row = {"schedule_id": number, "first_for": at, "last_for": at, "decided_at": at, "outcome": outcome}
-            # Of an outage it is one row for all, which says from when.
+            # An outage has one row for all its occurrences, which also holds the first of them.
             count = dice.choice([1, 2, 30]) if outcome == "missed" else 1
             self.ledger[number].append(row | {"job_id": job_id, "count": count, "first_for": at - (count - 1) * SECOND})
         if count:

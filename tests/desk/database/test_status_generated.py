@@ -255,7 +255,7 @@ def grace_of(schedule: store.StoredSchedule) -> timedelta:
 def triggered_runs(
     connection: Connection, schedule: store.StoredSchedule, jobs: dict[int, Any]
 ) -> list[OccurrenceResult]:
-    """As the ledger would have them, those whose jobs are there."""
+    """The triggered runs whose jobs still exist, in the form of rows of the ledger."""
     audit = tables.audit.c
     asked = connection.execute(
         select(audit.at, audit.detail).where(audit.subject == schedule.name, audit.action == "trigger")

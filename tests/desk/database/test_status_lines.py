@@ -169,11 +169,11 @@ def test_in_a_pipe_the_first_twenty_are_shown_and_the_rest_counted(cronjobs: Cro
 
 def test_a_tick_at_work_is_shown_beside_a_later_one_that_has_ended(cronjobs: Cronjobs, rows: Rows) -> None:
     unended: dict[str, Any] = {"finished_at": None, "ended": None}
-    rows.tick("web2", ago(seconds=50), **unended)  # its host is not listed
+    rows.tick("web2", ago(seconds=50), **unended)  # this tick's host is not listed
     for number in range(5):
         rows.tick(f"web1{number}", ago(seconds=10 + number))
     rows.tick("web10", ago(seconds=40), id=1000, **unended)
-    rows.tick("web10", ago(minutes=9), id=1001, **unended)  # it was killed
+    rows.tick("web10", ago(minutes=9), id=1001, **unended)  # this tick was killed
     rows.tick("web10", ago(seconds=5), id=1002)
     out = cronjobs("status").out
     shown = [" ".join(line.split()) for line in out[out.index("\nticks ") :].splitlines()[2:]]
@@ -225,7 +225,7 @@ def test_changes_of_queues_are_what_python_counts(
 def test_a_queue_with_more_new_jobs_than_are_read_has_no_trend(
     database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be said to grow, however fast it shrinks."""
+    """Otherwise such a queue would be reported as growing, however fast it shrinks."""
     monkeypatch.setattr(trends, "CAME_READ", 2)
     for queue, jobs in (("few", 2), ("many", 3)):
         for _ in range(jobs):
@@ -246,7 +246,7 @@ def test_a_job_that_is_due_again_after_an_attempt_is_not_new(database: Database,
 
 
 def test_a_lost_attempt_has_no_length(database: Database, rows: Rows) -> None:
-    """What is known of its end is when a tick found it."""
+    """The rows say only when a tick found the attempt lost, not when it ended."""
     schedule = rows.schedule("nightly")
     for hours, outcome in ((2, "failed"), (1, "lost")):
         job = rows.job(status="dead", schedule="nightly")

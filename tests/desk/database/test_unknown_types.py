@@ -248,7 +248,7 @@ def test_which_lists_of_a_host_no_deploy_has_replaced(order: str, present: str) 
 def test_a_tick_that_loads_handlers_records_its_types_once_and_an_idle_one_none(
     database: Database, host: Host, clock: FakeClock
 ) -> None:
-    host.tick()  # the first of a host loads them in any case
+    host.tick()  # the first tick of a host loads the handlers in any case
     host.tick()
     for _ in range(2):
         put(database)
@@ -286,7 +286,7 @@ def test_the_record_of_a_tick_that_was_killed_counts(database: Database, host: H
 
 
 def red(host: Host) -> list[str]:
-    """What status says of job types."""
+    """The alarms of status about unknown job types."""
     with host.database.read() as connection:
         found = troubles(look(connection, host.settings, load(host.settings)), host.settings)
     return [trouble.text for trouble in found if trouble.kind == "unresolved" and trouble.alarm]

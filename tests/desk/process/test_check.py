@@ -252,7 +252,7 @@ def test_no_database_is_needed_but_one_must_be_named(project: Project) -> None:
 
 def test_a_folder_that_cannot_be_written_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write()
-    access = os.access  # what the kernel would say to anyone but root, who writes everywhere
+    access = os.access  # tests may run as root, who may write everywhere, so ``access`` answers as for another user
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and access(path, mode))
     assert "this user cannot create files in" in project.call("check").out
 

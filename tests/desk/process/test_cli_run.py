@@ -244,7 +244,7 @@ def test_a_command_has_its_time_limit_and_a_handler_has_none(lite: Project) -> N
     slow = lite.run("run", "cmd.slow")
     assert slow.code == 1
     assert "timed out after 200ms" in slow.err
-    process = lite.start("run", "t.wait")  # its timeout is 1s
+    process = lite.start("run", "t.wait")  # the job's timeout is 1s
     until(lambda: began(lite, 2))
     over = SYSTEM.monotonic() + 1.2
     until(lambda: SYSTEM.monotonic() > over)
@@ -521,7 +521,7 @@ class Terminal:
                 return
 
     def ends(self) -> int:
-        """Its exit code. A terminal that nobody reads would keep it from ending."""
+        """Wait for the exit code, and read the terminal meanwhile: otherwise the process could not end."""
         with suppress(OSError):  # Linux says so when the other side is closed
             while select.select([self.master], [], [], 30)[0]:
                 self.seen += os.read(self.master, 4096).decode()
@@ -592,7 +592,7 @@ def test_a_module_that_cannot_be_imported_is_named(lite: Project) -> None:
 
 
 def test_a_run_of_a_schedule_is_on_record_as_triggered(lite: Project) -> None:
-    """So it makes up for what was missed, and nobody is sent to run the work once more."""
+    """Because it is on record, the run makes up for a missed one, and no finding asks to run the work again."""
     assert lite.run("run", "nightly").code == 0
     assert lite.run("run", "t.ok").code == 0
     [told] = [row for row in lite.rows("audit") if row["action"] == "trigger"]

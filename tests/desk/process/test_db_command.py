@@ -75,7 +75,7 @@ def test_upgrade_warns_of_an_app_whose_autogenerate_would_drop_the_tables(folder
     (folder.path / "alembic.ini").write_text("[alembic]\n")
     env = folder.path / "alembic/env.py"
     env.write_text("from alembic import context\ncontext.configure(connection=None, target_metadata=None)\n")
-    assert folder.run("db", "upgrade")[1] == ""  # it migrates another database
+    assert folder.run("db", "upgrade")[1] == ""  # this upgrade migrates another database
     database = Database(parse_url(folder.settings["database"]))
     with database.write() as connection:
         connection.exec_driver_sql("CREATE TABLE alembic_version (version_num text)")
@@ -147,7 +147,7 @@ def test_adopt_counts_a_tick_that_began_before_the_first_adoption_and_ended_afte
 
 def test_adopt_asks_nothing_where_nobody_ticks_for_those_who_have_it(migrated: Folder) -> None:
     migrated.configure(project="shop", environment="production")
-    tick(migrated, SYSTEM.now())  # of whoever had it before
+    tick(migrated, SYSTEM.now())  # a tick of the previous owner
     migrated.run("db", "adopt")
     migrated.configure(environment="staging")
     migrated.run("db", "adopt")

@@ -311,7 +311,7 @@ def test_djangos_record_of_our_migrations_is_named(typed: Project) -> None:
 def test_a_tick_whose_tables_are_dropped_ends_and_says_why(
     empty_url: str, new_project: Callable[[str], Ticking]
 ) -> None:
-    """It holds what it has to record, as in an outage, until its own time is up."""
+    """As in an outage, the tick keeps what it has to record, until its time is up."""
     project = new_project(empty_url).configure("run: {budget: 15s}\njob_types: {t.gated: {timeout: 10s}}\n")
     cli(project, "db", "upgrade")
     project.add("t.gated")

@@ -125,7 +125,7 @@ def test_only_what_was_not_there_before_the_tick_calls_for_another(project: Proj
         enqueue(project, "greet", run_at=datetime(2999, 1, 1, tzinfo=UTC))
         assert not watch.came()
         project.execute(update(tables.jobs).where(tables.jobs.c.id == 2).values(attempts=1, status="failed"))
-        assert watch.came()  # it was run, and its retry is due
+        assert watch.came()  # the job was run, and its retry is due
 
 
 def test_a_database_that_cannot_be_looked_at_calls_for_no_tick(project: Project) -> None:
@@ -220,7 +220,7 @@ def test_a_second_signal_ends_it_at_once(project: Project, dev: Any) -> None:
     loop = dev()
     until((project.folder / "started").exists, 20)
     loop.process.send_signal(signal.SIGINT)
-    with pytest.raises(subprocess.TimeoutExpired):  # its grace is 10 s
+    with pytest.raises(subprocess.TimeoutExpired):  # the grace is 10 s, so it does not end yet
         loop.process.wait(0.5)
     assert loop.stop() == 0
     assert "twice" in loop.said

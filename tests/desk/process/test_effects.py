@@ -122,7 +122,7 @@ def recorded(project: Project) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("on_unknown", "at", "sent", "unknown", "state", "status"),
     [
-        # the effect: as often as it says, and how the second attempt found it
+        # sent: the effects that were done; unknown: whether the second attempt found the outcome unknown
         ("again", None, ["sent"], False, "recorded", "succeeded"),
         ("again", "before", ["sent"], False, "recorded", "succeeded"),
         ("again", "begun", ["sent-unknown"], True, "recorded", "succeeded"),

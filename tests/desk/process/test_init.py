@@ -237,7 +237,7 @@ def test_in_an_app_it_says_what_it_found_and_the_next_command_works(app: Project
     env_py = app.folder / "migrations/env.py"
     assert env_py.read_text().count("include_object=include_object") == 2
     assert env_py.stat().st_mode & 0o777 == 0o640
-    # As the last lines say, and before any tick.
+    # Do what the last lines of init say, before any tick.
     engine = create_engine(app.url)
     with engine.begin() as connection:
         enqueue(connection, "hello", {"name": "Ada"})
@@ -282,7 +282,7 @@ def test_what_fails_on_the_way_leaves_the_app_as_it_was(
     app: Project, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     if fails == "the tables":
-        (app.folder / ".env").write_text("")  # so they go into a new file
+        (app.folder / ".env").write_text("")  # without a URL there, the tables go into a new file
         monkeypatch.setattr("cronjobs.desk.init.write.migrations.upgrade", _upgraded_and_then_out_of_space)
     before = everything(app.folder)
     opened = os.open

@@ -180,7 +180,7 @@ def test_a_tick_that_talks_says_progress_in_plain_lines_and_the_log_does_not(liv
 
 
 class Seen:
-    """What a terminal has got, without what writes over a line."""
+    """The text that a terminal has received, without the codes that overwrite a line."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor, self.text = descriptor, ""

@@ -106,7 +106,7 @@ def test_a_secret_is_found_however_it_is_written_down() -> None:
         assert "line one" not in mask(text, {secret})
 
 
-# Each spelling changes some of these characters.
+# Characters of which each encoding of a secret changes some.
 ODD = "qzv\"w'\\jx%+/=é kh-7391"
 BEFORE, AFTER = ("", "u", "u:", "ab:"), ("", "x", "xy")
 
@@ -134,7 +134,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 def pieces(secret: str, length: int = 8) -> Iterator[str]:
-    """Each part of *secret* of that *length*, none of which may be seen."""
+    """All parts of *secret* that have that *length*; none may be visible."""
     return (secret[at : at + length] for at in range(len(secret) - length + 1))
 
 

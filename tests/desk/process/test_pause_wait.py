@@ -157,7 +157,7 @@ def test_a_claim_is_in_flight_from_when_it_asked_for_pauses_until_it_ends(
 
 
 def test_a_claim_that_began_before_the_pause_is_waited_for(postgres_project: Project) -> None:
-    """Its transaction is open: what it took is leased only once it commits. (SQLite: a claim is alone.)"""
+    """The claim's transaction is open, so nobody sees its leases yet. (On SQLite, claims never overlap.)"""
     project = postgres_project
     project.add("t.quick")
     database = Database(parse_url(project.url))

@@ -87,7 +87,8 @@ def test_a_cancel_says_if_there_is_no_runner_that_could_hear_of_it(project: Proj
     assert cli(project, "jobs", "cancel", str(second)) == f"job {second} {said}\n"
     other = "'web9' || substr(locked_by, length('" + Identity.here().host + "') + 1)"
     project.sql(f"UPDATE cronjobs_jobs SET locked_by = {other} WHERE id = {third}")
-    assert "next heartbeat" in cli(project, "jobs", "cancel", str(third))  # for all that this host can see
+    # the job may still run, as far as this host can see
+    assert "next heartbeat" in cli(project, "jobs", "cancel", str(third))
     project.let_leases_end()
     said = f"job {third} has an expired lease: the next tick will cancel the job, unless its runner does so first\n"
     assert cli(project, "jobs", "cancel", str(third)) == said
@@ -115,13 +116,13 @@ def test_a_job_whose_runner_lives_is_left_alone_and_it_is_said_who_holds_it(proj
 
 
 def test_a_job_whose_command_still_runs_is_not_released(project: Project) -> None:
-    """Its launcher is stopped, so the command outlives the runner for a while."""
+    """The job's launcher is stopped, so the command outlives the runner for a while."""
     job_id = project.add("r.command")
     tick = project.start()
     file = project.folder / "pid"
     until(lambda: file.exists() and file.read_text().strip())
     command = int(file.read_text())
-    launcher = int(Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[1])  # its parent
+    launcher = int(Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[1])  # the parent of the command
     os.kill(launcher, signal.SIGSTOP)
     try:
         kill(tick)

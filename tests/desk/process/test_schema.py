@@ -37,7 +37,7 @@ def tell(ctx):
 
 
 def prepare(url: str, schema: str) -> None:
-    """What ``db grants`` and ``db upgrade`` do, in this order."""
+    """Do what ``db grants`` and ``db upgrade`` do, and then grant the rights of the role for ticks."""
     in_psql(url, statements(schema, {Role.MIGRATE: OWNER}))
     with opened(as_role(url, OWNER), schema) as database:
         migrations.upgrade(database)

@@ -21,7 +21,7 @@ from support.spellings import ODD, SPELLINGS, seen_in
 
 from cronjobs.masking import remember
 
-LIMIT = 1024  # of an error's message
+LIMIT = 1024  # length up to which an error's message is stored
 HANDLERS = r"""
 import os, sys
 from cronjobs import GiveUp, job

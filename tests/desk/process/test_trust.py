@@ -67,7 +67,7 @@ def give(monkeypatch: pytest.MonkeyPatch) -> Give:
 
 @pytest.fixture
 def refused(give: Give) -> Refused:
-    """What root's process refuses; it does refuse something."""
+    """A function that returns the refusal of root's process, and fails if nothing was refused."""
 
     def ask(settings: Settings, environ: dict[str, str] | None = None, *, programs: bool = False) -> UntrustedFiles:
         with pytest.raises(UntrustedFiles) as caught:
@@ -96,12 +96,12 @@ def paths(error: UntrustedFiles) -> set[Path]:
         (Facts(0o777, ME, True), True),
         (Facts(0o777 | STICKY, 0, True), None),  # as /tmp
         (Facts(0o775 | STICKY, 0, True, frozenset({"ada"})), None),
-        (Facts(0o666 | STICKY, ME, False), True),  # of a file it means nothing
-        (Facts(0o777, ME, False, is_link=True), None),  # so have all links
+        (Facts(0o666 | STICKY, ME, False), True),  # on a file, the sticky bit means nothing
+        (Facts(0o777, ME, False, is_link=True), None),  # all links have this mode
         (Facts(0o777, ANOTHER, False, is_link=True), False),
         (Facts(0o644, ANOTHER, False), False),
         (Facts(0o755, ANOTHER, True), False),
-        (Facts(0o755 | STICKY, ANOTHER, True), False),  # its owner can replace what is in it
+        (Facts(0o755 | STICKY, ANOTHER, True), False),  # the folder's owner can replace the files in it
         (Facts(0o666, ANOTHER, False), True),
     ],
 )
@@ -178,7 +178,7 @@ def test_root_refuses_what_another_user_owns(settings: Settings, name: str, refu
 
 
 def test_root_runs_with_a_database_of_another_users(settings: Settings, give: Give) -> None:
-    """Its rows choose no code; an app that enqueues has one of its own."""
+    """Rows of a database choose no code, and an app that enqueues has its own database."""
     give(settings.folder / "jobs.db")
     trust.require(settings, {}, me=0)
     assert [found.refused for found in trust.look(settings, {}, 0)] == [False]
@@ -360,7 +360,7 @@ def test_a_program_is_looked_for_on_the_path_up_to_where_it_is(
         else:
             assert paths(refused(asked, environ, programs=True)) == {elsewhere / name}
         (elsewhere / name).chmod(0o755)
-    (elsewhere / "one").chmod(0o1777)  # what is not there yet, everybody can add
+    (elsewhere / "one").chmod(0o1777)  # everybody can add files that are not there yet
     assert paths(refused(asked, environ, programs=True)) == {elsewhere / "one"}
     by_env = with_command(settings, "[job]", f", env: {{PATH: {elsewhere / 'two'}}}")
     trust.require(by_env, environ, me=0, programs=True)
@@ -383,7 +383,7 @@ def test_the_interpreter_is_taken_as_it_is(settings: Settings, give: Give) -> No
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch, give: Give) -> None:
-    """This process imports as root would, and forgets what it imported."""
+    """Let this process import as root would, and forget at the end what it has imported."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for name in ("path", "meta_path"):
         monkeypatch.setattr(sys, name, list(getattr(sys, name)))
@@ -574,7 +574,7 @@ def test_a_tick_refuses_a_program_that_everybody_may_write(project: Project) -> 
 
 @ROOTS
 def test_the_process_of_a_long_job_looks_for_itself(project: Project) -> None:
-    """It reads the file again, which may be another one than the tick's."""
+    """That process loads the files again, which may have changed since the tick checked them."""
     (project.folder / "handlers.py").chmod(0o666)
     handover = Handover(
         config=str(project.folder / "cronjobs.yaml"),

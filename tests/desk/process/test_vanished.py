@@ -30,7 +30,7 @@ def lose(project: Project) -> Path:
 
 
 COMMANDS = ["jobs list", "status", "enqueue t.work", "db upgrade", "db current", "pause --all"]
-# These expect that there may be no file yet.
+# These commands also work before the file exists.
 COMMANDS += ["check --live", "sync --plan", "run-due --dry-run", "check --against sqlite:///FOLDER/jobs.db"]
 
 

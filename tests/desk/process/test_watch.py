@@ -62,7 +62,7 @@ class Terminal:
         os.write(self.ours, text.encode())
 
     def ends(self) -> int:
-        """Its exit code; a terminal that nobody reads would keep it from ending."""
+        """Wait for the exit code, and read the terminal meanwhile: otherwise the process could not end."""
         for _ in range(600):
             if select.select([self.ours], [], [], 0.05)[0]:
                 self.read()

@@ -65,7 +65,7 @@ def test_install_then_remove_gives_back_any_crontab_byte_for_byte(old: str) -> N
 
 
 def ended(text: str) -> str:
-    """As crontab(1) takes it: a last line without a newline is refused."""
+    """Install the text as crontab(1) does, which refuses a last line without a newline."""
     return text + "\n" if text and text[-1] != "\n" else text
 
 
@@ -405,7 +405,7 @@ def test_the_tick_gets_crons_environment_and_nothing_of_the_shells(host: Host, m
     environment = cron_host.environment(text, host.config, root=host.folder)
     tick = cron_host.bare_tick(host.config, host.python, environment, limit=timedelta(seconds=30))
     assert tick == cron_host.BareTick(0, None, "")
-    assert not tick.works  # it said nothing of itself
+    assert not tick.works  # the tick reported nothing
     owner = cron_host.user()
     got = dict(line.split("=", 1) for line in (host.folder / "env").read_text().splitlines())
     assert {name: got[name] for name in got.keys() - {"PWD", "OLDPWD", "SHLVL", "_"}} == {

@@ -31,7 +31,7 @@ def planned(around: Surroundings, chosen: Choices | None = None, *, edit: bool =
 
 
 def asked(around: Surroundings, *answers: bool) -> list[str]:
-    """What each question is about, if they are answered so."""
+    """The subjects of the questions that come if the earlier ones are answered with *answers*."""
     chosen = Choices()
     about: list[str] = []
     for answer in answers:

@@ -234,7 +234,7 @@ def test_git_knows_what_is_ignored_already(tmp_path: Path, monkeypatch: pytest.M
     assert look_around(new, {}).unignored == frozenset(LEFT_BEHIND) - {"cronjobs.log*"}  # -wal, -turn
     (tmp_path / "repo" / ".gitignore").write_text("*.db*\n*.log*\n.env*\n*.sqlite*\n")
     assert look_around(new, {}).unignored == frozenset()
-    # Without the program, what the folder's own file has word for word.
+    # Without the program git, only the exact lines in the folder's own .gitignore count.
     monkeypatch.setenv("PATH", str(tmp_path))
     new.mkdir(parents=True)
     (new / ".gitignore").write_text("cronjobs.log*\n")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.either
 
 
 def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path) -> None:
-    """As root, a .gitignore that is a link to /dev/null would take that away from everybody."""
+    """If root ran init and .gitignore were a link to /dev/null, init would replace that device for everybody."""
     device = tmp_path / "device"
     os.mkfifo(device)
     app = tmp_path / "app"

@@ -163,7 +163,7 @@ def behind(finding: Finding, health: Health) -> Iterator[object]:
 
 
 def one_by_one(health: Health) -> list[Finding]:
-    """As they would be if each were looked for by itself."""
+    """The findings as they would be if each were looked for by itself."""
     parts = (tick_findings, schedule_findings, work_findings)
     return [finding for part in parts for finding in part(health, SETTINGS)]
 
@@ -371,7 +371,7 @@ def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
 
 @pytest.mark.parametrize("here", [True, False], ids=["here", "on a host"])
 def test_a_fault_keeps_its_key_and_its_since_in_an_outage_of_all_ticks(here: bool) -> None:
-    """Its types were findings of their own then, and it was a milder one of another key."""
+    """During an outage, its types became findings of their own, and the fault a milder finding with another key."""
     since = NOW - HOUR
     more = {"unresolved": {"t.a": 2}, "ticks": [tick("web1", NO_MODULE)]}
     health = facts(**more, faults=(Fault(*NO_MODULE),) if here else ())
@@ -407,7 +407,7 @@ def test_the_same_faults_are_the_same_however_many_and_long_they_are() -> None:
 
 
 def test_who_acknowledges_a_fault_on_one_host_has_done_so_on_all() -> None:
-    """Its key and its rows are the same wherever it is judged: on the host itself, on another, where no fault is."""
+    """The fault has the same key and rows on every host that judges it, with or without the fault."""
 
     def case(dice: random.Random) -> None:
         names = ["web1", "web2", "web3"][: dice.randint(1, 3)]
