@@ -593,7 +593,7 @@ def test_status_names_what_a_wrong_clock_ran_early_once_it_is_due_until_a_later_
 
 
 def test_status_names_the_next_occurrence_that_will_really_run(world: World) -> None:
-    """A wrong clock had run it already. Status said "next in 18h" although it would not run again."""
+    """A wrong clock had run an occurrence, and status still said "next in 18h" of that one."""
     world.file(nightly='cron: "0 2 * * *"', other='cron: "0 3 * * 1"')
     world.tick(utc("2026-03-02T08:00:00"))
     world.tick(utc("2026-03-03T02:03:00"))
