@@ -208,7 +208,7 @@ class Shop:
         return max(takewhile(lambda instant: instant <= now, times)).astimezone(BERLIN)
 
     def come_due(self, schedule: str, since: datetime | None = None) -> None:
-        """As if no tick had run since shortly before the newest occurrence, or since *since*."""
+        """Make the newest occurrence due, as if no tick had run since shortly before it, or since *since*."""
         if since is None:
             every = "every" in self.schedules[schedule]
             since = datetime.now(UTC) - timedelta(minutes=10) if every else self.newest(schedule) - timedelta(seconds=1)

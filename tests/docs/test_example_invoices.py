@@ -278,7 +278,7 @@ def test_an_event_whose_sender_is_killed_in_the_middle_is_new_when_it_comes_agai
         with socket.create_connection(("127.0.0.1", port)) as sender:
             sender.sendall(b"POST /events HTTP/1.1\r\nX-Event-Id: invoice-event:7\r\nContent-Length: 12\r\n\r\n{")
             sender.shutdown(socket.SHUT_WR)
-            assert sender.recv(1) == b""  # it has let go of it
+            assert sender.recv(1) == b""  # the server has closed the connection
         modules.webhook.URL = stage.env["WEBHOOK_URL"]
         assert modules.webhook.post("invoice-event:7", {"order": 7}, 10)["answer"] == "200 taken"
     assert [event["new"] for event in stage.events()] == [True]

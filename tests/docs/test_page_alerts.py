@@ -67,7 +67,7 @@ def test_its_second_file_pings(tmp_path: Path) -> None:
 
 
 def shape(value: Any) -> Any:
-    """The keys and the types."""
+    """The keys of a JSON value, and the types of its values."""
     match value:
         case dict():
             return {key: shape(item) for key, item in value.items()}

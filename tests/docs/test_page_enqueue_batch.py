@@ -186,7 +186,7 @@ def ids_of(project: Project, job_type: str) -> list[int]:
 
 
 def counted(names: dict[str, Any], batch: str) -> dict[str, int]:
-    """What the summary would find now."""
+    """What the summary would count now."""
     with names["engine"].connect() as connection:
         return dict(connection.execute(text(names["COUNT"]), {"batch": batch}).mappings().one())
 

@@ -45,7 +45,7 @@ def python(project: Project, *arguments: str) -> str:
 
 
 def exported(project: Project) -> None:
-    """Type what the page says."""
+    """Type the commands of the page."""
     assert project.call("sync").code == 0
     for line in PAGE.block("console", "pause --all").splitlines():
         command, _, file = line.removeprefix("$ cronjobs ").partition(" > ")

@@ -79,7 +79,7 @@ def test_the_pages_sql(postgres_migrated: str) -> None:
         psql.execute("UPDATE cronjobs_queues SET on_full = 'error'")
         with pytest.raises(psycopg.Error) as refused:
             psql.execute(statement)
-        psql.execute("INSERT INTO cronjobs_jobs (job_type, queue) VALUES ('t', 'hits')")  # is not capped
+        psql.execute("INSERT INTO cronjobs_jobs (job_type, queue) VALUES ('t', 'hits')")  # this INSERT is not capped
     assert refused.value.sqlstate == "CJ001"
 
 

@@ -59,7 +59,7 @@ class Kept:
             self._call("pg_dump", "--format=custom", f"--file={self.backup}", f"--dbname={address}")
 
     def restore(self) -> str:
-        """Into a new place; return its URL."""
+        """Restore the backup into a new database; return its URL."""
         if self.project.is_sqlite:
             copy = self.project.folder / "restored.db"
             shutil.copy(self.backup, copy)
@@ -111,7 +111,7 @@ def test_a_backup_of_a_database_at_work_is_whole_and_its_copy_keeps_still(kept: 
         assert refused.process.returncode == 3
         assert refused.stderr == PAGE.block("console", "nothing was written").partition("\n")[2]
         assert copy.everything() == before
-        assert json.loads(cli(copy, "status", "--json"))["running"]["total"] == 1  # whoever only looks may
+        assert json.loads(cli(copy, "status", "--json"))["running"]["total"] == 1  # commands that only read are allowed
 
         copy.let_ticks_age()
         for line in PAGE.block("console", "jobs cancel").splitlines():

@@ -92,7 +92,7 @@ def night(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(command: str) -> str:
-    """What the page shows of a command."""
+    """The part of a command's output that the page shows."""
     text = PAGE.block("console", f"$ cronjobs {command}\n")
     return text.removeprefix(f"$ cronjobs {command}\n")
 

@@ -42,7 +42,7 @@ class Work:
         return self.handler(ctx, **self.payload)
 
     def attempt_that_dies(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Everything is done, and the end of the effect is not recorded."""
+        """An attempt that does everything, and dies before the end of the effect is recorded."""
         with monkeypatch.context() as patch:
             patch.setattr("cronjobs.engine.jobs.effects.Ledger.record", _die)
             with pytest.raises(Died):

@@ -80,7 +80,7 @@ def test_a_runner_killed_after_acting_and_before_recording_repeats_only_what_bea
     for gate in gates:
         gate.open()
     project.open()
-    assert project.tick().wait() == 1  # one is dead
+    assert project.tick().wait() == 1  # exit code 1, because one job is dead
 
     assert project.sql(states) == list(zip(keys, ["recorded", "stopped", "recorded", "recorded"], strict=True))
     assert {job_id: project.job(job_id)["status"] for job_id in (email, event, money, file)} == {
@@ -90,7 +90,8 @@ def test_a_runner_killed_after_acting_and_before_recording_repeats_only_what_bea
         file: "succeeded",
     }
     assert (project.job(email)["error_type"], len(mail.mailbox)) == ("EffectUnknown", 1)
-    assert [call.headers["Webhook-Id"] for call in hook.calls] == ["evt-1", "evt-1"]  # for the receiver to skip
+    # the receiver skips the second by this id
+    assert [call.headers["Webhook-Id"] for call in hook.calls] == ["evt-1", "evt-1"]
     assert (len(bank.calls), len(provider.charges)) == (2, 1)
     assert len((project.folder / "report-2026-03-02.csv").read_text().splitlines()) == 2000
 

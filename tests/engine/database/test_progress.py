@@ -216,12 +216,12 @@ def test_a_report_that_the_database_refuses_costs_no_lease(
     [
         (Reported(HowFar(50, 100), 60.0, 0, 0.0), 60, 60),
         (Reported(HowFar(50, 100), 60.0, 0, 0.0), 70, 50),  # what went by since it was said
-        (Reported(HowFar(550, 1000), 60.0, 500, 0.0), 60, 540),  # it went on where another attempt stopped
+        (Reported(HowFar(550, 1000), 60.0, 500, 0.0), 60, 540),  # this attempt went on where another one stopped
         (Reported(HowFar(501, 1000), 60.0, 500, 0.0), 60, None),  # too early
         (Reported(HowFar(50, 100), 10.0, 0, 0.0), 10, None),
         (Reported(HowFar(50), 60.0, 0, 0.0), 60, None),
         (Reported(HowFar(100, 100), 60.0, 0, 0.0), 60, None),
-        (Reported(HowFar(50, 100), 60.0, 0, 0.0), 500, None),  # it says nothing any more
+        (Reported(HowFar(50, 100), 60.0, 0, 0.0), 500, None),  # the handler reports nothing any more
         (Reported(), 60, None),
     ],
 )

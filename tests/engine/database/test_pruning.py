@@ -259,7 +259,7 @@ def test_when_to_look() -> None:
     assert is_due(None, now)
     assert not is_due(now - timedelta(minutes=59), now)
     assert is_due(now - HOUR, now)
-    assert is_due(now + DAY, now)  # a clock was ahead
+    assert is_due(now + DAY, now)  # the clock that wrote this was ahead
     assert not is_due(now + timedelta(seconds=1), now)  # or a little
     assert not is_overdue(None, now)
     assert not is_overdue(now - HOUR, now)
@@ -305,7 +305,7 @@ def test_one_locked_row_stops_nothing(postgres_migrated: str, tmp_path: Path, ta
             other.execute(LOCKED[table] + " FOR UPDATE")
             result = host.tick()
         assert (result.pruned, result.trouble, result.exit_code()) == (59, None, 0)
-        assert not host.said("prune.put_off")  # it did not wait for the lock
+        assert not host.said("prune.put_off")  # the tick did not wait for the lock
         look_again(database)
         assert host.tick().pruned == 1
     finally:

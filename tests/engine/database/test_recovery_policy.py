@@ -82,7 +82,7 @@ def test_its_own_tries_and_delays_count_not_those_of_whoever_recovers(
     [job] = claim_as_a_tick(host)
     with host.database.write() as connection:
         leases.record_overdue(connection, [running_row(job, TimedOut("still running"), MINUTE, "1")])
-    if knows:  # and has another opinion by now
+    if knows:  # the present code has another policy
         host.carry(job_types={"pay.tries": JobTypeSettings("pay.tries", retry=RetryChanges((("max_attempts", 1),)))})
     else:
         forget()

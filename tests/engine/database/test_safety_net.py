@@ -134,12 +134,12 @@ def settled(host: Host, database: Database) -> None:
 
 
 def broken_tick(host: Host, database: Database, broken: Broken) -> None:
-    """One tick with a fault in it; whatever it was, it is reported and nothing is left in its hands."""
+    """Run one tick with a fault in it. Whatever the fault, the tick reports it and holds no job at its end."""
     host.events.clear()
     started = SYSTEM.monotonic()
     with broken:
         result = host.tick()
-    assert SYSTEM.monotonic() - started < 40  # of a budget of 50
+    assert SYSTEM.monotonic() - started < 40  # the budget is 50 s
     assert rows(database, select(jobs_table.c.id).where(jobs_table.c.locked_by.is_not(None))) == []
     if broken.raised:
         assert isinstance(result.fault, KeyError)
@@ -263,7 +263,7 @@ def test_one_end_that_can_be_written_in_no_form_costs_only_itself(
         leases.finish = written
     assert result.exit_code() == 70
     states = dict(tuple(row) for row in rows(database, select(jobs_table.c.id, jobs_table.c.status)))
-    assert states.pop(ids[2]) == "running"  # its lease runs out, and the next tick finds it
+    assert states.pop(ids[2]) == "running"  # the job's lease runs out, and the next tick finds the job
     # On a busy machine not all had begun when the fault came: those went back.
     assert states == {job_id: "succeeded" if job_id in ran else "queued" for job_id in ids if job_id != ids[2]}
     [said] = host.said("job.end_not_recorded")

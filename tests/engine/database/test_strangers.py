@@ -44,7 +44,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 # Who may write the file writes everything; on PostgreSQL an app's role may enqueue.
 SQLITE_TABLES = ("jobs", "jobs", "jobs", "job_runs", "schedules", "pauses", "queues", "effects", "ticks", "audit")
-NEVER = ("id", "scope", "job_id", "tick")  # what a row is found by
+NEVER = ("id", "scope", "job_id", "tick")  # columns by which a row is found
 LISTS = [
     "jobs list --json",
     "jobs list --status dead",
@@ -162,8 +162,8 @@ def judge(url: str, project: Project, random: random.Random) -> None:
         for name in names:
             enqueue(connection, "t.keep", {"healthy": name})
     began = SYSTEM.monotonic()
-    for _ in range(20):  # one that is full of strangers' work goes on in the next
-        with suppress(DatabaseError):  # what it reports
+    for _ in range(20):  # a tick that is full of strangers' work leaves the rest to the next one
+        with suppress(DatabaseError):  # errors that a tick reports
             tick(url)
         if all(ran[name] for name in names):
             break
@@ -237,7 +237,7 @@ def sqlite_value(column: Any, strangers: Strangers) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_postgres_template")  # whose making makes the roles
+@pytest.mark.usefixtures("_postgres_template")  # making this template makes the roles
 @pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
 def test_strangers_on_postgresql(
     postgres_server: PostgresServer, encoding: str, project: Callable[[str], Project]

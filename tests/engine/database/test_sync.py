@@ -62,7 +62,7 @@ def known_and_carried(yard: Yard, settings: Settings, host: str) -> bool:
 
 
 class Killed(BaseException):
-    """As a kill -9 between two transactions: nothing of this process goes on."""
+    """Stands for kill -9 between two transactions: nothing of this process goes on."""
 
 
 def killed_at(transaction: int) -> Callable[[Any], None]:

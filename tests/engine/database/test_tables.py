@@ -301,7 +301,7 @@ def test_sqlite_takes_no_instant_but_microseconds(sqlite_file: sqlite3.Connectio
             "cronjobs_effects.recorded_at": ", state = 'recorded'",
         }
         change = f"UPDATE {table} SET {column} = {BAD_INSTANTS[meant]}{others.get(f'{table}.{column}', '')}"
-        # Of an occurrence the order of its two instants is looked at first.
+        # For an occurrence, the database checks the order of the two instants first.
         with pytest.raises(sqlite3.IntegrityError, match=f"{table}_({column}_microseconds|range)_ck"):
             sqlite_file.execute(change)
 

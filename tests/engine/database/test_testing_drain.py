@@ -46,7 +46,7 @@ Handlers = dict[str, Callable[..., Any]]
 
 @pytest.fixture(scope="session")
 def _postgres_with_tables(_server: PostgresServer) -> str:
-    """One for all tests here, which leave nothing in it: a database for each takes a second."""
+    """One database for all tests here, which leave nothing in it. A database for each test would take a second."""
     _server.execute("CREATE DATABASE drains")
     url = plain_url(_server.url("drains"))
     with create_engine(url, poolclass=NullPool).begin() as connection:
@@ -114,7 +114,7 @@ def test_uncommitted_jobs_run_and_nothing_is_committed(connection: Connection) -
     drained = drain(connection)
     assert [(ran.job_type, ran.became) for ran in drained.ran] == [
         ("billing.book", "succeeded"),
-        ("billing.charge", "succeeded"),  # the first one enqueued it
+        ("billing.charge", "succeeded"),  # the first job enqueued this one
     ]
     assert (bookings(connection), billing.sent) == ([7], [7])
     assert statuses(connection) == history(connection) == ["succeeded"] * 2
@@ -308,7 +308,7 @@ def test_retry_later_and_the_file_count_as_in_a_tick(connection: Connection, tmp
 
 
 def test_a_session_and_the_app_s_own_sessions_work_in_one_transaction(engine: Engine) -> None:
-    """As an app's tests are written: its sessions commit, and the test rolls it all back."""
+    """Tests of apps often work like this: the app's sessions commit, and the test rolls everything back."""
     with engine.connect() as connection, connection.begin() as outer:
 
         @job("t.commits")
@@ -325,7 +325,8 @@ def test_a_session_and_the_app_s_own_sessions_work_in_one_transaction(engine: En
         enqueue_many(session, "t.commits", [{"n": 1}, {"n": 2}])
         session.commit()
         assert [ran.became for ran in drain(session).ran] == ["succeeded", "failed"]
-        assert bookings(session.connection()) == [1]  # its savepoint was in the job's
+        # The failed job had committed to a savepoint inside the job's own savepoint, which was rolled back.
+        assert bookings(session.connection()) == [1]
         session.close()
         outer.rollback()
 

@@ -503,7 +503,7 @@ def test_a_tick_with_nothing_to_do_beside_a_running_long_job_loads_no_engine(
 
 def test_the_start_of_each_attempt_is_told_with_its_worker_before_its_end(database: Database, host: Host) -> None:
     ids = [put(database, payload={"line": str(n)}) for n in range(5)]
-    unfit = put(database, payload={"other": 1})  # none of its code runs
+    unfit = put(database, payload={"other": 1})  # none of this job's code runs
     host.tick()
     for job_id in ids:
         told = [event for event in host.events if event.facts.get("job_id") == job_id]

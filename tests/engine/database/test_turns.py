@@ -135,7 +135,7 @@ def test_a_failing_minutely_schedule_is_tried_again_by_its_next_occurrence(yard:
     yard.tick()
     [job] = claim(yard)
     assert job.next_occurrence == at(2)
-    finish(yard, job, Failed("503", "ProviderError"))  # its policy would wait five minutes
+    finish(yard, job, Failed("503", "ProviderError"))  # the job's own policy would wait five minutes
     [row] = yard.jobs()
     assert row.run_at == at(2)
 

@@ -195,7 +195,7 @@ def test_no_row_that_took_a_tick_down_is_read_while_an_attempt_runs_here(
     seen_running.clear()
     clock.advance(LATER)
     tick(database_url, clock=clock)
-    assert seen_running == [False, False]  # of the slow job, and of the row
+    assert seen_running == [False, False]  # one value for the slow job, and one for the row
     assert Counter(status for status, _ in statuses(database_url).elements()) == {"succeeded": 2}
 
 
@@ -251,7 +251,7 @@ def test_a_row_that_a_busy_database_keeps_unread_goes_back_unmarked_however_ofte
 
 
 def warily(init: Callable[[Loop], None]) -> Callable[[Loop], None]:
-    """As after the death of a tick: every row is claimed by itself."""
+    """Let ticks claim each row by itself, as after the death of a tick."""
 
     def begin(loop: Loop) -> None:
         loop.signs = DeathSigns(deaths=2, doubtful=loop.signs.doubtful)
@@ -263,7 +263,7 @@ def warily(init: Callable[[Loop], None]) -> Callable[[Loop], None]:
 def test_a_row_whose_reading_ends_the_connection_is_read_once_in_a_tick_and_dead_after_two(
     postgres_migrated: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be the row that ended the server's process, and every other session with it."""
+    """The row may have ended the server's process, and with it every other session."""
     put(postgres_migrated, 1)
     monkeypatch.setattr(Loop, "__post_init__", warily(Loop.__post_init__))
     real, reads = sql.run, Counter[int]()

@@ -82,7 +82,7 @@ class Walk:
         assert self.yard.sync(self.yard.file(*self.wanted.values())).applied
 
     def note_definition(self, name: str) -> None:
-        """What was due under the definition that ends now."""
+        """Note what was due under the definition that ends now."""
         schedule = self.wanted[name]
         for instant in timing(schedule.cron, schedule.every, schedule.timezone).after(self.in_force_since[name]):
             if instant > self.horizon:

@@ -32,7 +32,7 @@ MINUTE = timedelta(minutes=1)
 AWAY = 60  # minutes
 ALL_DONE = AWAY + 75  # the last delay is at most 36 minutes; twice, as on a busy machine an answer may come too late
 WRONG = "nobody@example.com"
-BUDGET_S = 300.0  # of a tick: how many jobs one may do is not the question here
+BUDGET_S = 300.0  # the budget of a tick, so long that it never limits how many jobs a tick does
 
 
 class Unarmed(Watchdog):

@@ -38,7 +38,7 @@ def kills(stage: Stage, orders: int, least: int, most: int, seed: int, pace_s: f
     """Half of *orders* are for what is sold out. Kill until all have bought, *least* to *most* times; then judge."""
     chance = random.Random(seed)
     began = SYSTEM.monotonic()
-    stage.python("buy.py", "0")  # the shop's tables
+    stage.python("buy.py", "0")  # makes the shop's tables
     half = orders // 2
     buyers = [
         stage.begin("buy.py", str(half), f"--every={pace_s}", "--email=happy@example.com"),
@@ -122,7 +122,7 @@ def put_right(stage: Stage) -> Counter[str]:
 
 
 def judged(stage: Stage, said: Counter[str], half: int) -> list[str]:
-    """What is wrong with what customers, the folder, the mail server and the receiver have."""
+    """The faults in what the customers, the folder, the mail server and the receiver have got."""
     wrong: list[str] = []
     paid = stage.orders("PAID")
     if said["PAID"] != half or len(paid) != half:

@@ -35,7 +35,7 @@ class Stage(Project):
 
     @contextmanager
     def providers(self) -> Iterator[None]:
-        """Both of them on free ports, in a process of their own."""
+        """Run both servers on free ports, in a process of their own."""
         with (self.folder / "providers.err").open("wb") as errors:
             process = subprocess.Popen(
                 [sys.executable, "providers.py"],
@@ -86,7 +86,7 @@ class Stage(Project):
         return out
 
     def cronjobs(self, *arguments: str) -> Any:
-        """What a command answers with ``--json``."""
+        """Return the JSON that a command prints with ``--json``."""
         return json.loads(self.python(*CRONJOBS, *arguments, "--json"))
 
     def drain(self) -> None:

@@ -57,7 +57,7 @@ from cronjobs.engine.tick.watchdog import Watchdog
 Watchdog.stand_at = lambda self, instant: None
 """
 
-# Then the first thing that it does as it wakes is to write its result; otherwise it is to renew.
+# The runner then writes its result first when it wakes. Otherwise it would renew its lease first.
 WITHOUT_HEARTBEAT = (
     WITHOUT_WATCHDOG
     + """
@@ -98,7 +98,7 @@ def test_a_tick_killed_in_mid_job_leaves_it_lost_and_other_hosts_run_it_after_it
     neighbour_id = project.add("t.quick")
     early = project.tick(**ELSEWHERE)
     assert early.wait() == 0
-    assert project.times_ran("start") == {gated_id: 1}  # its lease is still in force
+    assert project.times_ran("start") == {gated_id: 1}  # the job's lease is still in force
     assert project.outcomes(neighbour_id) == ["succeeded"]
     project.open()
     until(project.lease_ended)
@@ -144,7 +144,7 @@ def test_a_crash_in_mid_run_holds_its_schedule_back_no_longer_than_its_lease(pro
     tick.send(signal.SIGKILL)
     tick.wait()
     half_a_day_passes(project)
-    assert project.tick(**ELSEWHERE).wait() == 0  # its row still says running: this occurrence gives way
+    assert project.tick(**ELSEWHERE).wait() == 0  # the job's row still says running, so this occurrence gives way
     project.open()
     until(project.lease_ended)
     assert project.tick(**ELSEWHERE).wait() == 0
@@ -219,7 +219,10 @@ def test_a_tick_frozen_past_its_lease_without_a_watchdog_is_refused_by_the_fence
 
 @pytest.mark.parametrize("patch", [WITHOUT_WATCHDOG, WITHOUT_HEARTBEAT], ids=["renewing", "finishing"])
 def test_a_job_that_runs_again_elsewhere_is_not_touched_by_its_first_runner(project: Project, patch: str) -> None:
-    """It is running, in its second attempt, when the first runner wakes: status alone would let that one through."""
+    """The job is in its second attempt when the first runner wakes.
+
+    A check of the status alone would accept that runner's result.
+    """
     project.configure(SHORT_LEASE, HANDLERS)
     job_id = project.add("c.frozen")
     first = project.start(**patched(project, patch))
@@ -329,7 +332,7 @@ def test_a_lost_answer_to_any_commit_is_settled_by_reading(
 def test_a_claim_whose_answer_was_lost_is_renewed_when_it_is_found(
     database_url: str, tmp_path: Path, ran: list[int]
 ) -> None:
-    """Its lease began when the answer was lost, not when the rows were read."""
+    """The lease began when the answer was lost, not when the rows were read later."""
     project = Project(tmp_path, database_url)
     project.add("in.process")
     project.add_many("in.process", 3)
@@ -394,7 +397,7 @@ def psql_holds(project: Project, statement: str) -> Iterator[None]:
 
 
 def test_a_row_locked_by_psql_for_the_whole_tick_stops_nobody_else(postgres_project: Project) -> None:
-    """Of the locked ones one ends, one runs over its time-out, one waits; everything else goes on beside them."""
+    """Of the jobs whose rows are locked, one ends, one exceeds its timeout and one waits. All other jobs go on."""
     project = postgres_project.configure(
         "run: {workers: 4, lease: 8s}\n",
         """

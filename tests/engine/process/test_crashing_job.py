@@ -227,7 +227,7 @@ def test_what_its_type_says_to_drop_is_cancelled_at_shutdown_if_it_was_claimed_a
         assert project.outcomes(job_id) == ["cancelled"]
     said = [line for line in events(project.log(), "job.cancelled") if "dropped at shutdown" in line]
     assert len(said) == len(dropped)
-    # What it never claimed waits, and so does what was claimed of other types.
+    # Jobs that the tick never claimed wait, and so do claimed jobs of other types.
     assert project.value(f"SELECT count(*) {of_type} AND status = 'queued' AND attempts = 0") == 20 - len(dropped)
     released = "job_type = 't.quick' AND status = 'queued' AND attempts = 1 AND interruptions = 0"
     assert project.value(f"SELECT count(*) FROM cronjobs_jobs WHERE {released}") > 0

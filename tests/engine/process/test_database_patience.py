@@ -291,7 +291,7 @@ def test_trouble_that_does_not_pass_ends_in_exit_4_and_does_not_keep_the_other_p
 
 @pytest.fixture
 def full_server(own_postgres_server: PostgresServer) -> PostgresServer:
-    """It takes six connections."""
+    """A server that accepts at most six connections."""
     own_postgres_server.start()
     settings = {"max_connections": 6, "superuser_reserved_connections": 0, "reserved_connections": 0}
     own_postgres_server.execute(*(f"ALTER SYSTEM SET {name} = {value}" for name, value in settings.items()))

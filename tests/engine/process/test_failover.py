@@ -75,7 +75,7 @@ def test_a_claim_that_no_standby_has_confirmed_begins_nothing(cluster: Cluster, 
     tick = project.start()
     while project.job(job_id)["status"] != "running":  # the claim is committed here, and only here
         cancel_wait(cluster)
-    until(lambda: bool(cluster.waiting_for_standby()))  # the tick asks what became of it
+    until(lambda: bool(cluster.waiting_for_standby()))  # the tick asks what became of its commit
     assert project.times_ran() == {}
 
     cluster.promote()  # to a server that has not heard of that claim

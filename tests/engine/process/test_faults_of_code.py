@@ -55,7 +55,7 @@ class Hour:
         return mail
 
     def loaded(self) -> list[bool]:
-        """Of each tick, whether it loaded the handlers."""
+        """For each tick, whether it loaded the handlers."""
         return [
             bool(row[0]) for row in self.project.sql("SELECT job_types IS NOT NULL FROM cronjobs_ticks ORDER BY id")
         ]

@@ -175,7 +175,7 @@ def a_program(chance: random.Random) -> dict[str, Any]:
     ways = WAYS
     if how == "helper":  # an exception there only ends its thread
         ways = ["return", "_exit", "term", "kill", "exec", "thread", "asyncio", "fork", "linger"]
-    if how == "multiprocessing":  # it joins its threads itself
+    if how == "multiprocessing":  # multiprocessing joins its threads itself
         ways = [way for way in WAYS if way != "hung_thread"]
     if how == "in_transaction":  # its way out is through the transaction's end
         ways = ["exit0", "exit3", "raise", "_exit", "kill", "exec", "linger", "leave"]
@@ -254,7 +254,7 @@ def test_a_copy_has_no_connection_to_the_database(project: Project) -> None:
 def test_a_handlers_signal_mask_is_not_the_next_ones(sqlite_project: Project) -> None:
     sqlite_project.configure("run: {workers: 1}\n", HANDLERS)
     sqlite_project.add("t.program", json.dumps({"tampering": "mask", "how": "none", "way": "return", "wait": True}))
-    steps = {"tampering": "none", "how": "fork", "way": "term", "wait": True}  # a mask is inherited
+    steps = {"tampering": "none", "how": "fork", "way": "term", "wait": True}  # the child inherits a signal mask
     job_id = sqlite_project.add("t.program", json.dumps(steps), priority=6)
     assert sqlite_project.tick().process.returncode == 0
     assert sqlite_project.outcomes(job_id) == ["succeeded"]

@@ -200,7 +200,7 @@ def _(ctx): threading.Thread(target=time.sleep, args=(1000,)).start()
 
 
 def run_all(project: Project, *job_types: str, exit_code: int = 0, yaml: str = "") -> dict[str, int]:
-    """One tick over a job of each type and a neighbour, which never notices."""
+    """Run one tick over a job of each type and a neighbour, which must not be affected."""
     project.configure(yaml or "run: {workers: 4}\n", HANDLERS)
     ids = {job_type: project.add(job_type) for job_type in job_types}
     neighbour_id = project.add("t.quick", priority=9)
@@ -333,7 +333,8 @@ def test_coroutines_are_run_timed_out_and_told_like_functions(project: Project) 
     works = run_of(project, ids["async.works"])
     assert (works["outcome"], works["output"]) == ("succeeded", "from a coroutine\n")
     assert run_of(project, ids["async.timeout"])["outcome"] == "timed_out"
-    assert project.job(ids["async.timeout"])["status"] == "failed"  # it stopped, so it is free again at once
+    # the handler stopped, so the job is free again at once
+    assert project.job(ids["async.timeout"])["status"] == "failed"
     assert project.times_ran("cleaned") == {ids["async.timeout"]: 1}
     assert run_of(project, ids["async.raises"])["error_type"] == "ValueError"
 

@@ -116,7 +116,7 @@ def test_what_the_system_does_not_tell_proves_nothing(unknown: dict[str, str]) -
 
 @pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1], ids=["it is there", "its launchers could be"])
 def test_what_is_hidden_from_us_is_not_taken_for_dead(pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with hidepid=2, proc(5): processes of other users are not in /proc."""
+    """With the mount option hidepid=2 (see proc(5)), /proc does not show the processes of other users."""
     here = Identity.here()
     hidden = [f"/proc/{pid}/stat"] if pid == os.getpid() else ["/proc/1/stat"]
     read = identity._read

@@ -81,7 +81,7 @@ HEAVY = {"re", "argparse", "dataclasses", "typing", "logging", "importlib.metada
 
 
 def modules_of(project: Project, *options: str, **changes: Any) -> set[str]:
-    """What a tick loaded beyond a bare Python."""
+    """The modules that a tick loaded beyond those of a bare Python."""
     file = project.folder / "modules"
     file.unlink(missing_ok=True)
     argv = [sys.executable, "-c", LOOK, "run-due", "--config", str(project.folder / "cronjobs.yaml"), *options]
@@ -295,7 +295,7 @@ def lingers(project: Project, budget: str) -> Project:
 
 @pytest.fixture
 def lingering(project: Project) -> Project:
-    """Its ticks stay for longer than any test."""
+    """A project whose ticks stay for longer than any test."""
     return lingers(project, "50s")
 
 
@@ -344,7 +344,7 @@ def test_a_signal_ends_an_idle_lingering_tick_within_a_second(lingering: Project
     asked = SYSTEM.monotonic()
     tick.send(number)
     assert tick.wait() == -number
-    assert SYSTEM.monotonic() - asked < 10  # its minute is not over
+    assert SYSTEM.monotonic() - asked < 10  # the tick's minute is not over yet
 
 
 @pytest.mark.slow

@@ -148,7 +148,7 @@ def _(ctx):
 
 
 def test_what_a_process_changes_about_itself_is_nobody_elses(sqlite_project: Project) -> None:
-    """One worker, so that the same thread of the tick starts all of them."""
+    """There is one worker, so the same thread of the tick starts all the processes."""
     project = sqlite_project.configure("run: {workers: 1}\n", CHANGES)
     looks = ["change.looks", "change.looks_in_a_thread"]
     ids = [project.add(job_type) for job_type in (*looks, "change.everything", *looks)]
@@ -339,7 +339,7 @@ def test_what_a_handler_leaves_running_is_ended_as_soon_as_it_has_used_its_grace
     sent = SYSTEM.monotonic()
     tick.send(signal.SIGTERM)
     assert tick.wait() == 128 + signal.SIGTERM
-    assert SYSTEM.monotonic() - sent < 25  # of 30 s of grace
+    assert SYSTEM.monotonic() - sent < 25  # the grace is 30 s
     found = ran(project, job_id)
     assert found["outcome"] == "succeeded"
     assert process_started(found["result"]) is None
@@ -388,7 +388,7 @@ def all_gone(pids: set[int]) -> bool:
 
 @LINUX_ONLY
 def test_a_tick_killed_takes_the_process_and_all_it_started_with_it_within_a_second(project: Project) -> None:
-    """And the next tick runs the job at once: nobody has to wait for a lease whose holder is dead."""
+    """The next tick also runs the job at once, because the lease's holder is known to be dead."""
     tick, job_id, _, pids = begin_family(project)
     tick.send(signal.SIGKILL)
     until(lambda: all_gone(pids), 1)

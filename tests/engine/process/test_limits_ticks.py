@@ -86,13 +86,14 @@ def test_four_ticks_one_of_them_killed_never_pass_a_limit_and_do_all(project: Pr
     times = project.times_ran("end")
     assert len(times) == 24 * 5
     of_the_killed = {effect.job_id for effect in project.effects() if effect.pid == victim.pid}
-    assert {job_id for job_id, count in times.items() if count > 1} <= of_the_killed  # its ends were not recorded
+    # the killed tick's ends were not recorded
+    assert {job_id for job_id, count in times.items() if count > 1} <= of_the_killed
     assert most_at_once(project, "smtp:", killed) <= 3
     assert most_at_once(project, "smtp:bulk:", killed) == 1
     for n in range(4):
         assert most_at_once(project, f"tenant:{n}", killed) == 1
     assert most_at_once(project, "one:", killed) == 1
-    assert most_at_once(project, "", killed) > 1  # they did work side by side
+    assert most_at_once(project, "", killed) > 1  # the ticks did run jobs at the same time
 
 
 def first_with_limit(project: Project, ticks: list[Tick]) -> Tick:

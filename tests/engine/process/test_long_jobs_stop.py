@@ -131,7 +131,7 @@ def test_a_second_sigterm_ends_it_at_once(longs: LongJobs) -> None:
 
 @pytest.mark.parametrize("job_type", ["l.polite", "l.gated", "l.command"])
 def test_a_sigterm_to_all_its_processes_at_once_interrupts_it(longs: LongJobs, job_type: str) -> None:
-    """As systemd does when it stops a unit, or the host."""
+    """systemd does this when it stops a unit or the host."""
     job_id = longs.begin(job_type)
     stop_and_go(list(longs.alive()), signal.SIGTERM)
     if job_type == "l.gated":

@@ -87,7 +87,7 @@ def test_eight_ticks_at_once_do_each_job_and_each_occurrence_once(project: Proje
     assert project.value("SELECT count(*) FROM cronjobs_job_runs") == JOBS + occurrences
     assert project.value("SELECT count(*) FROM cronjobs_job_runs WHERE outcome <> 'succeeded' OR attempt <> 1") == 0
     assert project.value("SELECT max(count) FROM cronjobs_occurrences") == 1 or occurrences
-    # They worked side by side: nobody waited for another to be done.
+    # The ticks ran jobs at the same time: none waited for another to end.
     assert len({effect.pid for effect in project.effects("ran")}) >= 2
     assert project.value("SELECT count(*) FROM cronjobs_ticks WHERE finished_at IS NULL") == 0
 

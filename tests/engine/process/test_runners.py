@@ -121,7 +121,7 @@ def test_a_lease_that_only_the_clock_ended_is_not_taken_from_a_process_that_live
         clock.advance(timedelta(hours=2))
         assert host.tick().recovered == 0
         assert row(host, job.id).locked_by == str(holder)
-        with host.database.write() as connection:  # its next heartbeat
+        with host.database.write() as connection:  # the runner's next heartbeat
             renewal = leases.renew(connection, [Lease(job.id, job.attempt, str(holder))], MINUTE)
         assert renewal.renewed == {job.id}
         clock.advance(timedelta(hours=2))
@@ -156,7 +156,7 @@ def test_jobs_of_living_processes_hold_no_others_up(host: Host, clock: FakeClock
 
 def test_a_tick_writes_how_old_its_process_gets(host: Host, clock: FakeClock) -> None:
     job_id = put(host.database, job_type="pay.tries")
-    claim_as_a_tick(host)  # of a minute
+    claim_as_a_tick(host)  # the lease is a minute
     policy = row(host, job_id).policy
     assert (policy["runner_s"], policy["lease_s"]) == (65.0, 60.0)
 
@@ -188,7 +188,7 @@ def test_of_one_that_cannot_be_seen_it_is_cut_and_who_lives_renews_it(host: Host
     assert row(host, job.id).locked_until < clock.now() + 2 * MINUTE
     [said] = host.said("job.lease_cut")
     assert said.facts["job_id"] == job.id
-    with host.database.write() as connection:  # it lives
+    with host.database.write() as connection:  # the runner lives
         leases.renew(connection, [Lease(job.id, job.attempt, "web9:b:1:1:1:t")], 5 * MINUTE)
     clock.advance(2 * MINUTE)
     assert host.tick().recovered == 0

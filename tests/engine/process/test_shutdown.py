@@ -81,7 +81,7 @@ def test_a_signal_reaches_contexts_at_once_and_nothing_more_is_begun(project: Pr
     assert project.outcomes(polite_id) == ["interrupted"]
     polite = project.job(polite_id)
     assert (polite["status"], polite["failures"], polite["interruptions"]) == ("queued", 0, 1)
-    assert project.outcomes(finishes_id) == ["succeeded"]  # it used the grace
+    assert project.outcomes(finishes_id) == ["succeeded"]  # the job used the grace to end
     assert [project.job(job_id)["attempts"] for job_id in waiting] == [0, 0, 0]
     assert project.tick().wait() == 0
     assert project.times_ran() == dict.fromkeys([polite_id, *waiting], 1)
@@ -116,7 +116,7 @@ def test_what_was_claimed_and_not_begun_goes_back_as_it_was(project: Project) ->
 
 @pytest.mark.slow
 def test_what_waits_behind_slow_jobs_is_given_to_other_runners(project: Project) -> None:
-    """No signal here: both workers are busy for long, and what was claimed ahead of them would wait."""
+    """No signal comes. Both workers are busy for long, so jobs that were claimed ahead would have to wait."""
     project.configure(YAML, HANDLERS)
     project.add_many("t.quick", 200)
     gated_ids = [project.add("t.gated") for _ in range(2)]

@@ -199,7 +199,7 @@ def test_a_time_out_is_in_the_history_while_its_thread_still_runs(project: Proje
 
 
 def test_c_calls_that_hold_the_gil_are_ended_by_the_kernel_and_recorded_lost(project: Project) -> None:
-    """One tick for each of them, since in one process the first would keep the second from its start."""
+    """Each gets a tick of its own, because in one process the first would keep the second from starting."""
     project.configure("run: {workers: 2}\n", HANGS)
     ways = {f"hang.{way}": project.add(f"hang.{way}") for way in ("gil", "regex")}
     ticks = {job_type: project.start("--budget", BUDGET, "--only", job_type) for job_type in ways}

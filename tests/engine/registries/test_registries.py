@@ -20,6 +20,6 @@ def test_whatever_hosts_know_and_wherever_ticks_die_nothing_is_run_twice_or_held
     with world(database_url, tmp_path) as here:
         reports = {seed: here.case(seed) for seed in range(CASES)}
     assert {seed: report.violations for seed, report in reports.items() if report.violations} == {}
-    # It was a test of something.
+    # The test did exercise what it is about.
     assert sum(report.kills for report in reports.values()) > CASES / 2
     assert sum(report.executions for report in reports.values()) > CASES

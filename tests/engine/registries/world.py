@@ -63,7 +63,7 @@ MANNERS = {
 
 
 class Killed(BaseException):
-    """This tick is dead: kill -9."""
+    """Raised in place of kill -9: this tick is dead."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class World:
         self.types_of[job_id], self.manners[job_id] = job_type, self.random.choice(MANNERS[job_type])
 
     def _registry(self) -> JobTypes:
-        """What a host can run just now: a module may fail to import, a handler be gone."""
+        """What a host can run at the moment. A module may fail to import, and a handler may be gone."""
         types, faults = {}, []
         for name, job_type in TYPES.items():
             match self.random.choice(["here", "here", "gone", "broken"]):
@@ -231,7 +231,7 @@ class World:
             raise RuntimeError("no luck")
 
     def _time_out(self, job_id: int) -> None:
-        """Its tick writes that it timed out, and is ended by its timer while the code still runs."""
+        """The tick records that the job timed out. The tick's timer then ends the tick while the code still runs."""
         with self.database.write() as connection:
             row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one()
             [job] = [each for each in claims.held_by(connection, row.locked_by) if each.id == job_id]
@@ -244,7 +244,7 @@ class World:
     die_in_handler: bool = False
 
     def _tick(self, host: str, registry: JobTypes, *, kill: bool) -> Result | None:
-        """One tick of *host*; None: it was killed."""
+        """Run one tick of *host*; None if it was killed."""
         self.registry = registry
         self.database.dead, self.database.die_at = False, None
         self.die_in_handler = False

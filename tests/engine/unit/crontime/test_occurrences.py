@@ -236,7 +236,7 @@ def test_the_hosts_own_zone_never_matters() -> None:
 
 
 def test_croniter_is_not_imported_before_it_is_needed() -> None:
-    """It takes 55 ms, which an idle tick does not have to spend."""
+    """Importing it takes 55 ms, which an idle tick should not spend."""
     program = (
         "import sys; from datetime import UTC, datetime, timedelta;"
         "from cronjobs.engine.crontime import timing as occurrences;"

@@ -69,7 +69,7 @@ def test_the_loop_uses_the_turn_that_its_worker_was_waiting_for(turns: Turns, tm
 
 
 def test_after_a_worker_another_process_has_its_turn(turns: Turns, tmp_path: Path) -> None:
-    """Also when more workers of the same process wait, and the loop as well."""
+    """The rule also holds when more workers of the same process wait, and the loop as well."""
     other = Turns("sqlite:///jobs.db", str(tmp_path / "jobs.db"), SYSTEM)
     order: list[str] = []
 
@@ -106,7 +106,7 @@ def test_patience_for_a_turn_ends(turns: Turns) -> None:
             for patience in (0.0, -0.5, 0.01):
                 with pytest.raises(DatabaseBusy), turns.turn(patience, next_in_line=next_in_line):
                     pass
-    with turns.turn(0.0):  # and nothing is left of those who gave up
+    with turns.turn(0.0):  # those who gave up have left nothing behind
         pass
 
 

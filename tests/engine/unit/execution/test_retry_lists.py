@@ -40,7 +40,7 @@ JOB = Job(id=1, job_type="t", payload={}, attempt=1)
 
 
 class Declined(ValueError):
-    """Its name is ``test_retry_lists.Declined``."""
+    """The name that is stored for this class is ``test_retry_lists.Declined``."""
 
 
 def raised(error: BaseException) -> Outcome:
@@ -105,7 +105,7 @@ def test_classes_are_kept_as_names() -> None:
         ({"retry_on": [OSError]}, DECLINED, True),
         ({"retry_on": [Exception]}, DECLINED, False),
         ({"retry_on": [Exception]}, raised(SystemExit(3)), True),
-        # both: give_up_on wins
+        # in both lists: give_up_on wins
         ({"retry_on": [OSError], "give_up_on": [ConnectionRefusedError]}, REFUSED, True),
         ({"retry_on": [ConnectionRefusedError], "give_up_on": [OSError]}, REFUSED, True),
         ({"retry_on": [OSError], "give_up_on": [ConnectionResetError]}, REFUSED, False),
@@ -117,7 +117,7 @@ def test_classes_are_kept_as_names() -> None:
         ({"retry_on": ["exit-75", "SIGKILL"]}, KILLED, False),
         ({"retry_on": ["exit-75"]}, exit_status(1), True),
         ({"retry_on": ["exit-65"]}, exit_status(65, final=True), True),
-        # what the lists have no say in
+        # errors that the lists do not decide
         ({"retry_on": [KeyError]}, MISMATCH, False),
         ({"give_up_on": ["SignatureMismatch"]}, MISMATCH, False),
         ({"retry_on": ["exit-75"]}, NOT_STARTED, False),

@@ -39,7 +39,7 @@ def open_port() -> Iterator[int]:
 
 @pytest.fixture
 def full_port() -> Iterator[int]:
-    """Its backlog is full, so that the kernel answers no further connection."""
+    """A listener with a full backlog, so the kernel answers no further connection."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(3):

@@ -261,7 +261,7 @@ TAKEN: list[tuple[Any, Any, Any]] = [
     (list[Customer] | None, [{"id": 1}], [Customer(id=1)]),
     (Strict, {"id": 1, "theDay": "2026-11-23"}, Strict(id=1, theDay=date(2026, 11, 23))),
     (Annotated[int, pydantic.Field(gt=0)], 3, 3),
-    # Not known, so as it came.
+    # The annotation is unknown, so the value is passed as it came.
     (Any, {"a": [1]}, {"a": [1]}),
     (object, 1, 1),
     (Callable[[], int], "x", "x"),

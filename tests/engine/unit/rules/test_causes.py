@@ -84,7 +84,7 @@ def test_a_cause_is_new_if_none_of_it_died_before_the_file_was_changed() -> None
 
 
 def test_a_key_is_the_same_tomorrow() -> None:
-    """It stands in mails, in addresses and in the audit trail."""
+    """The cause's name is written in mails, addresses and the audit trail, so it must not change."""
     name = cause_of("billing.send_invoice", "GiveUp", "there is no invoice 17")
     assert name.key == cause_of("billing.send_invoice", "GiveUp", "there is no invoice 4711\nsee below").key
     assert (name.key, name.error) == ("234d9b42d381", "GiveUp: there is no invoice <n>")

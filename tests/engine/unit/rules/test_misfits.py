@@ -23,7 +23,7 @@ OLD, NEW, OLDER = "old", "new", "older"
         (LEAST - MOMENT, [OLD], [OLD], False),
         (LEAST, [OLD], [OLD], True),
         (LEAST, [OLD], [], True),
-        (LEAST, [OLD, OLDER], [OLD], True),  # one that refused it, and ticks no more, has no say
+        (LEAST, [OLD, OLDER], [OLD], True),  # a version that refused the payload and ticks no more does not count
         (LEAST, [OLD], [OLD, NEW], False),
         (LEAST, [OLD, NEW], [OLD, NEW], True),
         (LEAST, [], [OLD], False),

@@ -49,7 +49,7 @@ def pause(since: datetime = START, until: datetime | None = None, *, skip: bool 
 
 
 def outcomes(part: Part) -> list[tuple[str, Range | None]]:
-    """But for those that run."""
+    """The outcomes of the occurrences that do not run, each with their range."""
     missed = [("missed", part.missed), ("missed", part.dropped)]
     return [("skipped", part.skipped), *missed, ("coalesced", part.coalesced)]
 

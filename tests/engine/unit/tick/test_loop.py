@@ -49,7 +49,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 BUDGET_S = 55.0
 LEASE_S = 60.0
 AWAY = DatabaseUnreachable("db", "it is away")
-MOST_ROUNDS = 5_000  # of a loop that does not spin
+MOST_ROUNDS = 5_000  # a loop that does not spin needs fewer rounds
 
 
 class Clock:
@@ -70,7 +70,7 @@ class Clock:
 
 
 class Script:
-    """What happens at which second, in place of the workers' queue of ends."""
+    """A queue that says what happens at which second, in place of the workers' queue of ends."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -364,7 +364,7 @@ class Engine:
         self.workers.ended.put(Ended(attempt, Finished(attempt.job, Released()), self.clock.s, answer))
 
     def due(self, count: int, job_type: str = "t") -> None:
-        """So many more jobs are due, numbered on."""
+        """Make so many more jobs due, with the next numbers."""
         first = len(self.rows.due) + len(self.rows.due_long) + len(self.rows.released) + len(self.rows._jobs) + 1
         jobs = [Job(n, job_type, {}, attempt=1, locked_by=ME) for n in range(first, first + count)]
         if job_type == "t.long":
@@ -438,7 +438,7 @@ def test_short_jobs_are_claimed_ahead_and_no_more_than_workers_run(engine: Engin
     assert engine.play() == NOTHING_DUE
     assert engine.rows.ends() == dict.fromkeys(range(1, 41), "succeeded")
     assert engine.workers.most == 2
-    assert len(engine.rows.claims) < 20  # by heaps
+    assert len(engine.rows.claims) < 20  # many jobs to a claim
 
 
 def test_a_turn_writes_one_group_so_that_workers_have_jobs_while_it_lasts(engine: Engine) -> None:
@@ -770,7 +770,7 @@ def test_a_lost_lease_stops_the_code_and_nothing_of_it_is_recorded(engine: Engin
     assert engine.rows.ends() == {2: "succeeded"}
     assert engine.names().count("job.lease_lost") == 1
     assert engine.workers.running[1].stop.reason == "lease lost"
-    assert engine.finish()  # it runs on: the process must go
+    assert engine.finish()  # the code runs on, so the process must end
 
 
 def test_code_without_a_lease_keeps_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ NOW, DEADLINE = 100.0, 150.0
 
 @dataclass
 class Running:
-    """As much of an attempt as pacing looks at."""
+    """The part of an attempt that pacing reads."""
 
     started: float | None = 99.0
     overdue_at: float = 130.0
@@ -58,11 +58,11 @@ STATE = LoopState(now=NOW, deadline=DEADLINE, workers=2)
         # nothing to do
         ({"nothing_due": True}, NOTHING_DUE),
         ({"nothing_due": False}, None),  # not asked yet, or as many were claimed as there was room for
-        ({"nothing_due": True, "busy": AT_WORK}, None),  # it may enqueue more
+        ({"nothing_due": True, "busy": AT_WORK}, None),  # the busy job may enqueue more
         ({"nothing_due": True, "running_on": AT_WORK, "without_lease": 1}, None),
         ({"nothing_due": True, "busy": TIMED_OUT}, NOTHING_ELSE_DUE),
-        ({"nothing_due": True, "busy": JUST_TIMED_OUT}, None),  # it was told to stop just now
-        # what is on its way comes first
+        ({"nothing_due": True, "busy": JUST_TIMED_OUT}, None),  # the job was told to stop just now
+        # results that are on their way come first
         ({"nothing_due": True, "unwritten": True}, None),
         ({"nothing_due": True, "handing_over": True}, None),
         ({"nothing_due": True, "outage_pause_s": 0.1}, None),
