@@ -188,7 +188,6 @@ def _tick_lines(
     health: Health, unended: Sequence[Mapping[str, Any]], times: Times, room: int, budget: timedelta
 ) -> list[str]:
     holders = Holders()
-    running = [job["locked_by"] for job in health.running]
     last = health.ticks[:TICKS_SHOWN]
     ids, hosts = {tick["id"] for tick in last}, {tick["host"] for tick in last}
     beside = [tick for tick in unended if tick["id"] not in ids and tick["host"] in hosts]
@@ -199,7 +198,7 @@ def _tick_lines(
             took(tick["started_at"], tick["finished_at"]),
             safe(tick["version"]),
             safe(tick["fingerprint"])[:8],
-            did_and_ended(tick, times.now, budget, gone=holders.tick_is_gone(tick["tick"], running)),
+            did_and_ended(tick, times.now, budget, gone=holders.tick_is_gone(tick)),
         ]
         for tick in sorted([*last, *beside], key=lambda tick: (tick["started_at"], tick["id"]), reverse=True)
     ]

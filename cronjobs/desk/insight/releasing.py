@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from cronjobs.desk.insight.formatting import Times, host_of, safe
 from cronjobs.engine.host.identity import Identity, is_gone
@@ -26,9 +27,10 @@ class Holders:
             self._gone[locked_by] = is_gone(locked_by, self.here)
         return self._gone[locked_by]
 
-    def tick_is_gone(self, tick: str, running: Iterable[str]) -> bool:
-        """Whether the tick with this token holds a job of *running* (``locked_by``), and is known to have ended."""
-        return any(holder.endswith(f":{tick}") and self.is_gone(holder) for holder in running)
+    def tick_is_gone(self, tick: Mapping[str, Any]) -> bool:
+        """Whether *tick*, a row without an end, is known to have ended. Plain SQL may have written any ``did``."""
+        runner = tick["did"].get("runner") if isinstance(tick["did"], Mapping) else None
+        return isinstance(runner, str) and self.is_gone(runner) is True
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
         """Whether the runner is gone. If unknown: whether the lease ends so late that no runner can have written it.

@@ -72,6 +72,8 @@ class TickRow:
             "fingerprint": self.fingerprint,
             "schedules_on": int(self.schedules_on),
             "started_at": self.started_at,
+            # Until ``end`` replaces it: this host can prove with it that a tick without an end is gone.
+            "did": {"runner": str(self.identity)},
             "job_types": self._recorded_types(connection),
         }
 

@@ -92,8 +92,7 @@ def test_a_bar_has_words_beside_it_on_every_page_that_shows_what_runs(rows: Rows
 def test_a_tick_whose_process_is_gone_is_not_at_work(
     rows: Rows, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows.tick(tick="dead", began=ago(seconds=30), finished_at=None)
-    rows.job(status="running", locked_by="web1:boot:1:1:1:dead")
+    rows.tick(tick="dead", began=ago(seconds=30), finished_at=None, did={"runner": "web1:boot:1:1:1:dead"})
     assert "at work" in browser.get("/hosts").words
     monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
     shown = browser.get("/hosts").words

@@ -366,6 +366,7 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     job_id = put(world.database, job_type="t.work")
     world.leave_hanging()
     row = {"tick": "dead", "host": "beta", "boot_id": "boot", "pid": 1, "version": "1", "started_at": world.clock.now()}
+    row["did"] = {"runner": "beta:boot:1:1:1:dead"}
     with world.database.write() as connection:
         connection.execute(insert(tables.ticks).values(row))
         [job] = claims.held_by(connection, "beta:boot:1:1:1:dead")

@@ -75,6 +75,9 @@ def test_explain_and_status_say_if_its_process_is_gone(project: Project) -> None
     assert f"Job {job_id} was running: attempt 1" in said
     assert said.endswith("the process is gone, so the next tick on that host will settle the outcome.")
     assert "the runner's process is gone" in cli(project, "status")
+    project.open()
+    project.tick()  # it takes the dead tick's job
+    assert "its process is gone" in cli(project, "status")
 
 
 def test_a_cancel_says_if_there_is_no_runner_that_could_hear_of_it(project: Project) -> None:

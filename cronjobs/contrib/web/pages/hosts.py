@@ -27,26 +27,25 @@ def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
     running = workload.running_jobs(connection, RUNNING)
     return view.page(
         "hosts.html",
-        hosts=_described(ticks.last_ticks(connection), running, view),
+        hosts=_described(ticks.last_ticks(connection), view),
         running=[(job, job.locked_until - now) for job in running],
         progress=progress_by_id(running, tailing.progress_of(connection, [job.id for job in running]), now),
-        ticks=_described(explaining.newest_ticks(connection, TICKS), running, view),
+        ticks=_described(explaining.newest_ticks(connection, TICKS), view),
         entries=trail.entries(connection, TrailFilter(), ENTRIES),
     )
 
 
 def last_ticks(connection: Connection, view: View) -> list[dict[str, Any]]:
     """Return the values for "hosts_section.html"."""
-    return _described(ticks.last_ticks(connection), workload.running_jobs(connection, RUNNING), view)
+    return _described(ticks.last_ticks(connection), view)
 
 
-def _described(rows: Sequence[Row[Any]], running: Sequence[Row[Any]], view: View) -> list[dict[str, Any]]:
+def _described(rows: Sequence[Row[Any]], view: View) -> list[dict[str, Any]]:
     """Return the rows of ticks as dicts. Add what each tick did, and whether its host has been silent since then."""
     now, settings, holders = view.times.now, view.settings, Holders()
-    locked_by = [job.locked_by for job in running]
     found = []
     for tick in (dict(row._mapping) for row in rows):
         quiet = now - (tick["finished_at"] or tick["started_at"]) > quiet_after(settings.run.every)
-        gone = holders.tick_is_gone(tick["tick"], locked_by)
+        gone = holders.tick_is_gone(tick)
         found.append({**tick, "quiet": quiet, "words": did_and_ended(tick, now, settings.run.budget, gone=gone)})
     return found
