@@ -44,7 +44,12 @@ class Host:
         return self.settings
 
     def tick(
-        self, budget_s: float = 50, fire_schedules: bool = True, taken_over: Sequence[str] = (), **limits: Any
+        self,
+        budget_s: float = 50,
+        fire_schedules: bool = True,
+        taken_over: Sequence[str] = (),
+        whole_s: float | None = None,
+        **limits: Any,
     ) -> Result:
         here = Identity.here()
         began = SYSTEM.monotonic()
@@ -61,6 +66,7 @@ class Host:
             limits=TickFilter(**limits),
             fire_schedules=fire_schedules,
             taken_over=taken_over,
+            whole_s=whole_s,
         ).run()
 
     def said(self, name: str) -> list[events.Event]:

@@ -72,6 +72,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             watchdog=armed.watchdog,
             began=armed.began,
             deadline=until,
+            whole_s=armed.whole_s,
             emit=reporter.note,
             limits=given.limits,
             say_not_started=talk or given.as_json,

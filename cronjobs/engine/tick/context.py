@@ -58,6 +58,8 @@ class TickContext:
     # Why earlier ticks of this host did not start, as ``Alarm.kept_from_starting`` returns it.
     kept_from_starting: Sequence[dict[str, Any]] = ()
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
+    # How long a whole tick may take, if this one is only a part of a lingering tick.
+    whole_s: float | None = None
     # Schedules that replace crontab lines. Until now, cron itself has run these lines.
     taken_over: Collection[str] = ()
     # These fields have repr=False because signal.signal() asks for the old handler's repr, and thus for the tick's,

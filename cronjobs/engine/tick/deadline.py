@@ -27,26 +27,28 @@ class Guard:
 
     ``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process. ``start`` has the
     arguments and the environment that the process was started with. Handlers may change the environment later.
+    ``whole_s`` is how long the tick may take, without the end that a lingering tick may have given it.
     """
 
     began: float
     began_wall: float
     watchdog: Watchdog
     start: Start
+    whole_s: float = math.inf
 
     def limit(self, budget: timedelta, every: timedelta) -> float:
         """Set the tick's deadline, and let the watchdog act just after it.
 
         Return the deadline on the monotonic clock.
         """
-        until = given_deadline(
-            deadline(
-                started_wall=self.began_wall,
-                started=self.began,
-                budget_s=budget.total_seconds(),
-                every_s=every.total_seconds(),
-            )
+        own = deadline(
+            started_wall=self.began_wall,
+            started=self.began,
+            budget_s=budget.total_seconds(),
+            every_s=every.total_seconds(),
         )
+        self.whole_s = own - self.began
+        until = given_deadline(own)
         self.watchdog.stand_at(until + PAST_DEADLINE_S)
         return until
 

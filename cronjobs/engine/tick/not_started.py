@@ -64,7 +64,7 @@ class TickState:
     types: JobTypes
     longest_s: float
     remaining_s: float
-    whole_s: float = math.inf  # the time from the start of the tick's process to the deadline
+    whole_s: float = math.inf  # how long a tick may take that is not a part of a lingering one
     queue: str | None = None
     only: str | None = None
     left: int = 1_000_000

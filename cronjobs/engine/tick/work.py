@@ -149,7 +149,7 @@ class Work:
             types=replace(types, elsewhere=present),
             longest_s=run.longest_in_tick.total_seconds() if run.long_jobs else math.inf,
             remaining_s=tick.deadline - tick.clock.monotonic(),
-            whole_s=tick.deadline - tick.began,
+            whole_s=tick.deadline - tick.began if tick.whole_s is None else tick.whole_s,
             queue=tick.limits.queue,
             only=tick.limits.only,
             left=loop.planner.left(),
