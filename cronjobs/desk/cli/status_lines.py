@@ -35,10 +35,13 @@ from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, trend_of
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
+from cronjobs.desk.insight.waiting import entries_of
+from cronjobs.desk.insight.watched import ticking
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.concurrency import Limit
+from cronjobs.engine.tick.not_started import OUT_OF_TIME, in_words, why_it_must_fit
 from cronjobs.model import rough
 
 LABEL_WIDTH: Final = 11
@@ -168,7 +171,7 @@ def work_lines(
     """
     room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
     lines = labelled("running", _running_lines(health, settings, types, times, room))
-    lines += labelled("waiting", _waiting_lines(health, times, room))
+    lines += labelled("waiting", _waiting_lines(health, settings, times, room))
     lines += labelled("queues", _queue_lines(health, times, trends, room))
     lines += labelled("dead", [_dead_text(health)])
     pauses = first([pause_text(pause, times) for pause in health.pauses], 4)
@@ -238,7 +241,7 @@ def _running_lines(health: Health, settings: Settings, types: JobTypes, times: T
     return lines
 
 
-def _waiting_lines(health: Health, times: Times, room: int) -> list[str]:
+def _waiting_lines(health: Health, settings: Settings, times: Times, room: int) -> list[str]:
     due, future, late, failed = (health.total(what) for what in ("due", "future", "late", "failed"))
     if not due + future:
         return ["nothing", *_cap_lines(health, room)]
@@ -256,7 +259,20 @@ def _waiting_lines(health: Health, times: Times, room: int) -> list[str]:
         lines += wrapped(f"{count:,} due in paused queues: {safe(', '.join(paused), 60)}", room)
     lines += _cap_lines(health, room)
     limited = first([_limited_text(health, limit, count) for limit, count in health.limited.items()], 4)
-    return lines + [part for line in limited for part in wrapped(line, room, "  ")]
+    no_time = first(_without_time(health, settings), 4)
+    return lines + [part for line in [*limited, *no_time] for part in wrapped(line, room, "  ")]
+
+
+def _without_time(health: Health, settings: Settings) -> list[str]:
+    """Say why the last tick of each host had no time left for due jobs."""
+    said = [
+        f"{safe(entry.get('job_type'), 60)}: {words}{why_it_must_fit(entry)}"
+        for tick in ticking(health.ticks, health.now, settings.run.every)
+        for entry in entries_of(tick)
+        if entry.get("why") == OUT_OF_TIME and health.queues.get(str(entry.get("queue")), health.others).due
+        if (words := in_words(entry)) is not None
+    ]
+    return list(dict.fromkeys(said))
 
 
 def _limited_text(health: Health, limit: Limit, due: int) -> str:

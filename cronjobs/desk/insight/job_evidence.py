@@ -51,7 +51,15 @@ from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import last_ticks
-from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT, UNKNOWN_TYPE, entry_for, in_words
+from cronjobs.engine.tick.not_started import (
+    NO_PLACE,
+    OUT_OF_TIME,
+    TOO_SHORT,
+    UNKNOWN_TYPE,
+    entry_for,
+    in_words,
+    why_it_must_fit,
+)
 from cronjobs.errors import ForeignDatabase, MovedDatabase
 from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
@@ -198,7 +206,7 @@ def _passed_over(
             if entry is not None and (why := in_words(entry)) is not None:
                 found[row.id] = NotStartedRecord(
                     tick_facts(tick),
-                    why + _more(entry["why"], tick),
+                    why + _more(entry["why"], tick) + why_it_must_fit(entry),
                     too_short=entry["why"] == TOO_SHORT,
                     again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
                     no_place=entry["why"] == NO_PLACE,

@@ -7,14 +7,14 @@ A record is a JSON list of entries. An entry has ``why`` (a key of WHY), ``job_t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Row
 
-from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Limit, reached
 from cronjobs.engine.store.not_started import WaitingLane
 from cronjobs.model import rough
@@ -43,8 +43,8 @@ WHY: Final = {
     ),
     AT_LIMIT: "the tick had already started as many jobs as it was allowed to (--limit)",
     "stopped": "the tick was asked to stop",
-    OUT_OF_TIME: "the timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
-    TOO_SHORT: "the timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
+    OUT_OF_TIME: "the {default}timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
+    TOO_SHORT: "the {default}timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
     NO_WORKER: "all workers of the tick were busy until it ended",
     "late": "the job came due as the tick ended, or another runner held the job",
 }
@@ -72,6 +72,7 @@ class TickState:
     stopped: bool = False
     limits: Sequence[Limit] = ()
     running: Mapping[str, int] | None = None
+    is_distrusted: Callable[[JobType], bool] = lambda _: False  # see ``Experience``
 
 
 def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
@@ -98,12 +99,14 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     own = row.timeout_s is not None
     timeout_s = row.timeout_s if own else known.timeout.total_seconds()
     stop_s = 0.0 if own else known.stop_grace.total_seconds()
-    its = {"timeout_s": round(timeout_s, 3), "stop_s": stop_s or None}
+    default = not own and not known.timeout_declared
+    its = {"timeout_s": round(timeout_s, 3), "stop_s": stop_s or None, "default": default or None}
     if timeout_s > tick.longest_s:
         return {"why": NO_PLACE}
     if timeout_s + stop_s > tick.whole_s:
         return {"why": TOO_SHORT, **its, "whole_s": round(tick.whole_s, 1)}
     if timeout_s + stop_s > tick.remaining_s:
+        its |= {"overran": (default and tick.is_distrusted(known)) or None}
         return {"why": OUT_OF_TIME, **its, "left_s": math.floor(max(0.0, tick.remaining_s) * 10) / 10}
     return {"why": "late" if tick.slots else NO_WORKER}
 
@@ -177,6 +180,19 @@ def in_words(entry: Mapping[str, Any]) -> str | None:
         if spans.get("left_s") == spans.get("timeout_s"):
             spans |= {name: f"{entry[name]:.1f}s" for name in ("left_s", "timeout_s") if name in spans}
         stop = f", with {spans['stop_s']} to stop its process," if "stop_s" in spans else ""
-        return one_line(WHY[str(entry["why"])].format_map({**entry, **spans, "stop": stop}), 300)
+        default = "default " if entry.get("default") else ""
+        facts = {**entry, **spans, "stop": stop, "default": default}
+        return one_line(WHY[str(entry["why"])].format_map(facts), 300)
     except (KeyError, ValueError, TypeError, OverflowError):
         return None
+
+
+def why_it_must_fit(entry: Mapping[str, Any]) -> str:
+    """Return text to append to ``in_words`` if only an earlier interruption kept the jobs from starting."""
+    return _INTERRUPTED if entry.get("overran") else ""
+
+
+_INTERRUPTED: Final = (
+    "; without a declared timeout the default must fit, because a tick of the last day had to interrupt a job of this "
+    "type: declare a short timeout, so that jobs can begin later"
+)

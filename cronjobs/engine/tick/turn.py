@@ -97,14 +97,17 @@ class Experience:
 
         Always returns None if the type declares a timeout, or if a lost job of the type would not be retried.
         """
-        took = self._took.get(job_type.name, ())
-        if job_type.timeout_declared or job_type.on_lost == "dead" or len(took) < LEAST_ENDS:
+        if not self._predicts(job_type) or self._overran is None or job_type.name in self._overran:
             return None
-        return (
-            None
-            if self._overran is None or job_type.name in self._overran
-            else max(took) * EXPECTED_TIMES + EXPECTED_MORE
-        )
+        return max(self._took[job_type.name]) * EXPECTED_TIMES + EXPECTED_MORE
+
+    def is_distrusted(self, job_type: JobType) -> bool:
+        """Whether the type goes by its timeout only because a tick of the last day had to interrupt its jobs."""
+        return self._predicts(job_type) and job_type.name in (self._overran or ())
+
+    def _predicts(self, job_type: JobType) -> bool:
+        enough = len(self._took.get(job_type.name, ())) >= LEAST_ENDS
+        return enough and not job_type.timeout_declared and job_type.on_lost != "dead"
 
 
 def unknown() -> None:

@@ -157,6 +157,7 @@ class Work:
             stopped=tick.stop_requested is not None,
             limits=tick.settings.limits,
             running=running,
+            is_distrusted=loop.planner.experience.is_distrusted,
         )
         tick.result.not_started = record(lanes, state)
         if lanes and tick.result.ended in (NOTHING_DUE, NOTHING_ELSE_DUE):

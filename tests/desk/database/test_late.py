@@ -330,7 +330,7 @@ def test_a_batch_behind_a_limit_has_a_pace(database: Database, tmp_path: Path) -
     health = world.look()
     assert health.limited == dict.fromkeys(world.limits, 1)
     assert health.limits_a_minute == {world.limits[0]: 2, world.limits[1]: 0}
-    assert _waiting_lines(health, Times(health.now, "UTC"), 200)[2:] == [
+    assert _waiting_lines(health, world.settings, Times(health.now, "UTC"), 200)[2:] == [
         '1 due: limit "smtp:" is reached (1 at once); 2 a minute succeed, so about 30s more',
         '1 due: limit "api:" is reached (1 at once)',
     ]

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 from support.hosts import Host
 
+from cronjobs.desk.cli.output import Times
+from cronjobs.desk.cli.status_lines import _waiting_lines
 from cronjobs.desk.insight.explain_job import explain_job
 from cronjobs.desk.insight.findings import troubles
 from cronjobs.desk.insight.gathering import look
@@ -235,6 +237,43 @@ def test_explain_says_what_took_the_time_that_a_job_of_a_backlog_lacked(
     assert "the timeout of 50.0s did not fit into the 49.6s left in the tick." in explained(host, 3)
 
 
+def test_an_interruption_of_the_last_day_is_named_where_it_holds_jobs_back(
+    database: Database, host: Host, clock: FakeClock
+) -> None:
+    put(database)
+    put(database)
+    clock.advance(MINUTE)
+    host.tick(jobs=1)
+    clock.advance(timedelta(seconds=20))
+    left = {"why": "budget", "job_type": "t.say", "queue": "default", "timeout_s": 6.7, "left_s": 6.6, "jobs": 1}
+    left |= {"default": True, "overran": True}
+    with database.write() as connection:
+        connection.execute(update(ticks).values(not_started=[left]))
+    default = "the default timeout of 6.7s did not fit into the 6.6s left in the tick"
+    why = "a tick of the last day had to interrupt a job of this type: declare a short timeout"
+    told = explained(host, 2)
+    assert (default in told, why in told) == (True, True), told
+    with database.read() as connection:
+        health = look(connection, host.settings, load(host.settings))
+    [line] = [each for each in _waiting_lines(health, host.settings, Times(health.now, "UTC"), 400) if why in each]
+    assert line.startswith(f"t.say: {default}; ")
+    put(database, status="succeeded", finished_at=clock.now())
+    with database.write() as connection:
+        connection.execute(delete(jobs_table).where(jobs_table.c.status == "queued"))
+    with database.read() as connection:
+        health = look(connection, host.settings, load(host.settings))
+    assert _waiting_lines(health, host.settings, Times(health.now, "UTC"), 400) == ["nothing"]
+
+
+def test_a_part_of_a_lingering_tick_does_not_take_its_own_length_for_that_of_a_whole_tick(
+    database: Database, host: Host
+) -> None:
+    put(database, job_type="t.other")
+    host.tick(budget_s=4, whole_s=50)
+    [entry] = last_tick(database).not_started
+    assert entry["why"] == "budget"
+
+
 def test_a_timeout_longer_than_a_whole_tick_waits_for_no_next_tick(
     database: Database, host: Host, clock: FakeClock
 ) -> None:
@@ -281,5 +320,6 @@ def test_every_reason_has_its_words() -> None:
         "left_s": 12.5,
         "whole_s": 20.0,
         "stop": "",
+        "default": "",
     }
     assert all(text.format_map(facts) for text in WHY.values())

@@ -68,6 +68,13 @@ def test_otherwise_the_timeout_decides(plan: ClaimPlanner) -> None:
     assert admitted(plan, 17) == ([], [])
 
 
+def test_only_an_interruption_of_the_last_day_makes_a_type_distrusted() -> None:
+    types = {"t": JobType("t", DEFAULT, RetryPolicy(), timeout_declared=False)}
+    assert ended(planner(overran={"t"}), *SHORT).experience.is_distrusted(types["t"])
+    for plan in (planner(overran={"t"}), ended(planner(), *SHORT), ended(planner(overran=None), *SHORT)):
+        assert not plan.experience.is_distrusted(types["t"])
+
+
 def test_a_process_needs_its_grace_besides() -> None:
     plan = ended(planner(isolation="process"), *SHORT)
     assert admitted(plan, 2.9) == (["t"], ["t"])
