@@ -179,7 +179,7 @@ class Select:
     def limit(self) -> tuple[int, int]:
         """How many jobs run under the one limit, and how many due jobs wait for it."""
         running = Counter(job.concurrency_key for job in self.running if job.concurrency_key)
-        keys = [job.concurrency_key for job in self.due if job.concurrency_key]
+        keys = [job.concurrency_key for job in self.due if job.concurrency_key and not self.paused(job.queue)]
         return running.total(), sum(running.total() >= 2 or running[key] >= 1 for key in keys)
 
     @property

@@ -89,7 +89,7 @@ class QueueFacts:
     unresolved: dict[str, int] = field(default_factory=dict)
     came: dict[str, datetime] = field(default_factory=dict)
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
-    # Maps each reached limit to the number of due jobs that wait for it.
+    # Maps each reached limit to the number of due jobs that wait only for it.
     limited: dict[Limit, int] = field(default_factory=dict)
     # Maps each limit to how many of its jobs succeed per minute.
     limits_a_minute: dict[Limit, float] = field(default_factory=dict)
@@ -260,5 +260,7 @@ def what_waits(
         queue = found.queues.setdefault(capped.name, Queue(paused=bool(of_queue(pauses, capped.name))))
         queue.max_waiting, queue.dropped = capped.max_waiting, capped.dropped
         queue.on_full = None if capped.max_waiting is None else capped.on_full
-    found.limited = concurrency.waiting_for(connection, settings.limits)
+    if not any(pause.scope == "all" for pause in pauses):
+        paused = {pause.name for pause in pauses if pause.scope == "queue"}
+        found.limited = concurrency.waiting_for(connection, settings.limits, paused)
     return found

@@ -12,7 +12,7 @@ from cronjobs.engine.probe.idle_conditions import WAITING
 from cronjobs.engine.probe.sql_text import JOBS, META, NOW, after_now, either
 from cronjobs.engine.rules.concurrency import Full, Limit, full, waiting_by_limit
 from cronjobs.engine.store.overlap import IN_TURN, runnable_value
-from cronjobs.engine.store.sql import AMONG_IDS, among, group_value, is_postgresql, run
+from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, among, group_value, is_postgresql, run
 
 # Read at most this many groups of (queue, type), because anyone can make up queue names.
 MOST_GROUPS: Final = 5000
@@ -92,8 +92,8 @@ def running_by_key(connection: Connection) -> dict[str, int]:
     return {row.concurrency_key: row.leased for row in rows}
 
 
-def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, int]:
-    """Return, for each limit that has been reached, how many due jobs are waiting for it."""
+def waiting_for(connection: Connection, limits: Sequence[Limit], paused: Collection[str]) -> dict[Limit, int]:
+    """Return, for each limit that has been reached, how many due jobs wait only for it: none of *paused* queues."""
     running = running_by_key(connection) if limits else {}
     found = full(limits, running)
     if not (found.prefixes or found.keys):
@@ -101,7 +101,9 @@ def waiting_for(connection: Connection, limits: Sequence[Limit]) -> dict[Limit, 
     rows = run(
         connection,
         f"SELECT j.concurrency_key, count(*) AS waiting FROM {JOBS} j "
-        f"WHERE j.{WAITING} AND j.run_at <= {NOW} AND {_IS_FULL} GROUP BY j.concurrency_key",
+        f"WHERE j.{WAITING} AND j.run_at <= {NOW} AND {_IS_FULL} "
+        f"AND NOT j.queue {AMONG_NAMES} GROUP BY j.concurrency_key",
+        names=group_value(connection, sorted(paused)),
         **full_parameters(connection, found),
     ).all()
     return waiting_by_limit(limits, running, {row.concurrency_key: row.waiting for row in rows})

@@ -336,6 +336,19 @@ def test_a_batch_behind_a_limit_has_a_pace(database: Database, tmp_path: Path) -
     ]
 
 
+@pytest.mark.parametrize(("scope", "name", "left"), [("queue", "default", 1), ("queue", "b", 1), ("all", "", 0)])
+def test_a_job_of_a_paused_queue_waits_for_no_limit(
+    database: Database, tmp_path: Path, scope: str, name: str, left: int
+) -> None:
+    world = World(database, tmp_path)
+    world.running(concurrency_key="smtp:1")
+    for queue in ("default", "b"):
+        world.put(queue=queue, concurrency_key="smtp:1")
+    assert world.look().limited == {world.limits[0]: 2}
+    world.put(tables.pauses, scope=scope, name=name, paused_at=database.clock.now(), skip=0)
+    assert world.look().limited == ({world.limits[0]: left} if left else {})
+
+
 def test_a_job_that_a_tick_claims_during_the_reads_is_not_late(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
