@@ -405,6 +405,14 @@ def _limits(place: _Place, run: RunSettings) -> Iterator[Problem]:
             "run.lease",
             "run",
         )
+    if run.budget >= run.every:
+        every = duration_text(run.every)
+        yield place.problem(
+            f"budget {duration_text(run.budget)} is not shorter than every ({every}): a tick that cron starts ends 2s "
+            f"before the next one, so a timeout must leave room in less than {every}",
+            "run.budget",
+            "run",
+        )
 
 
 def _clock_changes(place: _Place, schedules: Mapping[str, ScheduleSettings], now: datetime) -> Iterator[Problem]:

@@ -25,6 +25,7 @@ def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
     yield from _shell_words(settings.job_types)
     yield from _short_delays(settings, known)
     yield from _limits_of_types(settings, known)
+    yield from _limits_without_effect(settings)
     yield from _old_schema(settings.folder)
     yield from _app_alembic(settings)
 
@@ -62,6 +63,13 @@ def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Not
                 f'concurrency_key="{limit.prefix}")'
             )
             yield text, (f"limits.{limit.prefix}", "limits")
+
+
+def _limits_without_effect(settings: Settings) -> Iterator[Note]:
+    for limit in settings.limits:
+        if limit.most and limit.each is not None and limit.each >= limit.most:
+            text = f"each: {limit.each} has no effect, because most: {limit.most} lets no more jobs of one key run"
+            yield text, (f"limits.{limit.prefix}.each", f"limits.{limit.prefix}", "limits")
 
 
 def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:

@@ -376,6 +376,25 @@ def test_a_file_that_cannot_be_used_also_names_the_database_variable_that_is_uns
     assert "SHOP_DATABASE_URL" in done.out
 
 
+def test_a_budget_that_no_tick_of_cron_has_is_a_note(project: Project) -> None:
+    project.write("run: {budget: 2m}")
+    done = project.call("check")
+    assert done.code == 0
+    assert "note: cronjobs.yaml:3:15: run.budget: budget 2m is not shorter than every (1m): a tick that" in done.out
+    project.write("run: {budget: 2m, every: 5m}")
+    assert "run.budget" not in project.call("check").out
+
+
+@pytest.mark.parametrize(("limit", "noted"), [("most: 1, each: 5", True), ("most: 5, each: 1", False)])
+def test_a_limit_of_each_key_that_the_limit_of_all_keys_covers_is_a_note(
+    project: Project, limit: str, noted: bool
+) -> None:
+    project.write(f'limits: {{"api:": {{{limit}}}}}')
+    done = project.call("check")
+    assert done.code == 0
+    assert ("each: 5 has no effect, because most: 1 lets no more jobs of one key run" in done.out) is noted
+
+
 def test_a_short_lease_is_a_note(project: Project) -> None:
     project.write("run: {lease: 30s}")
     done = project.call("check")
