@@ -26,8 +26,9 @@ LEAST_S = 2.0
 # long.
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 16.0
-# The exit codes of a full tick after which this tick continues. 1 means that a job died.
-GOES_ON = (0, 1)
+# The exit codes of a full tick after which this tick continues. 1 means that a job died. 4 means that the database
+# failed: this tick looks until the database answers.
+GOES_ON = (0, 1, 4)
 SAME_SIGNAL_S = 1.0
 # The timer that kills this process fires this much later than the timer of a full tick that it started.
 AFTER_CHILD_S = 0.8
@@ -85,7 +86,7 @@ def stay(
             ended = run()
             if ended not in GOES_ON:
                 return ended
-            code = code or ended
+            code = max(code, ended)
             left_undone, again_at = look(), monotonic() + pause_s
         if until - monotonic() <= poll_s:
             return code
@@ -139,4 +140,4 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
             signal(number, SIG_DFL if handler is None else handler)
     ended = os.waitstatus_to_exitcode(status)
     code = 128 - ended if ended < 0 else ended
-    return (code or 128 + asked[-1]) if asked else code
+    return 128 + asked[-1] if asked and code in GOES_ON else code

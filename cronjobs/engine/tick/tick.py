@@ -21,7 +21,7 @@ from cronjobs.engine.store.meta import is_ours
 from cronjobs.engine.store.ticks import CLOCK_SLACK, Overview
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.firing import Firing
-from cronjobs.engine.tick.result import NOTHING_DUE, Result, is_code_fault
+from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result, is_code_fault
 from cronjobs.engine.tick.spare_time import SpareTime
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cronjobs.engine.tick.work import Work
 
 ALL_PAUSED: Final = "everything that is due is paused"
+DATABASE_FAILED: Final = "the database failed"
 SKEW: Final = timedelta(seconds=CLOCK_SKEW_S)
 
 
@@ -85,6 +86,7 @@ class Tick(TickContext):
                 self.try_part(self.work.note_unknown_types)
             spare.after_work()
             self.try_part(self._record, retry_until=self.deadline)
+            self._note_why_ended()
             spare.end()
         self._note_fault()
         return result
@@ -201,8 +203,7 @@ class Tick(TickContext):
 
     def _record(self) -> None:
         self._note_fault()
-        if not self.result.ended:
-            self.result.ended = self.stop_requested or self._why_idle()
+        self._note_why_ended()
         if self.loop is not None:
             self.result.stuck = self.loop.finish(self._write_row)
             if self.loop.outage.error is not None:
@@ -213,6 +214,13 @@ class Tick(TickContext):
             # repeat.
             with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
+
+    def _note_why_ended(self) -> None:
+        result = self.result
+        if result.trouble is not None and result.ended in ("", NOTHING_DUE, NOTHING_ELSE_DUE, ALL_PAUSED):
+            result.ended = self.stop_requested or DATABASE_FAILED  # it may not have seen what is due
+        elif not result.ended:
+            result.ended = self.stop_requested or self._why_idle()
 
     def _why_idle(self) -> str:
         """Return why a tick without work ended."""

@@ -282,8 +282,47 @@ def test_trouble_that_does_not_pass_ends_in_exit_4_and_does_not_keep_the_other_p
     assert tick.wait() == 4
     assert tick.stderr.count("\n") == 1
     assert "stand-in" in tick.stderr
+    assert 'ended="the database failed"' in events(project.log(), "tick.ended")[-1]
+    assert project.value("SELECT ended FROM cronjobs_ticks ORDER BY id DESC LIMIT 1") == "the database failed"
     assert project.times_ran() == {lost_id: 1, waiting_id: 1}
     assert project.admin_sql("SELECT last_value FROM trouble") == [(-1000 + 3 - 1,)]
+
+
+WAITS = """
+hold = os.path.join(HERE, "hold")
+if os.path.exists(hold):
+    open(hold + ".seen", "x").close()
+    while os.path.exists(hold):
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.slow
+def test_a_lingering_tick_goes_on_when_the_server_is_back(
+    own_postgres_server: PostgresServer, new_project: NewProject
+) -> None:
+    server = own_postgres_server
+    server.start()
+    server.execute("CREATE DATABASE shop")
+    with opened(server.url("shop")) as database:
+        migrations.upgrade(database)
+    project = new_project(server.url("shop")).configure("run: {linger: 100ms, budget: 55s}\n", WAITS)
+    assert project.tick().wait() == 0
+    hold = project.folder / "hold"
+    hold.touch()
+    tick = project.start()
+    job_id = project.add("t.quick")
+    until((project.folder / "hold.seen").exists)  # a full tick imports the handlers
+    server.kill()
+    hold.unlink()
+    until(lambda: events(project.log(), "tick.ended"))
+    server.start()
+    until(lambda: project.times_ran()[job_id] == 1)
+    assert tick.process.poll() is None, "it stays"
+    tick.send(signal.SIGTERM)
+    tick.wait()
+    assert events(project.log(), "tick.ended")[0].endswith("code=4")
+    assert 'ended="the database failed"' in events(project.log(), "tick.ended")[0]
 
 
 # --- a server that is there and lets nobody in ------------------------------------------------------------------------

@@ -89,7 +89,8 @@ def test_nothing_is_started_that_could_not_begin_before_the_minute_ends() -> Non
 
 
 @pytest.mark.parametrize(
-    ("codes", "ended", "runs"), [([1, 0], 1, 2), ([0, 1], 1, 2), ([3], 3, 1), ([4], 4, 1), ([143], 143, 1)]
+    ("codes", "ended", "runs"),
+    [([1, 0], 1, 2), ([0, 1], 1, 2), ([3], 3, 1), ([1, 4], 4, 2), ([4, 1], 4, 2), ([143], 143, 1)],
 )
 def test_the_exit_code_is_that_of_the_full_ticks(codes: list[int], ended: int, runs: int) -> None:
     minute = Minute(lambda now: f"job {int(now) // 20}" if 20 <= now < 60 else None, codes)
