@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from _signal import SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal  # type: ignore[import-not-found]
+from _signal import SIG_DFL, SIG_IGN, SIGALRM, SIGHUP, SIGINT, SIGTERM, getsignal, signal  # type: ignore[import-not-found]
 
 from cronjobs.engine.probe import timer
 
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
     from cronjobs.engine.probe.inputs import Inputs
 
-# With less time left, a full tick could not start any job.
+# With less time left, a full tick could not start any job. On a busy or slow host a full tick needs longer: this many
+# times as long as this process took for its start and its first look, but at most this share of the time until its end.
 LEAST_S = 2.0
+START_TIMES = 12
+MOST_SHARE = 0.25
 # If a full tick leaves work undone, the next full tick retries it after this pause. Each further pause is twice as
 # long.
 FIRST_PAUSE_S = 2.0
@@ -30,6 +33,11 @@ LONGEST_PAUSE_S = 16.0
 # failed: this tick looks until the database answers.
 GOES_ON = (0, 1, 4)
 SAME_SIGNAL_S = 1.0
+# Cron mails this after the stacks, which the kernel's timer has printed.
+KILLED = (
+    b"cronjobs: the stacks above are of a full tick that was still at work 1 s after its time was up, and was killed. "
+    b"Later ticks run its jobs. If no handler of yours is in the stacks, the host is too busy to start ticks in time.\n"
+)
 # The timer that kills this process fires this much later than the timer of a full tick that it started.
 AFTER_CHILD_S = 0.8
 
@@ -56,6 +64,7 @@ def stay_here(
         lambda: full_tick(arguments, until),
         found=None if idle else "?",
         until=until,
+        room_s=max(LEAST_S, min(START_TIMES * (now - begun), MOST_SHARE * (until - now))),
         poll_s=float(inputs["linger_s"]),
         monotonic=time.monotonic,
         sleep=time.sleep,
@@ -68,11 +77,14 @@ def stay(
     *,
     found: str | None,
     until: float,
+    room_s: float,
     poll_s: float,
     monotonic: Callable[[], float],
     sleep: Callable[[float], object],
 ) -> int:
     """Look every *poll_s* seconds, and *run* a full tick if there is work. Return the exit code.
+
+    With less than *room_s* left until the end at *until*, no full tick starts.
 
     A full tick may leave work undone, because of a paused queue or a limit. Then the pauses before the next full tick
     grow until new work is found.
@@ -81,7 +93,7 @@ def stay(
     left_undone: str | None = None
     again_at, pause_s = monotonic(), FIRST_PAUSE_S
     while True:
-        if found is not None and until - monotonic() >= LEAST_S and (found != left_undone or monotonic() >= again_at):
+        if found is not None and until - monotonic() >= room_s and (found != left_undone or monotonic() >= again_at):
             pause_s = FIRST_PAUSE_S if found != left_undone else min(2 * pause_s, LONGEST_PAUSE_S)
             ended = run()
             if ended not in GOES_ON:
@@ -140,4 +152,6 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
             signal(number, SIG_DFL if handler is None else handler)
     ended = os.waitstatus_to_exitcode(status)
     code = 128 - ended if ended < 0 else ended
+    if ended == -SIGALRM:
+        os.write(2, KILLED)
     return 128 + asked[-1] if asked and code in GOES_ON else code

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from cronjobs.engine.probe import linger, timer
 from cronjobs.engine.probe.linger import LEAST_S, stay
 
 Found = Callable[[float], str | None]
@@ -37,10 +40,9 @@ class Minute:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def stay(self, until: float = 58, poll_s: float = 1, first: str | None = None) -> int:
-        return stay(
-            self.look, self.run, found=first, until=until, poll_s=poll_s, monotonic=lambda: self.now, sleep=self.sleep
-        )
+    def stay(self, until: float = 58, poll_s: float = 1, first: str | None = None, room_s: float = LEAST_S) -> int:
+        clock: dict[str, Any] = {"monotonic": lambda: self.now, "sleep": self.sleep}
+        return stay(self.look, self.run, found=first, until=until, room_s=room_s, poll_s=poll_s, **clock)
 
 
 def test_with_nothing_to_do_it_looks_until_the_end_and_goes() -> None:
@@ -82,10 +84,28 @@ def test_something_new_beside_what_was_left_is_done_at_once() -> None:
     assert any(30 <= at <= 31.5 for at in minute.runs)
 
 
-def test_nothing_is_started_that_could_not_begin_before_the_minute_ends() -> None:
-    minute = Minute(lambda now: "a job" if now >= 56.2 else None)
-    assert minute.stay() == 0
-    assert all(at <= 58 - LEAST_S for at in minute.runs)
+@pytest.mark.parametrize("room_s", [LEAST_S, 9])
+def test_nothing_is_started_that_could_not_begin_before_the_minute_ends(room_s: float) -> None:
+    minute = Minute(lambda now: f"job {now}" if now >= 40 else None)
+    assert minute.stay(room_s=room_s) == 0
+    assert 58 - room_s - 2 < max(minute.runs) <= 58 - room_s
+
+
+@pytest.mark.parametrize(("took_s", "room_s"), [(0.1, LEAST_S), (0.5, 6), (5, 50 / 4)])
+def test_a_busy_host_leaves_more_room_for_a_start(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, room_s: float
+) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(linger, "stay", lambda *_, **facts: seen.update(facts) or 0)
+    monkeypatch.setattr(linger, "timer", SimpleNamespace(**vars(timer) | {"give": void, "stand_at": void}))
+    monkeypatch.setattr(linger, "time", SimpleNamespace(monotonic=lambda: 100.0, time=lambda: 60_030.0, sleep=void))
+    inputs: Any = {"budget_s": "55", "every_s": "60", "linger_s": "1"}
+    linger.stay_here(lambda: None, inputs, [], begun=100 - took_s, idle=True)
+    assert seen["room_s"] == pytest.approx(room_s)
+
+
+def void(*_: object) -> None:
+    """Do nothing."""
 
 
 @pytest.mark.parametrize(
