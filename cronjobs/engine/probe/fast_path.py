@@ -109,6 +109,7 @@ class Probe:
         self.inputs = inputs
         self._place = place
         self._session: FileSession | ServerSession | None = None
+        self._holders: set[str] = set()  # the lease holders on this host that were seen, and may hold leases again
 
     def settle(self, **more: Any) -> bool:
         """If the tick is idle, write its row and return True. *more* are arguments of ``facts``."""
@@ -119,7 +120,13 @@ class Probe:
 
         If there is nothing to do, the result is None.
         """
-        return self._connected().look(self.facts(**more), self._all_alive)
+        idle, answers, holders = self._connected().look(self.facts(**more))
+        if idle and (holders is None or self._all_alive(holders)):
+            return None
+        # A tick at work holds no lease at times. That it comes and goes is not new; that its process ends is.
+        holding = holders.split("\n") if holders else []
+        self._holders = {each for each in (*self._holders, *holding) if each in holding or is_alive(each)}
+        return " ".join([str(answers), *sorted(f"{each} {is_alive(each)}" for each in self._holders)])
 
     def look_again(self) -> str | None:
         """Like ``look``, for polling. On an error, return None, and connect again at the next call."""

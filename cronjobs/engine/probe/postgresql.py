@@ -99,13 +99,10 @@ class ServerSession:
             self._run(f"{ROW} RETURNING 1", facts)
         return True
 
-    def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """Return a text that identifies the work that there is to do, and changes whenever that work changes.
-
-        If there is nothing to do, the result is None.
-        """
+    def look(self, facts: Mapping[str, object]) -> tuple[bool, str | None, str | None]:
+        """Return the row of ``LOOK``: whether the tick is idle, what there is to do, and the lease holders here."""
         idle, answers, holders = self._run(LOOK, facts)
-        return None if idle == "t" and (holders is None or alive(holders)) else f"{answers} {holders}"
+        return idle == "t", answers, holders
 
     def _run(self, statement: str, facts: Mapping[str, object]) -> list[str | None]:
         """Run a statement in its own transaction, and return its single row."""

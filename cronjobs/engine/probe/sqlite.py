@@ -45,13 +45,10 @@ class FileSession:
         self._connection.execute("COMMIT")
         return True
 
-    def look(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> str | None:
-        """Return a text that identifies the work that there is to do, and changes whenever that work changes.
-
-        If there is nothing to do, the result is None.
-        """
+    def look(self, facts: Mapping[str, object]) -> tuple[bool, str, str | None]:
+        """Return the row of ``LOOK``: whether the tick is idle, what there is to do, and the lease holders here."""
         idle, answers, holders = self._row(LOOK, facts) or (0, "", None)
-        return None if idle and (holders is None or alive(holders)) else f"{answers} {holders}"
+        return bool(idle), answers, holders
 
     def _row(self, statement: str, facts: Mapping[str, object]) -> tuple[Any, ...] | None:
         asked = statement_text(statement, postgresql=False)

@@ -105,9 +105,9 @@ class World:
         here = Identity.here()
         return f"{self.host.name}:{here.boot_id}:{here.pid_namespace}:"
 
-    def look(self) -> str | None:
+    def look(self, probe: idle.Probe | None = None) -> str | None:
         """Return what a lingering tick sees in the database."""
-        probe = idle.Probe(self.inputs, self.place)
+        probe = probe or idle.Probe(self.inputs, self.place)
         now = self.clock.now()
         try:
             return probe.look(host_s=now.timestamp(), shift_s=(now - SYSTEM.now()).total_seconds())
@@ -562,6 +562,29 @@ def test_a_running_job_of_a_live_process_here_keeps_the_fast_path(world: World) 
     assert world.probe()
     put(world.database, status="running", attempts=1, locked_by=str(replace(runner, started="1")), locked_until=soon)
     assert not world.probe()
+
+
+def test_a_tick_that_holds_leases_now_and_then_is_new_once_and_its_end_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each look beside it would start a full tick that can start nothing, because a limit is reached."""
+    put(world.database, job_type="t.say")  # what a full tick left
+    probe = idle.Probe(world.inputs, world.place)
+    before = world.look(probe)
+    runner = str(replace(Identity.here(), host=world.host.name, tick="0123456789ab"))
+    lease = {"locked_by": runner, "locked_until": world.clock.now() + timedelta(seconds=50)}
+    job_id = put(world.database, status="running", attempts=1, **lease)
+    seen = world.look(probe)
+    assert seen != before
+    ended = {"status": "succeeded", "locked_by": None, "locked_until": None, "finished_at": world.clock.now()}
+    world.execute(update(tables.jobs).where(tables.jobs.c.id == job_id).values(ended))
+    assert world.look(probe) == seen
+    put(world.database, status="running", attempts=1, **lease)
+    assert world.look(probe) == seen
+    monkeypatch.setattr(idle, "is_alive", lambda _: False)
+    assert world.look(probe) not in (seen, before), "it died, and holds a job"
+    world.execute(delete(tables.jobs).where(tables.jobs.c.locked_by == runner))
+    assert world.look(probe) == before
 
 
 def test_a_file_that_defines_nothing_is_idle_too(database: Database, tmp_path: Path) -> None:

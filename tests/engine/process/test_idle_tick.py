@@ -450,7 +450,7 @@ def test_a_server_that_freezes_is_left_to_the_full_tick(
         session = postgresql.ServerSession(through, None, libpq)
         facts = dict.fromkeys(FACTS, 0)
         with pytest.raises(OSError, match="does not answer"):
-            session.look(facts, lambda _: True)
+            session.look(facts)
         session.close()
         shut(*proxy.sockets)
 
