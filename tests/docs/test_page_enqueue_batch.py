@@ -84,7 +84,7 @@ def test_the_summary_waits_for_every_job_and_reports_each(
         0,
         {"snoozed", "succeeded"},
     )
-    assert parsed(job["result"]) == {"jobs": 5, "failed": 1, "dead": 1, "cancelled": 0}
+    assert parsed(job["result"]) == {"jobs": 5, "failed": 1, "empty": 0, "dead": 1, "cancelled": 0}
     report = {
         customer: (status, attempts, parsed(result))
         for customer, status, attempts, result in project.sql("SELECT customer, status, attempts, result FROM fetches")
@@ -110,9 +110,11 @@ def test_the_summary_waits_for_every_job_and_reports_each(
         project.make_due()
         project.tick()
     again = project.job(ids_of(project, "api.summary")[1])
-    assert parsed(again["result"]) == {"jobs": 5, "failed": 1, "dead": 0, "cancelled": 0}
+    assert parsed(again["result"]) == {"jobs": 5, "failed": 1, "empty": 0, "dead": 0, "cancelled": 0}
     assert project.sql("SELECT status, attempts FROM fetches WHERE customer = 5") == [("succeeded", 4)]
     assert project.job(fetch_5)["status"] == "succeeded"
+    project.sql(f"UPDATE cronjobs_jobs SET result = NULL WHERE id = {fetch_5}")  # as if it had been too long
+    assert counted(started, NIGHT)["empty"] == 1
 
 
 def test_a_batch_started_twice_is_one_and_another_has_jobs_of_its_own(
@@ -124,7 +126,7 @@ def test_a_batch_started_twice_is_one_and_another_has_jobs_of_its_own(
     assert project.statuses() == {"queued": 10}
     started["start"](NIGHT, [5, 6])
     assert project.statuses() == {"queued": 11}
-    assert counted(started, NIGHT) == {"jobs": 6, "open": 6, "failed": 0, "dead": 0, "cancelled": 0}
+    assert counted(started, NIGHT) == {"jobs": 6, "open": 6, "failed": 0, "empty": 0, "dead": 0, "cancelled": 0}
     progress = PAGE.block("sql", "GROUP BY j.status").replace("2026-11-28", NIGHT)
     assert project.sql(progress) == [("queued", 6)]
 
@@ -135,13 +137,13 @@ def test_a_job_cancelled_before_it_began_is_reported_until_a_second_start_replac
 ) -> None:
     assert cli(project, "jobs", "cancel", "--queue", f"fetch-{NIGHT}", "--yes")
     assert project.statuses() == {"cancelled": 5, "queued": 1}
-    assert counted(started, NIGHT) == {"jobs": 5, "open": 0, "failed": 0, "dead": 0, "cancelled": 5}
+    assert counted(started, NIGHT) == {"jobs": 5, "open": 0, "failed": 0, "empty": 0, "dead": 0, "cancelled": 5}
     project.tick()
     report = project.sql("SELECT DISTINCT status, attempts, last_error FROM fetches")
     assert [row[:2] for row in report] == [("cancelled", 0)]
     assert "cancelled by" in report[0][2]
     started["start"](NIGHT, [1, 2])
-    assert counted(started, NIGHT) == {"jobs": 5, "open": 2, "failed": 0, "dead": 0, "cancelled": 3}
+    assert counted(started, NIGHT) == {"jobs": 5, "open": 2, "failed": 0, "empty": 0, "dead": 0, "cancelled": 3}
 
 
 @pytest.mark.slow
