@@ -53,7 +53,8 @@ def resume(
             if was_on:
                 record_change(connection, "resume", scope, name, why=why, at=now)
         what = pausing.what(scope, name)
-        complain(f"resumed: {what}" if was_on else f"nothing to resume: no pause of {what} is in force")
+        then = "" if scope == "schedule" else "; the next tick starts the jobs that waited"
+        complain(f"resumed: {what}{then}" if was_on else f"nothing to resume: no pause of {what} is in force")
         if was_on and held:
             for line in _settle_held(database, settings, held, None if scope == "all" else name):
                 (complain if as_json else echo)(line)

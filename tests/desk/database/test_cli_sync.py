@@ -182,7 +182,11 @@ def test_a_pause_is_kept_said_and_audited_and_ended(project: Project) -> None:
     assert again.json[0]["until"] == "2030-07-01T07:00:00+00:00"
     assert "is taken as Europe/Berlin time" in again.err
     ended = project.call("resume", "--all")
-    assert (ended.code, ended.out, ended.err) == (0, "", "resumed: everything\nnothing is paused\n")
+    assert (ended.code, ended.out, ended.err) == (
+        0,
+        "",
+        "resumed: everything; the next tick starts the jobs that waited\nnothing is paused\n",
+    )
     nothing = project.call("resume", "--all")
     assert (nothing.code, nothing.err) == (
         0,
