@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -39,7 +40,7 @@ YesOption = Annotated[
     bool, typer.Option("--yes", help="Do not ask; required with filters and --all if there is no terminal.")
 ]
 
-SHOWN: Final = 20  # the text output names at most this many unchanged jobs
+SHOWN: Final = 20  # the text output names at most this many reasons why jobs stay unchanged
 LOCKED_PATIENCE_S: Final = 2.0  # how long to wait for rows that another transaction has locked
 LOCKED_PAUSE_S: Final = 0.1
 KINDS_SHOWN: Final = 12
@@ -314,14 +315,23 @@ def _print(operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
                 complain(f"job {job_id} {result.refused[job_id]}")
     elif chosen:
         echo(_done_so_far(operation, len(chosen)))
-        for job_id, why in sorted(result.refused.items())[:SHOWN]:
-            complain(f"job {job_id} {why}")
-        if len(result.refused) > SHOWN:
-            complain(f"… and {len(result.refused) - SHOWN:,} more: --json lists them all")
+        for line in _alike(result.refused)[:SHOWN]:
+            complain(line)
     else:
         complain(f"no such job to {verb.name}")
     if result.stopped_early:
         complain(f"stopped: {_done_so_far(operation, len(chosen))}; those changes stay")
+
+
+def _alike(refused: Mapping[int, str]) -> list[str]:
+    """Return a line for each kind of reason, with its first job. Reasons of one kind differ only in their numbers."""
+    kinds: dict[str, list[int]] = {}
+    for job_id, why in sorted(refused.items()):
+        kinds.setdefault(re.sub(r"\d+", "0", why), []).append(job_id)
+    return [
+        f"job {first} {refused[first]}" + (f"; {len(more):,} more are like it (--json lists them)" if more else "")
+        for first, *more in kinds.values()
+    ]
 
 
 def _done_so_far(operation: Operation, chosen: int) -> str:

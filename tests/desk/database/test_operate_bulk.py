@@ -436,6 +436,20 @@ def test_a_key_that_was_given_back_is_shown_explained_and_taken_back_if_it_is_fr
     assert "key        reminder:7\n" in cronjobs("jobs", "show", str(first)).out
 
 
+def test_many_refusals_of_one_kind_are_one_line(cronjobs: Cronjobs, rows: Rows) -> None:
+    pairs = []
+    for key in ("a", "b", "c"):
+        first = rows.job(idempotency_key=key)
+        assert cronjobs("jobs", "cancel", str(first)).code == 0
+        pairs.append((first, rows.job(idempotency_key=key)))
+    refused = cronjobs("jobs", "retry", "--status", "cancelled", "--yes")
+    assert refused.code == 1
+    assert refused.err == (
+        f"job {pairs[0][0]} released its key when it was cancelled, and job {pairs[0][1]} has the key now; "
+        "2 more are like it (--json lists them)\n"
+    )
+
+
 def test_only_what_is_dead_can_be_dismissed(cronjobs: Cronjobs, rows: Rows) -> None:
     for status in ("queued", "running", "failed", "succeeded", "cancelled"):
         job_id = rows.job(status=status)
