@@ -212,6 +212,15 @@ def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
     return Event("queue.dropped", facts | {"error": "the queue is full, and on_full is drop"}, WARNING)
 
 
+def key_of_another_type(job_type: str, existing_type: str, replaced: bool, job_id: int, count: int) -> Event:
+    """Jobs of another type had the keys. The program that enqueued emits this event, through Python's logging."""
+    became = "had this idempotency key and was replaced" if replaced else "has this idempotency key"
+    kept = "" if replaced else f", so no {job_type} job was enqueued"
+    facts = {"job_type": job_type, "existing_type": existing_type, "job_id": job_id, "count": count}
+    error = f"job {job_id} ({existing_type}) {became}{kept}; all job types share the keys: begin each key with its type"
+    return Event("enqueue.key_of_another_type", facts | {"error": error}, WARNING)
+
+
 def schedules_applied(fingerprint: str, changes: dict[str, list[str]]) -> Event:
     facts = {
         "fingerprint": fingerprint,

@@ -264,6 +264,9 @@ EVENTS = {
     "jobs.unresolved": "Jobs are waiting for a handler or command that this host does not have.",
     "jobs.unknown_type": "Jobs are waiting, and no host has known their type for several minutes.",
     "queue.dropped": "A full queue dropped jobs; the program that enqueued them logs this.",
+    "enqueue.key_of_another_type": (
+        "A job of another type had the idempotency key; the program that enqueued logs this."
+    ),
     "config.fault": "Something in the file or in your modules cannot be used; everything else runs.",
     "clock.skew": "This host's clock differs from the database's clock, which is the one that is used.",
     "tick.not_started": "A tick could not start: a bad file, an unusable database, or a database of another project.",

@@ -10,6 +10,7 @@ from typing import Annotated, cast
 
 import typer
 
+from cronjobs import events
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.known_types import refuse_unknown, warn_if_unfit
@@ -135,11 +136,13 @@ def enqueue(
     elif put.new or put.replaced:
         echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings.timezone)}")
     else:
-        echo(f"job {put.id} existed already ({status_word(put.status or '')})")
+        echo(f"job {put.id} existed already ({put.had_key}, {status_word(put.status or '')})")
     # If stdout is closed, sys.stdout is None, and flush() raises AttributeError.
     with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()  # print the result before any user code runs
-    if not put.new and put.status in ("dead", "cancelled"):
+    if put.id is not None and put.had_key is not None and put.had_key != job_type:
+        complain(str(events.key_of_another_type(job_type, put.had_key, put.replaced, put.id, 1).facts["error"]))
+    elif not put.new and put.status in ("dead", "cancelled"):
         complain(
             f'job {put.id} has used the key, so no new job was enqueued; to run that job again: "cronjobs jobs retry '
             f'{put.id}"'

@@ -144,7 +144,8 @@ def enqueue(
         queue: the name that ``queues:``, ``pause --queue`` and ``run-due --queue`` refer to.
         priority: from 0 (first) to 9 (last).
         idempotency_key: text, or a tuple such as ("invoice", order.id). A second call with the same key creates no
-            second job and returns the first job's id, even after that job has run.
+            second job and returns the first job's id, even after that job has run. All job types share the keys: a
+            warning is logged if the first job has another type.
         concurrency_key: the key by which ``limits:`` in the file count running jobs.
         max_attempts: the number of failures after which the job is dead. If None, the job type decides.
         timeout: how long one attempt may take: seconds, "90s" or a timedelta. If None, the job type decides.
@@ -383,9 +384,10 @@ def _count_refused(target: Any, schema: str | None, full: QueueFull) -> None:
 
 
 def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]:
-    """Return the results of the call, and log the jobs that were dropped."""
-    for queue, count in sorted(writing.dropped.items()):
-        _LOGGER.warning("%s", events.line(events.jobs_dropped(rows[0]["job_type"], queue, count)))
+    """Return the results of the call. Log the jobs that were dropped, and keys that jobs of other types had."""
+    dropped = [events.jobs_dropped(rows[0]["job_type"], *each) for each in sorted(writing.dropped.items())]
+    for event in dropped + writing.keys_of_other_types():
+        _LOGGER.warning("%s", events.line(event))
     seen: set[int | None] = set()
     results = []
     for put in writing.puts():

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 from sqlalchemy import Connection
 
+from cronjobs import events
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.engine.rules.capacity import admit
 from cronjobs.engine.store.enqueue import Existing, has_jobs, insert_rows, look, replace_rows
@@ -20,6 +21,7 @@ from cronjobs.engine.store.meta import database_name
 from cronjobs.engine.store.queues import count_full, count_held, locked_room
 from cronjobs.engine.store.sql import is_postgresql, schema_of
 from cronjobs.errors import CronjobsError, JobHeld, QueueFull, QueueHeld, SchemaMissing, UsageError
+from cronjobs.events import Event
 from cronjobs.model import Status, duration_text
 
 T = TypeVar("T")
@@ -42,12 +44,16 @@ Place = str | int  # a job's key, or its index in the call if it has no key
 
 
 class Inserted(NamedTuple):
-    """The result for one job of a call. If ``id`` is None, the queue was full and the job was dropped."""
+    """The result for one job of a call. If ``id`` is None, the queue was full and the job was dropped.
+
+    ``had_key`` is the type of the job that had the key before the call, if there was one.
+    """
 
     id: int | None
     new: bool
     status: Status | None
     replaced: bool = False
+    had_key: str | None = None
 
 
 DROPPED: Final = Inserted(None, False, None)
@@ -67,6 +73,7 @@ class Writing:
     def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict) -> None:
         check_on_conflict(on_conflict)
         self._replace = on_conflict == "replace"
+        self._rows = rows
         # Keep one row per key, because a statement cannot affect one row twice.
         self._places: list[Place] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
         self._left: dict[Place, dict[str, Any]] = {}
@@ -114,6 +121,14 @@ class Writing:
         """Return the result for each job, in the order of the call. Call this when all rows are written."""
         return [self._found[place] for place in self._places]
 
+    def keys_of_other_types(self) -> list[Event]:
+        """Return an event for each other job type whose jobs had keys of this call. All job types share the keys."""
+        found: dict[tuple[str, str, bool], list[int]] = {}
+        for row, put in zip(self._rows, self.puts(), strict=True):
+            if put.id is not None and put.had_key is not None and put.had_key != row["job_type"]:
+                found.setdefault((row["job_type"], put.had_key, put.replaced), []).append(put.id)
+        return [events.key_of_another_type(*types, ids[0], len(ids)) for types, ids in found.items()]
+
     def _insert(self, connection: Connection, places: Iterable[Place], *, into_capped: bool) -> None:
         # SQLite has only one writer at a time, and it never waits for a key, so any order will do there.
         ordered = sorted(places, key=_in_order_of_keys) if is_postgresql(connection) else list(places)
@@ -134,7 +149,7 @@ class Writing:
             if self._replace and there.not_started:
                 self._to_replace[place] = there
             else:
-                self._settle(place, Inserted(there.id, False, there.status))
+                self._settle(place, Inserted(there.id, False, there.status, had_key=there.job_type))
 
     def _pass_caps(self, connection: Connection) -> None:
         """Write the jobs that need room in a queue: new jobs, and jobs that move to another queue."""
@@ -182,7 +197,7 @@ class Writing:
             for place in batch:
                 there = self._to_replace[place]
                 if place in replaced:
-                    self._settle(place, Inserted(there.id, False, there.status, replaced=True))
+                    self._settle(place, Inserted(there.id, False, there.status, True, there.job_type))
                 else:
                     self._held = JobHeld(str(place), there.id)
 

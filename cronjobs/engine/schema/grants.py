@@ -74,7 +74,7 @@ _REPLACED: Final = (
 )
 ENQUEUE: Final[Mapping[str, str]] = {
     # The columns needed to look up a key, to return a job's status, and to count a full queue.
-    "cronjobs_jobs": f"SELECT (id, status, attempts, idempotency_key, queue), INSERT ({_GIVEN})",
+    "cronjobs_jobs": f"SELECT (id, status, attempts, job_type, idempotency_key, queue), INSERT ({_GIVEN})",
     # The UPDATE right is missing, because it would also allow an enqueuer to lock the rows. Functions lock and count
     # instead.
     "cronjobs_queues": "SELECT",

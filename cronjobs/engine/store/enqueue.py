@@ -60,6 +60,7 @@ _DUE_AT: Final = f"coalesce(r.run_at, {after_now('coalesce(r.delay_s, 0)')})"
 _KEY_IN_ASCII: Final = in_ascii("idempotency_key")
 _ROW_KEY_IN_ASCII: Final = in_ascii("j.idempotency_key")
 _QUEUE_IN_ASCII: Final = in_ascii("j.queue")
+_TYPE_IN_ASCII: Final = in_ascii("j.job_type")
 # Unchanged since it was enqueued: no runner has had it, and nobody has cancelled or retried it.
 _NOT_STARTED: Final = "j.status = 'queued' AND j.attempts = 0"
 
@@ -98,7 +99,8 @@ REPLACE_POSTGRESQL: Final = f"""
   RETURNING {_ROW_KEY_IN_ASCII} AS idempotency_key"""
 
 LOOK: Final = f"""
-  SELECT j.id, j.status, {_QUEUE_IN_ASCII} AS queue, {_ROW_KEY_IN_ASCII} AS idempotency_key,
+  SELECT j.id, j.status, {_TYPE_IN_ASCII} AS job_type, {_QUEUE_IN_ASCII} AS queue,
+    {_ROW_KEY_IN_ASCII} AS idempotency_key,
     CASE WHEN {_NOT_STARTED} THEN 1 ELSE 0 END AS not_started
   FROM {JOBS} j WHERE j.idempotency_key {AMONG_KEYS}"""
 
@@ -132,6 +134,7 @@ class Existing(NamedTuple):
 
     id: int
     status: Status
+    job_type: str
     queue: str
     not_started: bool
 
@@ -194,7 +197,11 @@ def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Ex
     """Return the existing jobs that have the keys of *rows*, by key."""
     return {
         from_ascii(connection, row.idempotency_key): Existing(
-            row.id, Status(row.status), from_ascii(connection, row.queue), bool(row.not_started)
+            row.id,
+            Status(row.status),
+            from_ascii(connection, row.job_type),
+            from_ascii(connection, row.queue),
+            bool(row.not_started),
         )
         for row in run(connection, LOOK, keys=_keys(rows)).all()
     }

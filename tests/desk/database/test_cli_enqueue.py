@@ -67,13 +67,23 @@ def test_a_time_that_has_passed_is_named_so(project: Project) -> None:
 def test_a_key_is_spent_once(project: Project) -> None:
     enqueue = ("enqueue", "t.ok", "--idempotency-key", "k")
     assert project.call(*enqueue, "--json").json == {"id": 1, "new": True, "status": "queued"}
-    assert project.call(*enqueue).out == "job 1 existed already (queued)\n"
+    assert project.call(*enqueue).out == "job 1 existed already (t.ok, queued)\n"
     values = {"status": "dead", "finished_at": datetime.now(UTC)}
     project.execute(update(jobs).values(values))
     again = project.call(*enqueue, "--json")
     assert again.json == {"id": 1, "new": False, "status": "dead"}
     assert '"cronjobs jobs retry 1"' in again.err
     assert len(project.jobs()) == 1
+
+
+def test_a_key_that_a_job_of_another_type_has_is_named(project: Project) -> None:
+    project.write(YAML.replace("t.ok:", 't.mail: {command: ["true"]}, t.ok:'))
+    key = ("--idempotency-key", "order:7")
+    project.call("enqueue", "t.mail", *key)
+    kept = project.call("enqueue", "t.ok", *key)
+    assert (kept.code, kept.out) == (0, "job 1 existed already (t.mail, queued)\n")
+    assert "job 1 (t.mail) has this idempotency key, so no t.ok job was enqueued" in kept.err
+    assert "job 1 (t.mail) had this" in project.call("enqueue", "t.ok", *key, "--on-conflict", "replace").err
 
 
 def test_a_full_queue_refuses_and_counts_that(project: Project) -> None:

@@ -100,7 +100,7 @@ def test_in_a_fresh_folder_it_makes_the_file_and_its_tables_as_a_command_does(fr
 def test_the_command_line_replaces_a_job_that_has_not_begun(script: Project) -> None:
     given = ["enqueue", "t.say", "--no-import", "--idempotency-key", "k"]
     assert "enqueued" in script.call(*given, "--payload", '{"n": 1}').out
-    assert "existed already (queued)" in script.call(*given, "--payload", '{"n": 2}').out
+    assert "existed already (t.say, queued)" in script.call(*given, "--payload", '{"n": 2}').out
     assert script.jobs()[0]["payload"] == {"n": 1}
     assert "replaced, due now" in script.call(*given, "--payload", '{"n": 3}', "--on-conflict", "replace").out
     assert script.jobs()[0]["payload"] == {"n": 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,29 @@ def test_replace_makes_a_waiting_job_the_new_one(database_url: str, kind: str) -
     assert (row.job_type, row.payload, row.queue, row.priority, row.meta) == ("t.new", {"n": 2}, "mail", 1, {"a": "b"})
     assert (row.timeout_s, row.concurrency_key, row.max_attempts) == (3.0, "c", None)
     assert row.run_at < row.created_at + timedelta(minutes=1)
+
+
+@each_target
+def test_a_key_that_a_job_of_another_type_has_is_logged(
+    database: Database, database_url: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keyed: list[Any] = [({"order_id": n}, {"idempotency_key": ("order", n)}) for n in (7, 8, 9)]
+    with opened(kind, database_url) as user, caplog.at_level(logging.WARNING, "cronjobs"):
+        enqueue_many(user.target, "mail", keyed[:2])
+        enqueue_many(user.target, "mail", keyed[:2])  # the same type: this is what keys are for
+        made = enqueue_many(user.target, "pay", keyed)
+        enqueue(user.target, "mail", idempotency_key=("order", 9), on_conflict="replace")
+        user.commit()
+    assert [one.new for one in made] == [False, False, True]
+    ids = [one.id for one in made]
+    said = "enqueue.key_of_another_type job_type={} existing_type={} job_id={} count={} error="
+    share = "all job types share the keys: begin each key with its type"
+    assert caplog.messages == [
+        said.format("pay", "mail", ids[0], 2)
+        + f'"job {ids[0]} (mail) has this idempotency key, so no pay job was enqueued; {share}"',
+        said.format("mail", "pay", ids[2], 1)
+        + f'"job {ids[2]} (pay) had this idempotency key and was replaced; {share}"',
+    ]
 
 
 def connection_rows(target: Any, url: str) -> list[Any]:
