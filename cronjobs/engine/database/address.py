@@ -73,6 +73,11 @@ def parse_url(text: str, schema: str | None = None) -> Address:
         ) from None
     match url.drivername.partition("+")[0]:
         case "postgres" | "postgresql":
+            if _is_misread(_escaped_userinfo(text)):
+                raise UsageError(
+                    "the database URL has a second @: in the user, password and database name, write @ as %40, "
+                    "/ as %2F, # as %23, ? as %3F and % as %25"
+                )
             in_url = url.query.get("schema")
             # asyncpg calls sslmode "ssl". The values are the same.
             ssl = url.query.get("ssl")
@@ -100,6 +105,18 @@ def _escaped_userinfo(text: str) -> str:
     end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))
     userinfo, at, host = rest[:end].rpartition("@")
     return f"{scheme}{separator}{userinfo.replace('@', '%40')}{at}{host}{rest[end:]}"
+
+
+def _is_misread(text: str) -> bool:
+    """Whether an @ follows the one that ends the password, so that a part of the password is read as something else.
+
+    That part would be shown in errors, and looked up as a host. Known options may contain an @.
+    """
+    userinfo, _, rest = text.partition("://")[2].partition("@")
+    place, _, query = rest.partition("?")
+    options = (option.partition("=") for option in query.split("&") if "@" in option)
+    known = all(masking.is_public_option(name, value) or masking.is_secret_option(name) for name, _, value in options)
+    return ":" in userinfo and ("@" in place or not known)
 
 
 def _hosts_apart(text: str) -> str:
