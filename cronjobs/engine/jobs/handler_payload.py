@@ -36,7 +36,9 @@ class HandlerPayload:
         self, handler: Callable[..., Any], signature: inspect.Signature, *, takes_ctx: bool, typed: bool = True
     ) -> None:
         parameters = list(signature.parameters.values())[1 if takes_ctx else 0 :]
-        annotations = _annotations(handler, parameters) if typed else {}
+        annotations = _annotations(handler, parameters)
+        self._misplaced = _misplaced_context(parameters, annotations)
+        annotations = annotations if typed else {}
         self.needs_pydantic: list[str] = []
         self._checks: dict[str, Check] = {}
         self._rest: Check | None = None  # for ``**kwargs``
@@ -75,6 +77,11 @@ class HandlerPayload:
     @property
     def fault(self) -> str | None:
         """The reason why this process cannot read any payload of the handler, or None if it can."""
+        if self._misplaced is not None:
+            return (
+                f"the parameter {self._misplaced} of its handler is annotated Context, but only a first parameter "
+                "named ctx gets the context: write (ctx: Context, …)"
+            )
         if not self.needs_pydantic or _has_pydantic():
             return None
         names = ", ".join(self.needs_pydantic)
@@ -178,6 +185,23 @@ def _has_pydantic() -> bool:
 def _annotations(handler: Callable[..., Any], parameters: list[inspect.Parameter]) -> dict[str, Any]:
     written = {each.name: each.annotation for each in parameters if each.annotation is not each.empty}
     return resolved(written, _names_of(handler))
+
+
+def _misplaced_context(parameters: list[inspect.Parameter], annotations: dict[str, Any]) -> str | None:
+    """Return the name of a required parameter that is to be the Context and never will be, or None.
+
+    *parameters* are those that a payload fills, and no payload can contain a Context.
+    """
+    for each in parameters:
+        found = annotations.get(each.name)
+        if found is Any:  # perhaps a name that only the type checker knows
+            is_context = each.annotation in ("Context", "cronjobs.Context")
+        else:
+            place = getattr(found, "__module__", ""), getattr(found, "__qualname__", "")
+            is_context = place == ("cronjobs.engine.jobs.context", "Context")
+        if is_context and each.default is each.empty:
+            return each.name
+    return None
 
 
 def _names_of(handler: Any) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import functools
 import threading
 from collections.abc import Callable
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import pytest
 
+import cronjobs
 from cronjobs.engine.jobs import handler_payload
 from cronjobs.engine.jobs.registry import Registration
 from cronjobs.errors import PayloadError
 
 if TYPE_CHECKING:
     from nowhere import OnlyForTheTypeChecker  # type: ignore[import-not-found]
+
+    from cronjobs import Context
 
 DAY, TEXT = date(2026, 11, 23), "2026-11-23"
 
@@ -109,6 +113,42 @@ def test_what_is_not_annotated_or_not_resolved_is_unchecked_and_the_rest_is_not(
     assert copies == (
         None if handler is without_annotations else "payload does not fit t.h: payload.copies is not an int"
     )
+
+
+def misnamed(context: cronjobs.Context, day: date) -> None: ...
+
+
+def not_first(day: date, ctx: Context) -> None: ...  # Context is imported for the type checker only
+
+
+def two(ctx: Context, other: cronjobs.Context) -> None: ...
+
+
+def never_passed(day: date, context: Context | None = None, ctx: cronjobs.Context = None) -> None: ...  # type: ignore[assignment]
+
+
+def of_another_library(context: decimal.Context, day: date) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "name"),
+    [
+        (misnamed, "context"),
+        (not_first, "ctx"),
+        (two, "other"),
+        (with_ctx, None),
+        (never_passed, None),
+        (of_another_library, None),
+    ],
+)
+def test_a_context_that_the_handler_would_never_get_is_a_fault(handler: Any, name: str | None) -> None:
+    said = (
+        f"the parameter {name} of its handler is annotated Context, but only a first parameter named ctx gets the "
+        "context: write (ctx: Context, …)"
+    )
+    for check_types in (True, False):
+        registration = Registration("t.h", handler, check_types=check_types)
+        assert registration.fault == (None if name is None else said)
 
 
 def test_types_of_a_handlers_own_function_are_not_resolved_and_that_is_no_error() -> None:
