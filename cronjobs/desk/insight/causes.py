@@ -65,10 +65,10 @@ def cause_text(cause: Cause, times: LocalTimes) -> str:
     """Return text such as "24 × GiveUp: there is no invoice <n> - billing.send_invoice, 02:17:03 to 02:18:44 (new)"."""
     when = times.span(cause.first_died_at, cause.last_died_at)
     new = " (new)" if cause.new else ""
-    return f"{cause.jobs:,} × {safe(cause.name.error, MESSAGE)} - {safe(cause.name.job_type, 60)}, {when}{new}"
+    return f"{cause.jobs:,} × {safe(cause.error, MESSAGE)} - {safe(cause.name.job_type, 60)}, {when}{new}"
 
 
 def cause_object(cause: Cause) -> dict[str, Any]:
     """Return the cause as an object for JSON."""
-    facts = {name: value for name, value in vars(cause).items() if name not in ("name", "key")}
+    facts = {name: value for name, value in vars(cause).items() if name not in ("name", "key", "error")}
     return {"key": cause.key, **cause.name._asdict(), **facts}

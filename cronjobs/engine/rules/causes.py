@@ -12,7 +12,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from cronjobs.engine.rules.error_groups import class_and_text, normalised
+from cronjobs.engine.rules.error_groups import class_and_text, normalised, shown_line
 from cronjobs.errors import EffectUnknown
 
 KEY_DIGITS: Final = 12  # hexadecimal digits
@@ -58,6 +58,7 @@ class Cause:
 
     ``first_job_id`` and ``last_job_id`` are the smallest and the largest id. ``sample_job_id`` is the job that died
     last. ``new`` is True if no stored job had died of this cause by the time the file in force was changed.
+    ``error`` is what people read: the error of the name, or the whole text if all these deaths share it.
     """
 
     name: CauseName
@@ -69,6 +70,7 @@ class Cause:
     last_job_id: int
     sample_job_id: int
     new: bool
+    error: str
 
 
 def causes(deaths: Iterable[Any], changed_at: datetime | None, before: Iterable[Any] = ()) -> list[Cause]:
@@ -91,4 +93,6 @@ def _cause(name: CauseName, rows: list[Any], changed_at: datetime | None, *, is_
     last = max(rows, key=lambda row: (row.finished_at, row.id))
     ids = [row.id for row in rows]
     is_new = changed_at is not None and first > changed_at and not is_known
-    return Cause(name, name.key, len(rows), first, last.finished_at, min(ids), max(ids), last.id, is_new)
+    texts = {shown_line(row.error or "") for row in rows}
+    error = name.error if len(texts) > 1 else class_and_text(name.error_type, *texts) or name.error
+    return Cause(name, name.key, len(rows), first, last.finished_at, min(ids), max(ids), last.id, is_new, error)

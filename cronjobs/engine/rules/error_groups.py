@@ -66,8 +66,13 @@ def normalised(error: str) -> str:
     Only ERROR_READ characters are read, so callers need to fetch only one character more. A longer text is cut and ends
     with "…", so that ``hide`` recognises a secret that was cut off.
     """
+    return _normalised(shown_line(error))
+
+
+def shown_line(error: str) -> str:
+    """Return the first line of *error* as people may see it: masked, and cut after ERROR_READ characters."""
     beginning = error if len(error) <= ERROR_READ else f"{error[:ERROR_READ]}…"
-    return _normalised(hide(beginning.strip().partition("\n")[0]))
+    return hide(beginning.strip().partition("\n")[0])
 
 
 @lru_cache(maxsize=4096)

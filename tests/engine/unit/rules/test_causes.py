@@ -70,6 +70,26 @@ def test_each_death_has_one_cause_and_the_counts_add_up() -> None:
     judge(case, 40)
 
 
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        (["no such key: 'a'"], "KeyError: no such key: 'a'"),
+        (["order 7 is missing\nin a", "order 7 is missing\nin b"], "KeyError: order 7 is missing"),
+        (["order 7 is missing", "order 8 is missing"], "KeyError: order <n> is missing"),
+        ([str(EffectUnknown("mail:17"))], f"KeyError: {EffectUnknown('mail:17')}"),
+        ([f"{'x' * ERROR_READ}7"], f"KeyError: {'x' * ERROR_READ}…"),
+        ([None], "KeyError"),
+    ],
+)
+def test_a_cause_shows_the_text_that_all_its_deaths_share(errors: list[str | None], said: str) -> None:
+    rows = [
+        SimpleNamespace(id=n, job_type="t.pay", error_type="KeyError", error=error, finished_at=NOW)
+        for n, error in enumerate(errors)
+    ]
+    [cause] = causes(rows, None)
+    assert cause.error == said
+
+
 def test_a_cause_is_new_if_none_of_it_died_before_the_file_was_changed() -> None:
     def case(dice: random.Random) -> None:
         rows = [death(dice, number) for number in range(1, 30)]
