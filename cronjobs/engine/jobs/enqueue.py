@@ -38,7 +38,7 @@ from cronjobs.engine.rules.payload import check_payload
 from cronjobs.engine.store.enqueue import NewJob, row_of
 from cronjobs.engine.store.queues import count_full
 from cronjobs.engine.store.sql import json_text
-from cronjobs.errors import QueueFull, UsageError
+from cronjobs.errors import PayloadError, QueueFull, UsageError
 from cronjobs.model import Status, duration, duration_text
 
 if TYPE_CHECKING:
@@ -291,14 +291,19 @@ def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str
     template = row_of(new_job(job_type, {}, **options))
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise UsageError(f"rows is {type(rows).__name__}: pass a list of payloads, or of (payload, {{…}})")
-    return [_row(template, row, options) for row in rows]
+    made = []
+    for index, row in enumerate(rows):
+        try:
+            made.append(_row(template, row, options))
+        except (PayloadError, UsageError, TypeError) as error:
+            error.args = (f"rows[{index}]: {error}",)
+            raise
+    return made
 
 
 def _row(template: dict[str, Any], row: Row, common: Options) -> dict[str, Any]:
     if isinstance(row, tuple) and (len(row) != 2 or not isinstance(row[1], Mapping)):
-        raise UsageError(
-            "one of the rows is a tuple, but not a pair of a payload and the job's options: (payload, {…})"
-        )
+        raise UsageError("this tuple is not a pair of a payload and the job's options: (payload, {…})")
     payload, own = row if isinstance(row, tuple) else (row, Options())
     if not own.keys() <= _OF_JOBS:
         raise no_such_argument("enqueue_many", own, _OF_JOBS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import create_engine, event, select
 
 from cronjobs import enqueue, enqueue_many
 from cronjobs.engine.database.connection import Database
@@ -95,3 +95,21 @@ def test_one_bad_row_writes_none(database: Database) -> None:
     with pytest.raises(UsageError, match="give each row its own"), database.write() as connection:
         enqueue_many(connection, "t.say", [{}, {}], idempotency_key="k")
     assert stored(database) == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "error", "said"),
+    [
+        ({"n": "\0"}, PayloadError, "payload.n contains a NUL character"),
+        (7, PayloadError, "payload"),
+        (({}, {}, {}), UsageError, "this tuple is not a pair of a payload and the job's options: (payload, {…})"),
+        (({}, {"prioriy": 1}), TypeError, "enqueue_many() has no argument 'prioriy', did you mean 'priority'?"),
+        (({}, {"priority": 10}), UsageError, "priority"),
+        (({}, {"idempotency_key": ("k", None)}), UsageError, ""),
+    ],
+)
+def test_an_error_says_which_row_is_wrong(row: Any, error: type[Exception], said: str) -> None:
+    for rows in ([{"n": 1}, row], iter([{"n": 1}, row])):
+        with pytest.raises(error) as caught:
+            enqueue_many(create_engine("sqlite://"), "t.say", rows)
+        assert str(caught.value).startswith(f"rows[1]: {said}")
