@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import Request
 from support.browsing import Browser, Reader
 from support.django_project import django_project
 from support.django_site import site
@@ -39,7 +40,7 @@ def example(shop: Project, says: str) -> dict[str, Any]:
 
 
 def test_no_block_of_the_page_is_left_out_no_link_is_dead_and_images_are_small() -> None:
-    assert PAGE.counts() == {"console": 6, "yaml": 1, "python": 5}
+    assert PAGE.counts() == {"console": 6, "yaml": 1, "python": 6}
     assert PAGE.dead_links() == []
     images = list((ROOT / "docs/images").glob("web-*.png"))
     assert images
@@ -119,7 +120,7 @@ def test_the_django_example_knows_djangos_users_and_the_admin_takes_none_of_its_
 
 def test_the_fastapi_example_asks_for_a_password(shop: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOBS_PASSWORD", "right")
-    api = example(shop, "# api.py")["api"]
+    api = example(shop, "# api.py\n")["api"]
 
     async def ask() -> list[Any]:
         transport = httpx.ASGITransport(api)
@@ -135,7 +136,29 @@ def test_the_fastapi_example_asks_for_a_password(shop: Project, monkeypatch: pyt
         assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, ASKS)
 
 
-@pytest.mark.parametrize("says", ["# api.py", "# site.py\n"])
+def test_the_fastapi_example_with_users_asks_its_session(shop: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SESSION_SECRET", "change me")
+    api = example(shop, "# api.py with users")["api"]
+
+    def login(name: str, request: Request) -> None:
+        request.session["user"] = name
+
+    api.get("/login/{name}")(login)
+
+    async def look(name: str | None) -> Any:
+        transport = httpx.ASGITransport(api)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            if name is not None:
+                await client.get(f"/login/{name}")
+            return await client.get("/admin/jobs/jobs/1")
+
+    ada, bob, nobody = (asyncio.run(look(name)) for name in ("ada", "bob", None))
+    assert [answer.status_code for answer in (ada, bob, nobody)] == [200, 200, 403]
+    assert "Cancel" in ada.text
+    assert "Cancel" not in bob.text
+
+
+@pytest.mark.parametrize("says", ["# api.py\n", "# site.py\n"])
 @pytest.mark.parametrize("given", [None, ""])
 def test_without_a_password_the_examples_do_not_start(
     shop: Project, monkeypatch: pytest.MonkeyPatch, says: str, given: str | None
