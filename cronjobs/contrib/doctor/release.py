@@ -211,10 +211,10 @@ def _alerts(facts: ReleaseFacts) -> ReleaseItem:
         )
     untried = sorted(set(alerts.channels) - set(facts.delivered or ()))
     if untried:
-        text = f"these channels have never delivered a message: {_names_of(untried)}"
-        return ReleaseItem("alerts", about, "ask", text, "run cronjobs alerts test, and check that the message arrives")
+        text = f"these channels have never delivered an alert; has a test message arrived? {_names_of(untried)}"
+        return ReleaseItem("alerts", about, "ask", text, "cronjobs alerts test sends one; it does not record that")
     return ReleaseItem(
-        "alerts", about, "ok", f"these channels have delivered messages: {_names_of(sorted(alerts.channels))}"
+        "alerts", about, "ok", f"these channels have delivered alerts: {_names_of(sorted(alerts.channels))}"
     )
 
 
