@@ -85,8 +85,8 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     yield from _queues(health)
     for each in health.crashing:
         text = (
-            f"{each.job_type} crashes its runners: its jobs run in child processes until {CLEAN_ENDS} in a row have "
-            f"ended without a crash ({each.clean_ends} so far), but for at most an hour"
+            f"{each.job_type} was running in ticks that died: its jobs run in child processes until {CLEAN_ENDS} in a "
+            f"row have ended without a crash ({each.clean_ends} so far), but for at most an hour"
         )
         command = typed("cronjobs history --type", each.job_type)
         yield Finding("crashing", text, Severity.NOTICE, since=each.found_at, command=command, subject=each.job_type)
