@@ -281,7 +281,8 @@ def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
         if isinstance(node, Scalar) and node.is_null and keep_good:
             return ()
         if not isinstance(node, Sequence):
-            example = f": [{one_line(node.text, 60)}]" if isinstance(node, Scalar) and node.text else ""
+            text = node.text if isinstance(node, Scalar) else ""
+            example = f": [{one_line(text.removesuffix('.py') if item is module else text, 60)}]" if text else ""
             raise FieldError(f"write a list{example}")
         values, bad = [], False
         for index, entry in enumerate(node.items):

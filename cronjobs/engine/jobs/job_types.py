@@ -232,6 +232,8 @@ def import_handlers(settings: Settings) -> list[Fault]:
             faults.append(fault)
     for module in dict.fromkeys((*settings.imports, *_found())):
         fault = _guarded(f"module {module}", partial(importlib.import_module, module), settings.secrets)
+        if fault and module.endswith(".py"):
+            fault = replace(fault, what=f"{fault.what}; write {module.removesuffix('.py')}, without .py")
         if fault:
             faults.append(fault)
     # ``setup:`` or one of the user's modules may have set Django up.

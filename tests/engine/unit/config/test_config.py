@@ -174,6 +174,8 @@ timezone: America
     cron: and no timezone of their own are disabled.)
 imports: billing.jobs
     2:10: imports: write a list: [billing.jobs]
+imports: jobs.py
+    2:10: imports: write a list: [jobs]
 imports: [a.b, billing/jobs.py]
     2:16: imports[1]: "billing/jobs.py" is not a module: write it as in an import statement, billing.jobs for
     billing/jobs.py
