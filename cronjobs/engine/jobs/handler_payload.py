@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, Final, Optional
 
 from cronjobs.engine.rules.annotations import (
@@ -93,6 +93,10 @@ class HandlerPayload:
         If False, the signature must be checked.
         """
         return self._rest is None and names <= self._checks.keys() and self._required <= names
+
+    def first_unknown(self, names: Iterable[str]) -> str:
+        """Return the first of *names* that no parameter takes, or "". A renamed parameter is missing and unknown."""
+        return "" if self._rest is not None else next((name for name in names if name not in self._checks), "")
 
     def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
         """Return whether the names fit, and the class of each value alone shows that the value fits.

@@ -156,7 +156,9 @@ class Registration:
                 self.signature.bind(*([None] if self.takes_ctx else []), **payload)
         # Catch more than TypeError, because the signature of a callable object may be unreadable.
         except Exception as error:
-            return f"payload does not fit {self.name}{self._shown_signature}: {error}"
+            unknown = self.accepts.first_unknown(payload) if "missing a required" in str(error) else ""
+            also = f", and got an unexpected keyword argument {unknown!r}" if unknown else ""
+            return f"payload does not fit {self.name}{self._shown_signature}: {error}{also}"
         inner = getattr(self.handler, INNER_FAULT, None)
         return None if inner is None else inner(payload)
 

@@ -169,6 +169,7 @@ def test_a_parameter_whose_default_is_none_takes_null() -> None:
     [
         (plain, {"day": TEXT, "dya": 1}, "got an unexpected keyword argument 'dya'"),
         (plain, {}, "missing a required argument: 'day'"),
+        (plain, {"dya": 1}, "missing a required argument: 'day', and got an unexpected keyword argument 'dya'"),
         (with_typed_rest, {"copies": 1, "dya": 1}, "payload.dya is an unknown field"),
         (with_rest, {"first": TEXT, "second": 1}, 'payload.second is not a date like "2026-11-23"'),
         (by_name, {"day": TEXT, "copies": True}, "payload.copies is not an int or null"),
