@@ -253,6 +253,7 @@ def test_without_jobs_json_is_an_empty_array_and_text_says_so_on_stderr(cronjobs
 
 JOBS = """\
 id  status     type             when         note
+ 7  queued     mail.send        in 4m10s     claimed before, queue mail
  6  cancelled  mail.send        9m ago
  5  dead       mail.send        9m ago       failed 5 of 5: 503 from the mail p…
  4  retrying   reports.nightly  in 4m10s     failed 3 of 10, lost 1 time: no di…
@@ -270,6 +271,7 @@ def test_jobs_list_fits_into_80_columns_and_tells_tries_never_the_fence(cronjobs
     rows.job("reports.nightly", "failed", attempts=77, failures=3, losses=1, last_error="no disk", **later)
     rows.job(status="dead", attempts=77, failures=5, last_error="503 from the mail provider, try again later")
     rows.job(status="cancelled", attempts=77)
+    rows.job(attempts=1, queue="mail", **later)  # snoozed
     assert cronjobs("jobs", "list").out == JOBS
 
 

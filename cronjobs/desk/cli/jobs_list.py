@@ -169,7 +169,9 @@ def _note(job: Mapping[str, Any], times: Times, settings: Settings) -> str:
                 return f"OVERDUE on {host}: lease ended {rough(left)} ago"
             return ", ".join(part for part in (f"on {host}", f"lease {rough(left)} left", failed) if part)
         case Status.QUEUED if not failed and not job["losses"]:
-            return "" if job["queue"] == "default" else f"queue {safe(job['queue'])}"
+            queue = "" if job["queue"] == "default" else f"queue {safe(job['queue'])}"
+            claimed = "claimed before" if job["attempts"] else ""  # snoozed, interrupted, released or retried by hand
+            return ", ".join(part for part in (claimed, queue) if part)
         case _:
             lost = f"lost {counted(job['losses'], 'time')}" if job["losses"] else ""
             seen = "dismissed" if is_dismissed(job) else ""
