@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from datetime import date, time
 from typing import Any, Final
 
 from cronjobs.errors import PayloadError
@@ -213,7 +214,15 @@ def _fault(value: Any, where: str, depth: int, room: _Room | None = None) -> str
                 None,
             )
         case _:
-            return f"{where} is a {type(value).__name__}, which is not JSON"
+            return f"{where} is a {type(value).__name__}, which is not JSON: {_instead(value)}"
+
+
+def _instead(value: Any) -> str:
+    if isinstance(value, date | time):  # a datetime is a date
+        return "write value.isoformat()"
+    if isinstance(value, set | frozenset):
+        return "write a list"
+    return "write it as text, or with numbers, lists and dicts"
 
 
 def _kind(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -51,7 +52,12 @@ def test_plain_json_is_taken_and_comes_back_the_same(payload: dict[str, Any]) ->
         ({"a": "\ud800"}, "half of a surrogate pair"),
         ({"a": 10**5000}, "payload.a is a number beyond ±1e400: pass it as text"),
         ({"a": {1: 2}}, "which is not a string"),
-        ({"a": object()}, "payload.a is a object, which is not JSON"),
+        ({"a": object()}, "payload.a is a object, which is not JSON: write it as text, or with numbers, lists"),
+        (
+            {"a": [datetime(2026, 1, 2, tzinfo=UTC)]},
+            "payload.a[0] is a datetime, which is not JSON: write value.isoformat()",
+        ),
+        ({"a": {7}}, "payload.a is a set, which is not JSON: write a list"),
         ({"a": deep(40)}, "nested deeper than 32"),
         ({"a": "x" * 300_000}, "the limit is 262,144"),
         (BadJson("not JSON: x"), "payload is not JSON"),
