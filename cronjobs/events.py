@@ -437,9 +437,11 @@ def json_line(event: Event, at: datetime) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, bool | int | float):
         return str(value)
-    if isinstance(value, dict):
-        value = json.dumps(value, default=str, ensure_ascii=False)
-    text = one_line(", ".join(map(str, value)) if isinstance(value, list) else str(value), VALUE_LIMIT)
+    each = [
+        json.dumps(one, default=str, ensure_ascii=False) if isinstance(one, dict) else str(one)
+        for one in (value if isinstance(value, list) else [value])
+    ]
+    text = one_line(", ".join(each), VALUE_LIMIT)
     if text and all(character.isalnum() or character in "._:/+-@*" for character in text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
