@@ -101,7 +101,12 @@ def instant(given: str, zone: str, option: str, *, past_until: datetime | None =
     if past_until is not None and given.strip().lower() == "now":
         return past_until
     shown = one_line(given, 60)
-    instead = {"--at": ", or --in 24h", "--until": ", or --for 24h", "--to": ", or now"}.get(option, "")
+    instead = {
+        "--at": ", or --in 24h",
+        "--until": ", or --for 24h",
+        "--to": ", or now",
+        "--from": ", or --since 24h",
+    }.get(option, "")
     try:
         wall = None if past_until is None else of_day(given, past_until.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
         read = wall or datetime.fromisoformat(given.strip())
