@@ -267,7 +267,7 @@ def test_jobs_list_fits_into_80_columns_and_tells_tries_never_the_fence(cronjobs
     rows.job("code.only")
     rows.job(status="running", attempts=77)
     rows.job("reports.nightly", "succeeded", attempts=77)
-    later = {"run_at": NOW + timedelta(minutes=4, seconds=10)}
+    later: dict[str, Any] = {"run_at": NOW + timedelta(minutes=4, seconds=10)}
     rows.job("reports.nightly", "failed", attempts=77, failures=3, losses=1, last_error="no disk", **later)
     rows.job(status="dead", attempts=77, failures=5, last_error="503 from the mail provider, try again later")
     rows.job(status="cancelled", attempts=77)
