@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor.host_verdicts import CronLine, MailSetUp, StateFolder, Volume
 from cronjobs.contrib.doctor.mounts import filesystem_of
 from cronjobs.desk.crontab import block, double_runs, host, program
 from cronjobs.desk.crontab.lines import line_that_sets
+from cronjobs.desk.crontab.other_blocks import other_blocks
 from cronjobs.desk.init.app_alembic import env_files
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
@@ -30,7 +31,7 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
         text = program.read()
         found = block.find(text, file)
         doubled = None if settings is None else double_runs.doubled(text, settings)
-        double = {} if doubled is None else _as_said(doubled)
+        double: dict[str, Any] = {} if doubled is None else _as_said(doubled)
         if found is None:
             said = f"the crontab of {host.user().pw_name} has no line for {file}"
             return CronLine("missing", said, daemon, **double)
@@ -44,7 +45,7 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
     except CronjobsError as error:
         return CronLine("unknown", str(error), daemon)
     said = "has exactly this line" if same else "has a line for this file that differs from what this version writes"
-    others = block.same_file(text, file)
+    others = other_blocks(text, file, root=root)
     return CronLine("same" if same else "differs", f"the crontab {said}", daemon, others, **double)
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
+from cronjobs.desk.crontab.other_blocks import OtherBlock
 from cronjobs.desk.init.app_alembic import HOW_TO_FILTER
 from cronjobs.desk.insight.finding import typed, waits_for_handler
 from cronjobs.desk.insight.formatting import in_full
@@ -98,7 +99,7 @@ class CronLine:
     state: Literal["same", "differs", "missing", "broken", "unknown"]
     said: str
     daemon: bool | None
-    others: Sequence[str] = ()  # other blocks of the crontab that name the same file by another path
+    others: Sequence[OtherBlock] = ()  # other blocks that tick for the same database, or cannot tick
     twice: str = ""  # a sentence that names the commands that both cron and a schedule run
     hand_over: str = '"cronjobs crontab swap"'  # the command after which only ticks run those commands
     changed: str = ""  # a sentence that names the lines whose schedule runs another command
@@ -135,13 +136,7 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
             found.said.removesuffix(":"), "cronjobs crontab install --dry-run, then cronjobs crontab install"
         )
     if found.others:
-        return warning(
-            (
-                "the crontab also has a line for this file under another path, so two ticks start each time: "
-                f"{listed(found.others)}"
-            ),
-            f"cronjobs crontab remove --config {found.others[0]}",
-        )
+        return warning(listed([each.sentence for each in found.others]), found.others[0].removal)
     return ok("your crontab has exactly the line that cronjobs crontab install writes")
 
 

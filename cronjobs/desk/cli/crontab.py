@@ -17,6 +17,7 @@ from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.desk.crontab.lines import line_that_sets
+from cronjobs.desk.crontab.other_blocks import other_blocks
 from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.settings import Settings
@@ -303,10 +304,8 @@ def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArg
         complain("no cron daemon is running here, so no tick will start yet (Debian: service cron start)")
     if "CRONJOBS_DATABASE_URL" in os.environ and "CRONJOBS_DATABASE_URL" not in environment:
         complain("CRONJOBS_DATABASE_URL is set here, but not in cron's environment")
-    for other in crontab.same_file(text, wanted.file):
-        complain(
-            f"the crontab has a block for the same file under another path: cronjobs crontab remove --config {other}"
-        )
+    for other in other_blocks(text, wanted.file):
+        complain(f"{other.sentence}: if you no longer need it, run {other.removal}")
 
 
 def echo_dry_run(old: str, new: str) -> None:

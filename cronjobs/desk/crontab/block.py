@@ -221,13 +221,6 @@ def diff(old: str, new: str) -> list[str]:
     return lines
 
 
-def same_file(crontab: str, config: Path) -> list[str]:
-    """Return other paths to *config*'s file that also have a block. Then two ticks start at once, which is harmless."""
-    marks = (parse_mark(line) for line in crontab.split("\n"))
-    begun = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
-    return sorted(path for path in begun if os.path.realpath(path) == os.path.realpath(config))
-
-
 def unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 

@@ -14,6 +14,7 @@ from cronjobs.contrib.doctor import host_verdicts as host
 from cronjobs.contrib.doctor.diagnosis import Diagnosis
 from cronjobs.contrib.doctor.mounts import filesystem_of
 from cronjobs.contrib.doctor.statements import HeldRights, ServerFacts, SqliteFile, TableStatistics
+from cronjobs.desk.crontab.other_blocks import OtherBlock
 from cronjobs.engine.schema import grants
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -74,7 +75,11 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", host.crontab(replace(LINE, daemon=False), ticks=False), "no cron daemon runs"),
     ("ok", host.crontab(replace(LINE, daemon=None), ticks=False), "exactly"),
     ("warning", host.crontab(replace(LINE, state="differs"), ticks=True), "exactly"),
-    ("warning", host.crontab(replace(LINE, others=["/b/cronjobs.yaml"]), ticks=True), "two ticks start each time"),
+    (
+        "warning",
+        host.crontab(replace(LINE, others=[OtherBlock("/b/cronjobs.yaml", "whose ticks fail")]), ticks=True),
+        "for /b/",
+    ),
     ("problem", host.crontab(replace(LINE, state="missing"), ticks=False), "nothing starts ticks"),
     ("warning", host.crontab(replace(LINE, state="missing"), ticks=None), ""),
     ("not applicable", host.crontab(replace(LINE, state="missing"), ticks=True), "something else starts ticks"),

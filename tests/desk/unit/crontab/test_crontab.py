@@ -630,6 +630,44 @@ def test_another_spelling_of_the_same_file_in_the_crontab_is_said(host: Host) ->
     assert f"crontab remove --config {other}" in host.cli("install").stderr
 
 
+def release(folder: Path, text: str) -> Path:
+    folder.mkdir()
+    (folder / "cronjobs.yaml").write_text(text)
+    return folder / "cronjobs.yaml"
+
+
+def test_the_block_of_an_earlier_release_is_named_with_the_command_that_removes_it(host: Host) -> None:
+    shared = f"project: shop\ndatabase: sqlite:///{host.folder}/shop.db\n"
+    host.config.write_text(shared)
+    others = {
+        "release 1": shared,
+        "unset": shared.replace("shop.db", "${NOT_SET}"),
+        "own-database": "project: shop\ndatabase: sqlite:///shop.db\n",
+        "own-project": shared.replace("project: shop", "project: other"),
+        "staging": f"environment: staging\n{shared}",
+    }
+    files = {name: release(host.folder / name, text) for name, text in others.items()}
+    gone = host.folder / "gone" / "cronjobs.yaml"
+    host.has("".join(crontab.block(file, host.python) for file in (*files.values(), gone)))
+    said = host.cli("install").stderr
+    assert f"{files['release 1']}, whose ticks reach the same project and database" in said
+    assert f"cronjobs crontab remove --config '{files['release 1']}'" in said
+    for failing in (files["unset"], gone):
+        assert f"{failing}, whose ticks fail (" in said
+    assert not [name for name in ("own-database", "own-project", "staging") if str(files[name]) in said]
+
+
+def test_a_database_is_the_same_whoever_connects_to_it(host: Host) -> None:
+    host.config.write_text("project: shop\ndatabase: postgresql://new:secret@db/shop\n")
+    old = release(host.folder / "old", "project: shop\ndatabase: postgresql+psycopg2://app@db:5432/shop\n")
+    far = release(host.folder / "far", "project: shop\ndatabase: postgresql://new:secret@db/shop\nschema: cron\n")
+    host.has(crontab.block(old, host.python) + crontab.block(far, host.python))
+    said = host.cli("install").stderr
+    assert f"crontab remove --config {old}" in said
+    assert str(far) not in said
+    assert "secret" not in said
+
+
 def test_mail_needs_the_program_that_cron_calls(tmp_path: Path) -> None:
     assert cron_host.mail_program(tmp_path) is None
     sendmail = tmp_path / "usr" / "sbin" / "sendmail"

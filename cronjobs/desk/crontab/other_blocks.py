@@ -1,0 +1,73 @@
+"""Find other blocks of a crontab that start ticks for the same database, such as the block of an earlier release."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from cronjobs.desk.crontab import host
+from cronjobs.desk.crontab.block import parse_mark
+from cronjobs.engine.config import load as configuration
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.errors import CronjobsError
+
+
+@dataclass(frozen=True)
+class OtherBlock:
+    """Another block of the crontab. ``why`` continues a sentence that names its file: "whose ticks reach …"."""
+
+    config: str
+    why: str
+
+    @property
+    def sentence(self) -> str:
+        return f"the crontab also has a block for {self.config}, {self.why}"
+
+    @property
+    def removal(self) -> str:
+        """The command that removes the block."""
+        return f"cronjobs crontab remove --config {shlex.quote(self.config)}"
+
+
+def other_blocks(crontab: str, config: Path, *, root: Path = Path("/")) -> list[OtherBlock]:
+    """Return the blocks besides that of *config* that tick for the same project and database, or cannot tick at all.
+
+    Both files are read as cron's ticks read them, with the variables that each block has.
+    """
+    marks = (parse_mark(line) for line in crontab.split("\n"))
+    paths = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
+    if not paths:
+        return []
+    ours = _target(crontab, config, root)
+    found = ((path, _why(crontab, config, path, ours, root)) for path in sorted(paths))
+    return [OtherBlock(path, why) for path, why in found if why]
+
+
+def _why(crontab: str, config: Path, path: str, ours: tuple[object, ...] | str, root: Path) -> str:
+    if os.path.realpath(path) == os.path.realpath(config):
+        return "which is the same file under another path, so two ticks start each time"
+    theirs = _target(crontab, Path(path), root)
+    if isinstance(theirs, str):
+        return f"whose ticks fail ({theirs})"
+    return "whose ticks reach the same project and database, with that file's schedules and code" * (theirs == ours)
+
+
+def _target(crontab: str, config: Path, root: Path) -> tuple[object, ...] | str:
+    """Return the project, environment and database that the block of *config* reaches, or why it reaches none."""
+    try:
+        settings = configuration.load(config, environ=host.environment(crontab, config, root=root))
+        return settings.project, settings.environment, _place(settings)
+    except CronjobsError as error:
+        return error.lines[0]
+
+
+def _place(settings: Settings) -> tuple[object, ...]:
+    """Identify the database, whoever connects to it."""
+    address = parse_url(settings.database, settings.schema)
+    url = address.url
+    if address.is_sqlite:
+        return (os.path.realpath(str(url.database)),)
+    return url.host or url.query.get("host"), url.port or url.query.get("port", 5432), url.database, address.schema
