@@ -393,6 +393,7 @@ def create_ticks() -> None:
         text("boot_id"),
         sa.Column("pid", sa.Integer(), nullable=False),
         text("version", null=False),
+        text("config"),
         text("fingerprint"),
         instant("started_at", null=False),
         instant("finished_at"),
@@ -691,8 +692,8 @@ READABLE = {
     "output",
     "cronjobs_schedules": "id name definition fingerprint status *seen_until *next_at owed",
     "cronjobs_occurrences": "schedule_id *first_for *last_for count outcome reason job_id *decided_at tick",
-    "cronjobs_ticks": "id tick host boot_id pid version fingerprint *started_at *finished_at did ended job_types "
-    "schedules_on not_started",
+    "cronjobs_ticks": "id tick host boot_id pid version config fingerprint *started_at *finished_at did ended "
+    "job_types schedules_on not_started",
     "cronjobs_job_type_lists": "hash names *recorded_at",
     "cronjobs_crashing_types": "job_type *found_at clean_ends runner suspected",
     "cronjobs_effects": "key job_id attempt state *begun_at *recorded_at result repeats",

@@ -593,9 +593,25 @@ MUTANTS = (
     Mutant(
         "a container that applies an old file at once",
         "cronjobs/engine/schedules/applying.py",
-        " and not ticks.carried_since(connection, str(in_force), seen.now - silence)",
-        "",
+        "    if not ticks.carried_since(connection, str(in_force), latest - silence):",
+        "    if True:",
         ("tests/engine/database/test_sync.py",),
+    ),
+    Mutant(
+        "two files of one host that keep replacing each other's schedules",
+        "cronjobs/engine/schedules/applying.py",
+        "    alternates = changed and _alternates(connection, last, settings, mark)\n",
+        "    alternates = False\n",
+        ("tests/engine/database/test_tick.py::test_two_files_of_one_host_do_not_keep_replacing_each_other",),
+    ),
+    Mutant(
+        "a roll-back to another folder that is never applied",
+        "cronjobs/engine/tick/firing.py",
+        'mark if self.verdict == "leave" else None',
+        "mark",
+        (
+            "tests/engine/database/test_tick.py::test_a_roll_back_to_another_folder_takes_effect_when_the_newer_file_is_gone",
+        ),
     ),
     Mutant(
         "bytes in SQLite read as text",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Any
 
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, waiting_words
@@ -20,7 +21,7 @@ from cronjobs.desk.insight.same_cause import (
     takes_away,
 )
 from cronjobs.desk.insight.waiting import entries_of
-from cronjobs.desk.insight.watched import last_sign, last_ticking, quiet_after, ticking
+from cronjobs.desk.insight.watched import TwoFiles, last_sign, last_ticking, quiet_after, ticking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
 from cronjobs.engine.tick.not_started import LIMITED
@@ -31,6 +32,7 @@ from cronjobs.model import duration_text, rough
 _SHOW_CRON = "cronjobs crontab show"
 _LOOK_BACK = timedelta(hours=1)
 _ALSO = "host "  # a row with this prefix names another host that has the same faults
+LONG = " for more than 15 minutes"
 _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 
@@ -68,6 +70,8 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         text = f"host {host} refuses its file and fires the previous definitions: {why}"
         yield Finding("refused", text, since=begun, command="cronjobs sync --plan", subject=host)
     yield from _files(health, at_work)
+    for host, ticked in sorted(health.watch.two_files.items()):
+        yield _two_files(host, ticked)
 
 
 def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
@@ -297,7 +301,7 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
     if in_force is not None and in_force not in files:
         said += f"; none of them is in force, but {in_force[:8]}"
     long = health.watch.differ_long
-    text = f"hosts have different files{' for more than 15 minutes' if long else ''}: {said}"
+    text = f"hosts have different files{LONG if long else ''}: {said}"
     yield Finding(
         "files",
         text,
@@ -305,6 +309,23 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
         since=health.watch.differ_since,
         command="cronjobs sync --plan",
         rows=tuple(sorted(files)),
+    )
+
+
+def _two_files(host: str, found: TwoFiles) -> Finding:
+    text = (
+        f"host {host} ticks with {len(found.waiting) + len(found.others)} files{LONG if found.long else ''}: the "
+        f"schedules of {several([shown_path(path) for path in found.waiting])} are not applied"
+    )
+    if found.others:
+        text += f" as long as {several([shown_path(path) for path in found.others])} ticks"
+    return Finding(
+        "files",
+        text,
+        Severity.WARNING if found.long else Severity.NOTICE,
+        command=f"cronjobs crontab remove --config {quote(found.waiting[0])}",
+        subject=host,
+        rows=(*found.waiting, *found.others),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.schedules.applying import applies
+from cronjobs.engine.schedules.applying import judge_file
 from cronjobs.engine.schedules.changes import SyncPlan, compare
 from cronjobs.engine.schedules.decide import Due, Settled, decide_all, plan_for, wants_room
 from cronjobs.engine.schedules.materialise import known_about
@@ -20,7 +20,7 @@ def preview(
     """Return the sync that a tick of *host* would do, if any, and how the tick would settle the due occurrences."""
     stored = schedules.all_schedules(connection)
     todo = None
-    if applies(connection, seen, settings, host=host):
+    if judge_file(connection, seen, settings, host=host) == "apply":
         todo = compare(settings, stored, queues.caps_in_force(connection))
     chosen = schedules.due_schedules(connection, settings.disabled_schedules)
     # A sync first settles each schedule that it changes, even if the schedule's next_at is later.

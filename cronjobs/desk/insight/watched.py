@@ -120,6 +120,15 @@ class ScheduleWithoutRun:
 
 
 @dataclass(frozen=True)
+class TwoFiles:
+    """The files with which one host ticks, if the definitions of some are not applied. ``long``: as ``differ_long``."""
+
+    waiting: tuple[str, ...]
+    others: tuple[str, ...]
+    long: bool
+
+
+@dataclass(frozen=True)
 class Watched:
     """The facts. ``lately``: maps schedules whose newest run did not succeed, by id, to their newest ledger rows."""
 
@@ -152,6 +161,8 @@ class Watched:
     in_force: str | None = None
     # The time since which the present files have differed, or None if unknown.
     differ_since: datetime | None = None
+    # Maps a host that ticks with several files in turns to these files.
+    two_files: dict[str, TwoFiles] = field(default_factory=dict)
     # Maps a queue to the time since which a schedule's job is due there.
     waiting: dict[str, datetime] = field(default_factory=dict)
     # Maps a schedule past its grace to the facts about it.
@@ -225,6 +236,7 @@ def watch(
         differ_long=differ_long,
         in_force=file_in_force(connection) if differ else None,
         differ_since=_differ_since(connection, ticks, now - DIFFERENT_FILES if differ_long else now),
+        two_files=_two_files(connection, every),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
         without_run={each.name: why for each in active if (why := _without_run(connection, each, now))},
         not_run=no_run,
@@ -264,6 +276,22 @@ def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], la
     )
     differing = (at for at, mark in began if mark != began[0][1])
     return next((at for at in differing if at <= latest), None)
+
+
+def _two_files(connection: Connection, every: timedelta) -> dict[str, TwoFiles]:
+    """Find the hosts that tick with several files in turns, so that ticks do not apply all of them."""
+    window = silence_after(every)
+    now = _with_several(store.configs_between(connection, window, timedelta(0)))
+    before = _with_several(store.configs_between(connection, DIFFERENT_FILES + window, DIFFERENT_FILES)) if now else {}
+    found = {}
+    for host, files in now.items():
+        waiting = tuple(sorted(path for path, waits in files.items() if waits))
+        found[host] = TwoFiles(waiting, tuple(sorted(files.keys() - set(waiting))), before.get(host) == files)
+    return found
+
+
+def _with_several(hosts: Mapping[str, Mapping[str, bool]]) -> dict[str, Mapping[str, bool]]:
+    return {host: files for host, files in hosts.items() if len(files) > 1 and any(files.values())}
 
 
 def missed(rows: Sequence[OccurrenceResult]) -> OccurrenceResult | None:

@@ -13,7 +13,7 @@ FINDING_KINDS: Final = {
     "clock": "a host's clock is wrong",
     "config": "a file has a bad entry, or a module cannot be imported",
     "refused": "a host refuses its file",
-    "files": "hosts have different files",
+    "files": "hosts, or the ticks of one host, have different files",
     "schedules_off": "no tick fires schedules",
     "behind": "a schedule is due, but no tick fires it",
     "schedule": "a schedule has not run within its grace",

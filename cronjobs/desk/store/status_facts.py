@@ -343,6 +343,25 @@ def files_between(connection: Connection, ago: timedelta, until: timedelta) -> s
     return set(rows.scalars())
 
 
+def configs_between(connection: Connection, ago: timedelta, until: timedelta) -> dict[str, dict[str, bool]]:
+    """Map hosts to the files with which they ticked between *ago* and *until* before now, by path.
+
+    The value says whether the last such tick left its definitions for later (its ``fingerprint`` is NULL).
+    """
+    rows = run(
+        connection,
+        f"""SELECT t.host, t.config, t.fingerprint IS NULL AS waits FROM {TICKS} t WHERE t.id IN (
+              SELECT max(l.id) FROM {TICKS} l WHERE l.started_at >= {SOME_AGO} AND l.started_at <= {_LATER_AGO}
+                AND l.config IS NOT NULL AND l.schedules_on = 1 GROUP BY l.host, l.config)""",
+        ago_s=-ago.total_seconds(),
+        later_s=-until.total_seconds(),
+    )
+    found: dict[str, dict[str, bool]] = {}
+    for row in rows:
+        found.setdefault(row.host, {})[row.config] = bool(row.waits)
+    return found
+
+
 def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
     """Return, by queue, since when the oldest due job of any schedule has been waiting there."""
     rows = run(

@@ -242,6 +242,7 @@ ticks = Table(
     Column("boot_id", Text),
     Column("pid", Integer, nullable=False),
     Column("version", Text, nullable=False),
+    Column("config", Text),  # the path of its configuration file
     Column("fingerprint", Text),
     Column("started_at", Instant, nullable=False),
     Column("finished_at", Instant),  # NULL if the tick is still working, or was killed

@@ -181,7 +181,7 @@ class Probe:
             "defines_nothing": int(self.inputs["defines_nothing"]),
             "alerts": int(self.inputs["alerts"]),
         }
-        for name in ("project", "environment", "fingerprint", "schema_revision", "oldest_code"):
+        for name in ("project", "environment", "config", "fingerprint", "schema_revision", "oldest_code"):
             facts[name] = self.inputs[name]
         return facts
 

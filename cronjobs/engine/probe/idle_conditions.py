@@ -155,8 +155,9 @@ IDLE = {
 
 # The row of an idle tick. ":age_s" is how long ago the tick started.
 ROW = f"""
-  INSERT INTO {TICKS} (tick, host, boot_id, pid, version, fingerprint, schedules_on, started_at, finished_at, ended)
-  SELECT :tick, :host, :boot_id, :pid, :version, :fingerprint, 1, {after_now("-(:age_s)")}, {NOW},
+  INSERT INTO {TICKS} (tick, host, boot_id, pid, version, config, fingerprint, schedules_on, started_at, finished_at,
+    ended)
+  SELECT :tick, :host, :boot_id, :pid, :version, :config, :fingerprint, 1, {after_now("-(:age_s)")}, {NOW},
     '{NOTHING_DUE}'"""
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final, Literal
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.schedules.definition import fingerprint
@@ -13,6 +13,8 @@ from cronjobs.engine.store import ticks
 from cronjobs.engine.store.ticks import Overview
 
 LEAST_SILENCE: Final = timedelta(minutes=5)
+# "leave": the definitions in force stay. "wait": they stay for now, and the next tick decides again.
+Verdict = Literal["apply", "leave", "wait"]
 
 
 def silence_after(every: timedelta) -> timedelta:
@@ -20,24 +22,53 @@ def silence_after(every: timedelta) -> timedelta:
     return max(LEAST_SILENCE, 2 * every)
 
 
-def applies(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> bool:
-    """Return whether a tick on *host* applies its file.
+def judge_file(connection: Connection, seen: Overview, settings: Settings, *, host: str) -> Verdict:
+    """Decide whether a tick on *host* applies its file.
 
     The tick applies the file if no host has applied this file yet, or if this host's last tick used a different file (a
-    deploy or a rollback). It does not apply the file merely because another file is in force, because then hosts in the
-    middle of a deploy would keep replacing each other's file. A host that has never ticked before, such as a container
-    with a new name, does not know whether its file is newer. It applies its file if no tick has used the file in force
-    for a while (``silence_after``). An interrupted sync is completed by the host that began it or by a host with the
-    same file. If the sync began longer ago than ``silence_after`` allows, any host may apply its own file.
+    deploy or a rollback). Without the second condition, hosts in the middle of a deploy would keep replacing each
+    other's file. So would two files of one host that both tick, such as those of two release folders: each of them
+    finds that the last tick used a different file, although nobody changed a file (``_alternates``).
+
+    A host that has never ticked before, such as a container with a new name, cannot tell whether its file is newer. Nor
+    can a file that ticks in turns with another one. Such a tick applies its file once no tick has used the file in
+    force for a while (``silence_after``). An interrupted sync is completed by the host that began it or by a host with
+    the same file. If the sync began longer ago than ``silence_after`` allows, any host may apply its own file.
     """
     mark = fingerprint(settings)
-    if not seen.fingerprint_known or seen.last_fingerprint not in (None, mark):
-        return True
+    if not seen.fingerprint_known:
+        return "apply"
     silence = silence_after(settings.run.every)
+    last = ticks.last_of_host(connection, host) if seen.last_fingerprint != mark else None
+    later: Verdict = "leave" if last is None else "wait"
+    changed = seen.last_fingerprint not in (None, mark)
+    alternates = changed and _alternates(connection, last, settings, mark)
+    if changed and not alternates:
+        return "apply"
     begun = ticks.unfinished_sync(connection) if seen.sync_unfinished else None
     if begun is not None:
-        return begun.subject == mark or begun.host == host or seen.now - begun.at > silence
-    if seen.last_fingerprint is not None:
-        return False
+        ours = begun.subject == mark or (begun.host == host and not alternates)
+        return "apply" if ours or seen.now - begun.at > silence else later
+    if seen.last_fingerprint == mark:
+        return "leave"
     in_force = ticks.file_in_force(connection)
-    return in_force not in (None, mark) and not ticks.carried_since(connection, str(in_force), seen.now - silence)
+    if in_force in (None, mark):
+        return "leave"
+    # An outage of the whole host proves nothing about the other file, so it does not count.
+    latest = seen.now if last is None else last.started_at
+    if not ticks.carried_since(connection, str(in_force), latest - silence):
+        return "apply"
+    return later
+
+
+def _alternates(connection: Connection, last: Row[Any] | None, settings: Settings, mark: str) -> bool:
+    """Return whether the file of *settings* ticked shortly before *last*, this host's last tick, which used another.
+
+    Then the host ticks with both files. If the file was changed in place, its own last tick has another fingerprint. If
+    the host came back to this file after a while, its own last tick is too old.
+    """
+    if last is None:
+        return False
+    since = last.started_at - silence_after(settings.run.every)
+    own = ticks.last_with_config(connection, last.host, str(settings.file), since)
+    return own is not None and own.fingerprint in (None, mark)

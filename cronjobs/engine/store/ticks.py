@@ -285,6 +285,20 @@ def carried_since(connection: Connection, fingerprint: str, since: datetime) -> 
     return run(connection, statement, since=since, fingerprint=fingerprint).first() is not None
 
 
+def last_of_host(connection: Connection, host: str) -> Row[Any] | None:
+    """Return ``host`` and ``started_at`` of this host's last tick, or None if it has never ticked."""
+    statement = f"SELECT t.host, t.started_at FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1"
+    return run(connection, statement, host=host).first()
+
+
+def last_with_config(connection: Connection, host: str, config: str, since: datetime) -> Row[Any] | None:
+    """Return ``fingerprint`` of the last tick of this host that began after *since* with the file at *config*."""
+    # "+ 0" makes the planner use the index on started_at. The one on host would read back through all the host's ticks.
+    statement = f"""SELECT t.fingerprint FROM {TICKS} t WHERE t.started_at > :since AND t.host = :host
+                     AND t.config = :config ORDER BY t.id + 0 DESC LIMIT 1"""
+    return run(connection, statement, since=since, host=host, config=config).first()
+
+
 # Read at most this many hosts, because with containers every tick may have its own host name.
 HOSTS_AT_MOST: Final = 200
 

@@ -72,7 +72,7 @@ class TickContext:
         self.net = SafetyNet(self.emit)
         self.emit = self.net.emit
         self.result = Result(kept_from_starting=noted_causes(self.kept_from_starting))
-        self.row = TickRow(self.identity, self.fire_schedules)
+        self.row = TickRow(self.identity, str(self.settings.file), self.fire_schedules)
         self.extras: Extras | None = None
         self.stop_requested: str | None = None
         self.database_gone = False

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from cronjobs import events
-from cronjobs.engine.schedules.applying import applies
+from cronjobs.engine.schedules.applying import Verdict, judge_file
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store import ticks
 from cronjobs.engine.store.ticks import Overview
@@ -22,16 +22,17 @@ from cronjobs.errors import DatabaseBusy
 class Firing:
     """The schedule steps of one tick.
 
-    ``applies`` is True if the tick has to apply its file. ``applied`` is True once it has done so.
+    ``verdict`` says whether the tick has to apply its file, ``applied`` that it has done so.
     """
 
     tick: TickContext
-    applies: bool = False
+    verdict: Verdict = "leave"
     applied: bool = False
 
     def look(self, connection: Connection, seen: Overview) -> None:
         tick = self.tick
-        self.applies = tick.fire_schedules and applies(connection, seen, tick.settings, host=tick.identity.host)
+        if tick.fire_schedules:
+            self.verdict = judge_file(connection, seen, tick.settings, host=tick.identity.host)
 
     def take_over(self) -> None:
         """Let the schedules of ``taken_over`` begin now, and clear that list.
@@ -48,10 +49,10 @@ class Firing:
         self.tick.taken_over = ()
 
     def sync(self, seen: Overview) -> None:
-        """Apply the file if ``applies`` says so."""
+        """Apply the file if ``verdict`` says so."""
         tick, mark = self.tick, fingerprint(self.tick.settings)
-        if not self.applies:
-            tick.row.fingerprint = mark
+        if self.verdict != "apply":
+            tick.row.fingerprint = mark if self.verdict == "leave" else None
             return
         if not tick.go_on():
             return

@@ -34,6 +34,7 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
     variables = sorted({*settings.variables, *ALWAYS})
     sources = Sources(start, variables, {str(file): content for file, content in settings.contents.items()})
     ours = {
+        "config": str(settings.file),
         "fingerprint": fingerprint(settings),
         "defines_nothing": str(int(not settings.defines_something)),
         "alerts": str(int(settings.alerts is not None)),

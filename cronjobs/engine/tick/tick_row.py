@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 class TickRow:
     """The contents of a tick's row. ``fingerprint`` identifies the definitions that the tick found or applied.
 
+    It is None if the tick waits to apply its file (``applying.Verdict``), so that the next tick decides again.
     ``loaded`` has the tick's job types and the version of their code, or is None if the tick did not load handlers.
     """
 
     identity: Identity
+    config: str
     schedules_on: bool
     started_at: datetime | None = None
     fingerprint: str | None = None
@@ -69,6 +71,7 @@ class TickRow:
             "boot_id": self.identity.boot_id,
             "pid": self.identity.pid,
             "version": __version__,
+            "config": self.config,
             "fingerprint": self.fingerprint,
             "schedules_on": int(self.schedules_on),
             "started_at": self.started_at,

@@ -312,6 +312,7 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         unresolved.recorded_since(connection, "web1", "refused")
         unresolved.carried_since(connection, "web1", "3f2a9c1b00000000")
         unresolved.files_between(connection, timedelta(minutes=20), timedelta(minutes=15))
+        unresolved.configs_between(connection, timedelta(minutes=20), timedelta(minutes=15))
         unresolved.killed_lately(connection, timedelta(minutes=20), timedelta(minutes=2), 2)
         unresolved.scheduled_and_waiting(connection)
         ticks.last_ticks(connection)

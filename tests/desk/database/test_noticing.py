@@ -150,12 +150,19 @@ def test_a_pause_that_skips_holds_nothing_back_and_excuses_no_tick(yard: Yard) -
     assert found.since == at(20)
 
 
-def ticked(yard: Yard, host: str, times: int, ago: timedelta, fingerprint: str = "aaaaaaaabbbbbbbb") -> None:
+def ticked(
+    yard: Yard,
+    host: str,
+    times: int,
+    ago: timedelta,
+    fingerprint: str | None = "aaaaaaaabbbbbbbb",
+    config: str | None = None,
+) -> None:
     with yard.database.write() as connection:
         for number in range(times):
             then = yard.clock.now() - ago - (times - number) * MINUTE
             row = {"tick": f"{host}-{then}", "host": host, "pid": 1, "version": "0", "fingerprint": fingerprint}
-            row |= {"started_at": then, "finished_at": then, "schedules_on": 1}
+            row |= {"config": config, "started_at": then, "finished_at": then, "schedules_on": 1}
             connection.execute(insert(ticks).values(row))
 
 
@@ -189,6 +196,22 @@ def test_different_files_differ_since_the_last_host_has_had_its_own(yard: Yard) 
     ticked(yard, "gamma", 4, timedelta(0), "ccccccccdddddddd")
     [found] = noticed(yard, "files")
     assert found.since == now - 10 * MINUTE
+
+
+def test_two_files_of_one_host_are_named_with_the_command_that_removes_one(yard: Yard) -> None:
+    old, new = "/srv/release 1/cronjobs.yaml", "/srv/2/cronjobs.yaml"
+    for minutes in (0, 12):
+        ticked(yard, "alpha", 12, minutes * MINUTE, config=new)
+        ticked(yard, "alpha", 12, minutes * MINUTE + timedelta(seconds=1), None, config=old)
+        ticked(yard, "beta", 12, minutes * MINUTE, config=new)
+        [found] = noticed(yard, "files")
+        long = "" if not minutes else " for more than 15 minutes"
+        assert found.text == (
+            f"host alpha ticks with 2 files{long}: the schedules of /srv/release 1/cronjobs.yaml are not applied as "
+            "long as /srv/2/cronjobs.yaml ticks"
+        )
+        assert found.command == "cronjobs crontab remove --config '/srv/release 1/cronjobs.yaml'"
+        assert found.alarm == (minutes > 0)
 
 
 def test_hosts_that_come_and_go_do_not_show_since_when_files_differ(yard: Yard) -> None:

@@ -21,7 +21,7 @@ from cronjobs.engine.jobs.enqueue import enqueue
 from cronjobs.engine.rules.capacity import Cap
 from cronjobs.engine.schedules import chunks
 from cronjobs.engine.schedules import sync as core
-from cronjobs.engine.schedules.applying import applies
+from cronjobs.engine.schedules.applying import judge_file
 from cronjobs.engine.schedules.changes import compare
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store import schedules as store
@@ -58,7 +58,7 @@ def known_and_carried(yard: Yard, settings: Settings, host: str) -> bool:
     """Whether a tick of *host* would apply *settings*."""
     with yard.database.read() as connection:
         seen = ticks.overview(connection, host=host, place="", fingerprint=fingerprint(settings))
-        return applies(connection, seen, settings, host=host)
+        return judge_file(connection, seen, settings, host=host) == "apply"
 
 
 class Killed(BaseException):

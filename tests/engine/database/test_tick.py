@@ -111,6 +111,56 @@ def test_two_hosts_with_different_files_do_not_flap(database: Database, host: Ho
         assert in_force(database) == "0 12 * * *"
 
 
+@pytest.fixture
+def two_releases(database: Database, host: Host, tmp_path: Path) -> tuple[Host, Host]:
+    """One host that ticks with the files of two folders."""
+    old, new = host, Host(database, tmp_path / "new")
+    old.carry(schedules=files("* * * * *", a="* * * * *"))
+    new.carry(schedules=files("0 12 * * *", b="* * * * *"))
+    assert old.name == new.name
+    assert old.settings.file != new.settings.file
+    return old, new
+
+
+def active(ask: Any) -> set[str]:
+    rows = ask(select(schedules_table.c.name).where(schedules_table.c.status == "active"))
+    return {row.name for row in rows}
+
+
+@pytest.mark.slow
+def test_two_files_of_one_host_do_not_keep_replacing_each_other(
+    two_releases: tuple[Host, Host], clock: FakeClock, ask: Any
+) -> None:
+    old, new = two_releases
+    old.tick()
+    for minute in range(1, 13):
+        clock.set(START + minute * MINUTE if minute < 8 else START + (60 + minute) * MINUTE)  # an hour without ticks
+        for release in (old, new):
+            release.tick()
+        assert active(ask) == {"s", "b"}, "the newer file stays in force"
+    syncs = ask(select(audit.c.subject).where(audit.c.action == "sync"))
+    assert len(syncs) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("used", "waits"), [(1, 6), (3, 6), (10, 1)])
+def test_a_roll_back_to_another_folder_takes_effect_when_the_newer_file_is_gone(
+    two_releases: tuple[Host, Host], clock: FakeClock, ask: Any, used: int, waits: int
+) -> None:
+    old, new = two_releases
+    old.tick()
+    for minute in range(used):
+        clock.set(START + minute * MINUTE + timedelta(seconds=30))
+        new.tick()
+    assert active(ask) == {"s", "b"}
+    last, taken = clock.now(), 0
+    while active(ask) != {"s", "a"}:
+        taken += 1
+        clock.set(last + taken * MINUTE + timedelta(seconds=1))
+        old.tick()
+    assert taken == waits, "at once, if the newer file was in use for a while"
+
+
 @pytest.mark.slow
 def test_a_deploy_a_roll_back_and_a_late_host_lose_and_double_no_occurrence(
     database: Database, host: Host, clock: FakeClock, tmp_path: Path, ask: Any, done: list[Any]

@@ -667,6 +667,7 @@ CREATE TABLE public.cronjobs_ticks (
     boot_id text,
     pid integer NOT NULL,
     version text NOT NULL,
+    config text,
     fingerprint text,
     started_at timestamp with time zone NOT NULL,
     finished_at timestamp with time zone,
@@ -695,60 +696,60 @@ CREATE TABLE public.cronjobs_tokens (
     ended text,
     CONSTRAINT cronjobs_tokens_taken_ck CHECK ((((holder IS NULL) = (taken_at IS NULL)) AND ((holder IS NULL) = (permitted_until IS NULL))))
 );
-INSERT INTO public.cronjobs_acks VALUES ('dead', 'notice', '["1"]', '2026-11-29 12:36:15.353771-05', 'ann', NULL, '2026-11-29 12:36:15.563-05');
+INSERT INTO public.cronjobs_acks VALUES ('dead', 'notice', '["1"]', '2026-11-29 13:24:11.021627-05', 'ann', NULL, '2026-11-29 13:24:11.252-05');
 INSERT INTO public.cronjobs_alembic_version VALUES ('0012');
-INSERT INTO public.cronjobs_alerts VALUES (1, 'ops', '2026-11-29 12:36:15.353771-05', 0, NULL, '["1"]', NULL, NULL, 0, NULL, 0, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_audit VALUES (1, '2026-11-29 12:36:15.561-05', 'ann/shop', NULL, 'sync', 'f1', NULL, '{"schedules": ["nightly"]}');
-INSERT INTO public.cronjobs_counts VALUES (0, 'attempts', 't.work', 'cancelled', 0, 1, 61710, 61710, NULL);
-INSERT INTO public.cronjobs_counts VALUES (498881, 'attempts', 't.work', 'cancelled', 0, 1, 61710, 61710, NULL);
-INSERT INTO public.cronjobs_counts VALUES (0, 'attempts', 't.work', 'failed', 0, 2, 120559, 61193, NULL);
-INSERT INTO public.cronjobs_counts VALUES (498881, 'attempts', 't.work', 'failed', 0, 2, 120559, 61193, NULL);
-INSERT INTO public.cronjobs_counts VALUES (0, 'attempts', 't.work', 'succeeded', 0, 1, 22310, 22310, NULL);
-INSERT INTO public.cronjobs_counts VALUES (498881, 'attempts', 't.work', 'succeeded', 0, 1, 22310, 22310, NULL);
+INSERT INTO public.cronjobs_alerts VALUES (1, 'ops', '2026-11-29 13:24:11.021627-05', 0, NULL, '["1"]', NULL, NULL, 0, NULL, 0, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_audit VALUES (1, '2026-11-29 13:24:11.251-05', 'ann/shop', NULL, 'sync', 'f1', NULL, '{"schedules": ["nightly"]}');
+INSERT INTO public.cronjobs_counts VALUES (0, 'attempts', 't.work', 'cancelled', 0, 1, 68662, 68662, NULL);
+INSERT INTO public.cronjobs_counts VALUES (498882, 'attempts', 't.work', 'cancelled', 0, 1, 68662, 68662, NULL);
+INSERT INTO public.cronjobs_counts VALUES (0, 'attempts', 't.work', 'failed', 0, 2, 135294, 68206, NULL);
+INSERT INTO public.cronjobs_counts VALUES (498882, 'attempts', 't.work', 'failed', 0, 2, 135294, 68206, NULL);
+INSERT INTO public.cronjobs_counts VALUES (0, 'attempts', 't.work', 'succeeded', 0, 1, 31016, 31016, NULL);
+INSERT INTO public.cronjobs_counts VALUES (498882, 'attempts', 't.work', 'succeeded', 0, 1, 31016, 31016, NULL);
 INSERT INTO public.cronjobs_counts VALUES (0, 'jobs', 't.work', 'cancelled', -1, 1, 0, NULL, NULL);
-INSERT INTO public.cronjobs_counts VALUES (498881, 'jobs', 't.work', 'cancelled', -1, 1, 0, NULL, NULL);
-INSERT INTO public.cronjobs_counts VALUES (0, 'jobs', 't.work', 'dead', 0, 1, 58032, 58032, NULL);
-INSERT INTO public.cronjobs_counts VALUES (498881, 'jobs', 't.work', 'dead', 0, 1, 58032, 58032, NULL);
-INSERT INTO public.cronjobs_counts VALUES (0, 'jobs', 't.work', 'succeeded', 0, 1, 60166, 60166, NULL);
-INSERT INTO public.cronjobs_counts VALUES (498881, 'jobs', 't.work', 'succeeded', 0, 1, 60166, 60166, NULL);
-INSERT INTO public.cronjobs_crashing_types VALUES ('t.work', '2026-11-29 12:36:15.562-05', 3, NULL, 0);
-INSERT INTO public.cronjobs_effects VALUES ('mail:1', 1, 1, 'recorded', '2026-11-29 12:36:15.428496-05', '2026-11-29 12:36:15.44527-05', '{"id": "<1@shop>"}', 0);
-INSERT INTO public.cronjobs_effects VALUES ('mail:2', 2, 1, 'begun', '2026-11-29 12:36:15.462652-05', NULL, NULL, 0);
-INSERT INTO public.cronjobs_effects VALUES ('mail:3', 3, 1, 'begun', '2026-11-29 12:36:15.486582-05', NULL, NULL, 0);
-INSERT INTO public.cronjobs_effects VALUES ('mail:4', 4, 1, 'begun', '2026-11-29 12:36:15.487312-05', NULL, NULL, 0);
-INSERT INTO public.cronjobs_findings VALUES (1, 'dead', 'dead', 'notice', '1 dead job', NULL, '["1"]', '', '2026-11-29 12:36:15.353771-05', '2026-11-29 12:36:15.564-05', NULL);
-INSERT INTO public.cronjobs_job_runs VALUES (1, 1, 'succeeded', '2026-11-29 12:36:15.425945-05', '2026-11-29 12:36:15.448255-05', 'host:boot:1:2:3:tick', '1', NULL, 'no luck', 'line
+INSERT INTO public.cronjobs_counts VALUES (498882, 'jobs', 't.work', 'cancelled', -1, 1, 0, NULL, NULL);
+INSERT INTO public.cronjobs_counts VALUES (0, 'jobs', 't.work', 'dead', 0, 1, 71430, 71430, NULL);
+INSERT INTO public.cronjobs_counts VALUES (498882, 'jobs', 't.work', 'dead', 0, 1, 71430, 71430, NULL);
+INSERT INTO public.cronjobs_counts VALUES (0, 'jobs', 't.work', 'succeeded', 0, 1, 73081, 73081, NULL);
+INSERT INTO public.cronjobs_counts VALUES (498882, 'jobs', 't.work', 'succeeded', 0, 1, 73081, 73081, NULL);
+INSERT INTO public.cronjobs_crashing_types VALUES ('t.work', '2026-11-29 13:24:11.251-05', 3, NULL, 0);
+INSERT INTO public.cronjobs_effects VALUES ('mail:1', 1, 1, 'recorded', '2026-11-29 13:24:11.150741-05', '2026-11-29 13:24:11.15113-05', '{"id": "<1@shop>"}', 0);
+INSERT INTO public.cronjobs_effects VALUES ('mail:2', 2, 1, 'begun', '2026-11-29 13:24:11.168728-05', NULL, NULL, 0);
+INSERT INTO public.cronjobs_effects VALUES ('mail:3', 3, 1, 'begun', '2026-11-29 13:24:11.203893-05', NULL, NULL, 0);
+INSERT INTO public.cronjobs_effects VALUES ('mail:4', 4, 1, 'begun', '2026-11-29 13:24:11.204429-05', NULL, NULL, 0);
+INSERT INTO public.cronjobs_findings VALUES (1, 'dead', 'dead', 'notice', '1 dead job', NULL, '["1"]', '', '2026-11-29 13:24:11.021627-05', '2026-11-29 13:24:11.264-05', NULL);
+INSERT INTO public.cronjobs_job_runs VALUES (1, 1, 'succeeded', '2026-11-29 13:24:11.136047-05', '2026-11-29 13:24:11.167063-05', 'host:boot:1:2:3:tick', '1', NULL, 'no luck', 'line
 line', 'said ☂');
-INSERT INTO public.cronjobs_job_runs VALUES (2, 1, 'failed', '2026-11-29 12:36:15.425945-05', '2026-11-29 12:36:15.485311-05', 'host:boot:1:2:3:tick', '1', NULL, 'no luck', 'line
+INSERT INTO public.cronjobs_job_runs VALUES (2, 1, 'failed', '2026-11-29 13:24:11.136047-05', '2026-11-29 13:24:11.203135-05', 'host:boot:1:2:3:tick', '1', NULL, 'no luck', 'line
 line', 'said ☂');
-INSERT INTO public.cronjobs_job_runs VALUES (3, 1, 'failed', '2026-11-29 12:36:15.425945-05', '2026-11-29 12:36:15.487138-05', 'host:boot:1:2:3:tick', '1', NULL, 'no luck', 'line
+INSERT INTO public.cronjobs_job_runs VALUES (3, 1, 'failed', '2026-11-29 13:24:11.136047-05', '2026-11-29 13:24:11.204253-05', 'host:boot:1:2:3:tick', '1', NULL, 'no luck', 'line
 line', 'said ☂');
-INSERT INTO public.cronjobs_job_runs VALUES (4, 1, 'cancelled', '2026-11-29 12:36:15.425945-05', '2026-11-29 12:36:15.487655-05', 'host:boot:1:2:3:tick', '1', NULL, 'no luck', 'line
+INSERT INTO public.cronjobs_job_runs VALUES (4, 1, 'cancelled', '2026-11-29 13:24:11.136047-05', '2026-11-29 13:24:11.204709-05', 'host:boot:1:2:3:tick', '1', NULL, 'no luck', 'line
 line', 'said ☂');
-INSERT INTO public.cronjobs_job_type_lists VALUES ('h1', '["t.work"]', '2026-11-29 12:36:15.562-05');
-INSERT INTO public.cronjobs_jobs VALUES (1, 't.work', '{"n": 0, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t0"}', 'default', 5, 'succeeded', '2026-11-29 12:36:15.365779-05', 1, 1, 0, 0, NULL, NULL, NULL, NULL, 'k:0', NULL, NULL, NULL, 'no luck', NULL, '2026-11-29 12:36:15.446368-05', '{"sent": 1.5}', 'ann/shop', NULL, '2026-11-29 12:36:15.365779-05', '2026-11-29 12:36:15.425945-05', '2026-11-29 12:36:15.446368-05', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (2, 't.work', '{"n": 1, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t1"}', 'default', 5, 'failed', '2026-11-29 12:36:15.367558-05', 1, 1, 0, 0, NULL, NULL, NULL, NULL, 'k:1', NULL, NULL, NULL, 'no luck', NULL, '2026-11-29 12:36:15.463219-05', NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.367558-05', '2026-11-29 12:36:15.425945-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (3, 't.work', '{"n": 2, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t2"}', 'default', 5, 'dead', '2026-11-29 12:36:15.367913-05', 1, 1, 0, 0, NULL, NULL, NULL, NULL, 'k:2', NULL, NULL, NULL, 'no luck', NULL, '2026-11-29 12:36:15.486878-05', NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.367913-05', '2026-11-29 12:36:15.425945-05', '2026-11-29 12:36:15.486878-05', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (4, 't.work', '{"n": 3, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t3"}', 'default', 5, 'cancelled', '2026-11-29 12:36:15.368187-05', 1, 1, 0, 0, NULL, NULL, NULL, NULL, 'k:3', NULL, NULL, NULL, 'no luck', NULL, '2026-11-29 12:36:15.48747-05', NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.368187-05', '2026-11-29 12:36:15.425945-05', '2026-11-29 12:36:15.48747-05', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (5, 't.work', '{"n": 4, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t4"}', 'default', 5, 'running', '2026-11-29 12:36:15.368449-05', 1, 0, 0, 0, NULL, NULL, 'host:boot:1:2:3:tick', '2020-09-13 08:26:40.123456-04', 'k:4', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.368449-05', '2026-11-29 12:36:15.425945-05', NULL, '{"cap_s": 1800.0, "base_s": 60.0, "factor": 2.0, "jitter": 0.2, "on_lost": "retry", "in_thread": false, "max_losses": 10, "retry_until": null, "max_attempts": 10}', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (6, 't.work', '{"n": 5, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t5"}', 'default', 5, 'queued', '2026-11-29 12:36:15.368688-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:5', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.368688-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (7, 't.work', '{"n": 6, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t6"}', 'default', 5, 'queued', '2026-11-29 12:36:15.37839-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:6', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.37839-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (8, 't.work', '{"n": 7, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t7"}', 'default', 5, 'queued', '2026-11-29 12:36:15.378997-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:7', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.378997-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (9, 't.work', '{"n": 8, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t8"}', 'default', 5, 'queued', '2026-11-29 12:36:15.379265-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:8', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.379265-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (10, 't.work', '{"n": 9, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t9"}', 'default', 5, 'queued', '2026-11-29 12:36:15.3795-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:9', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.3795-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (11, 't.work', '{"n": 10, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t10"}', 'default', 5, 'queued', '2026-11-29 12:36:15.379745-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:10', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.379745-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (12, 't.work', '{"n": 11, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t11"}', 'default', 5, 'queued', '2026-11-29 12:36:15.379986-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:11', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.379986-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO public.cronjobs_jobs VALUES (13, 't.later', '{}', '{}', 'default', 0, 'queued', '2027-02-27 12:36:15.380397-05', 0, 0, 0, 0, NULL, 60, NULL, NULL, NULL, 'smtp:a', NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 12:36:15.380397-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_job_type_lists VALUES ('h1', '["t.work"]', '2026-11-29 13:24:11.251-05');
+INSERT INTO public.cronjobs_jobs VALUES (1, 't.work', '{"n": 0, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t0"}', 'default', 5, 'succeeded', '2026-11-29 13:24:11.062966-05', 1, 1, 0, 0, NULL, NULL, NULL, NULL, 'k:0', NULL, NULL, NULL, 'no luck', NULL, '2026-11-29 13:24:11.165462-05', '{"sent": 1.5}', 'ann/shop', NULL, '2026-11-29 13:24:11.062966-05', '2026-11-29 13:24:11.136047-05', '2026-11-29 13:24:11.165462-05', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (2, 't.work', '{"n": 1, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t1"}', 'default', 5, 'failed', '2026-11-29 13:24:11.064303-05', 1, 1, 0, 0, NULL, NULL, NULL, NULL, 'k:1', NULL, NULL, NULL, 'no luck', NULL, '2026-11-29 13:24:11.20143-05', NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.064303-05', '2026-11-29 13:24:11.136047-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (3, 't.work', '{"n": 2, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t2"}', 'default', 5, 'dead', '2026-11-29 13:24:11.064617-05', 1, 1, 0, 0, NULL, NULL, NULL, NULL, 'k:2', NULL, NULL, NULL, 'no luck', NULL, '2026-11-29 13:24:11.204084-05', NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.064617-05', '2026-11-29 13:24:11.136047-05', '2026-11-29 13:24:11.204084-05', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (4, 't.work', '{"n": 3, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t3"}', 'default', 5, 'cancelled', '2026-11-29 13:24:11.085377-05', 1, 1, 0, 0, NULL, NULL, NULL, NULL, 'k:3', NULL, NULL, NULL, 'no luck', NULL, '2026-11-29 13:24:11.204568-05', NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.085377-05', '2026-11-29 13:24:11.136047-05', '2026-11-29 13:24:11.204568-05', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (5, 't.work', '{"n": 4, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t4"}', 'default', 5, 'running', '2026-11-29 13:24:11.085946-05', 1, 0, 0, 0, NULL, NULL, 'host:boot:1:2:3:tick', '2020-09-13 08:26:40.123456-04', 'k:4', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.085946-05', '2026-11-29 13:24:11.136047-05', NULL, '{"cap_s": 1800.0, "base_s": 60.0, "factor": 2.0, "jitter": 0.2, "on_lost": "retry", "in_thread": false, "max_losses": 10, "retry_until": null, "max_attempts": 10}', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (6, 't.work', '{"n": 5, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t5"}', 'default', 5, 'queued', '2026-11-29 13:24:11.086199-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:5', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.086199-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (7, 't.work', '{"n": 6, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t6"}', 'default', 5, 'queued', '2026-11-29 13:24:11.086452-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:6', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.086452-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (8, 't.work', '{"n": 7, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t7"}', 'default', 5, 'queued', '2026-11-29 13:24:11.086749-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:7', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.086749-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (9, 't.work', '{"n": 8, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t8"}', 'default', 5, 'queued', '2026-11-29 13:24:11.086985-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:8', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.086985-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (10, 't.work', '{"n": 9, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t9"}', 'default', 5, 'queued', '2026-11-29 13:24:11.087195-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:9', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.087195-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (11, 't.work', '{"n": 10, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t10"}', 'default', 5, 'queued', '2026-11-29 13:24:11.08741-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:10', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.08741-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (12, 't.work', '{"n": 11, "big": 123456789012345678901234567890, "deep": [[{"": null}]], "text": "straße ☂ \" \\ \n"}', '{"trace": "t11"}', 'default', 5, 'queued', '2026-11-29 13:24:11.087605-05', 0, 0, 0, 0, NULL, NULL, NULL, NULL, 'k:11', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.087605-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO public.cronjobs_jobs VALUES (13, 't.later', '{}', '{}', 'default', 0, 'queued', '2027-02-27 13:24:11.087962-05', 0, 0, 0, 0, NULL, 60, NULL, NULL, NULL, 'smtp:a', NULL, NULL, NULL, NULL, NULL, NULL, 'ann/shop', NULL, '2026-11-29 13:24:11.087962-05', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 INSERT INTO public.cronjobs_meta VALUES (1, '', '', '0012', '0012', NULL, NULL, NULL);
-INSERT INTO public.cronjobs_new_counts VALUES (1, 498881, 'occurrences', '1', 'enqueued', -1, 1, 0, NULL, NULL);
-INSERT INTO public.cronjobs_new_counts VALUES (2, 498881, 'occurrences', '1', 'missed', -1, 2, 0, NULL, NULL);
-INSERT INTO public.cronjobs_occurrences VALUES (1, '2026-11-26 12:36:15.353771-05', '2026-11-27 12:36:15.353771-05', 2, 'missed', 'no tick', NULL, '2026-11-29 12:36:15.353771-05', NULL);
-INSERT INTO public.cronjobs_occurrences VALUES (1, '2026-11-28 12:36:15.353771-05', '2026-11-28 12:36:15.353771-05', 1, 'enqueued', NULL, 1, '2026-11-29 12:36:15.353771-05', NULL);
-INSERT INTO public.cronjobs_pauses VALUES ('queue', 'mail', '2026-11-30 12:36:15.353771-05', 'ada', 'deploy', '2026-11-29 12:36:15.353771-05', 0);
+INSERT INTO public.cronjobs_new_counts VALUES (1, 498882, 'occurrences', '1', 'enqueued', -1, 1, 0, NULL, NULL);
+INSERT INTO public.cronjobs_new_counts VALUES (2, 498882, 'occurrences', '1', 'missed', -1, 2, 0, NULL, NULL);
+INSERT INTO public.cronjobs_occurrences VALUES (1, '2026-11-26 13:24:11.021627-05', '2026-11-27 13:24:11.021627-05', 2, 'missed', 'no tick', NULL, '2026-11-29 13:24:11.021627-05', NULL);
+INSERT INTO public.cronjobs_occurrences VALUES (1, '2026-11-28 13:24:11.021627-05', '2026-11-28 13:24:11.021627-05', 1, 'enqueued', NULL, 1, '2026-11-29 13:24:11.021627-05', NULL);
+INSERT INTO public.cronjobs_pauses VALUES ('queue', 'mail', '2026-11-30 13:24:11.021627-05', 'ada', 'deploy', '2026-11-29 13:24:11.021627-05', 0);
 INSERT INTO public.cronjobs_quarters VALUES (1, '2023-11-14 17:13:20-05', 's..k');
 INSERT INTO public.cronjobs_queues VALUES ('mail', 5, 'error', 2, 0);
-INSERT INTO public.cronjobs_schedules VALUES (1, 'nightly', '{"job": "t.work", "cron": "0 2 * * *", "timezone": "UTC"}', 'f1', 'active', '2026-11-29 12:36:15.353771-05', '2026-11-29 15:36:15.353778-05', NULL);
-INSERT INTO public.cronjobs_ticks VALUES (1, 't1', 'alpha', NULL, 7, '0.1', 'f1', '2026-11-29 12:36:15.353771-05', '2026-11-29 12:36:15.353771-05', '{"succeeded": 1}', 'nothing is due', NULL, NULL, NULL);
+INSERT INTO public.cronjobs_schedules VALUES (1, 'nightly', '{"job": "t.work", "cron": "0 2 * * *", "timezone": "UTC"}', 'f1', 'active', '2026-11-29 13:24:11.021627-05', '2026-11-29 16:24:11.021634-05', NULL);
+INSERT INTO public.cronjobs_ticks VALUES (1, 't1', 'alpha', NULL, 7, '0.1', NULL, 'f1', '2026-11-29 13:24:11.021627-05', '2026-11-29 13:24:11.021627-05', '{"succeeded": 1}', 'nothing is due', NULL, NULL, NULL);
 INSERT INTO public.cronjobs_tokens VALUES (5, 1, 'abc', 'worker-1', '2023-11-14 17:13:20-05', '2023-11-14 17:14:20-05', NULL);
 SELECT pg_catalog.setval('public.cronjobs_audit_id_seq', 1, true);
 SELECT pg_catalog.setval('public.cronjobs_findings_id_seq', 1, true);
