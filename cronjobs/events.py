@@ -394,8 +394,18 @@ def left_behind(processes: list[str]) -> Event:
 
 
 def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:
-    facts = {name: count for name, count in did.items() if name != "occurrences"}
-    facts |= {f"occurrences_{outcome}": count for outcome, count in did.get("occurrences", {}).items()}
+    """*did* is the result of ``Result.did``. Its nested values become plain facts, which fit on a line of text."""
+    facts: dict[str, Any] = {}
+    for name, value in did.items():
+        if name in ("occurrences", "options"):
+            facts |= {f"{name}_{key}": each for key, each in value.items()}
+        elif name == "kept_from_starting":
+            facts[name] = sum(cause["ticks"] for cause in value)
+            facts |= {f"{name}_since": value[0]["since"], f"{name}_why": [cause["why"] for cause in value]}
+        elif isinstance(value, dict):
+            facts[name] = [f"{where}: {what}" for where, what in value.items()]
+        else:
+            facts[name] = value
     return Event("tick.ended", {"ended": ended, "duration_ms": _ms(duration)} | facts, printed=False)
 
 

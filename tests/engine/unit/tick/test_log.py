@@ -2,12 +2,14 @@
 
 import os
 import resource
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from cronjobs.engine.tick.log import Log
-from cronjobs.events import Event
+from cronjobs.engine.tick.result import Counts, Result
+from cronjobs.events import Event, line, tick_ended
 
 pytestmark = pytest.mark.either
 
@@ -37,3 +39,20 @@ def test_a_line_that_found_room_for_its_beginning_only_is_a_fault_at_once(tmp_pa
     assert (tmp_path / "log").stat().st_size == 20
     assert log.fault is not None
     assert "the log cannot be written" in log.fault
+
+
+def test_a_ticks_last_line_has_only_plain_facts() -> None:
+    since = "2026-03-02T03:00:00+00:00"
+    kept = [{"ticks": 2, "since": since, "why": "no such file"}, {"ticks": 1, "since": since, "why": "unset"}]
+    result = Result(
+        counts=Counts(claimed=1, succeeded=1),
+        occurrences={"enqueued": 1},
+        options={"queue": "mail"},
+        broken={"run.budget": "not a duration"},
+        kept_from_starting=kept,
+    )
+    assert line(tick_ended(result.did(), "nothing is due", timedelta(seconds=1))) == (
+        'tick.ended ended="nothing is due" duration_ms=1000 claimed=1 succeeded=1 occurrences_enqueued=1 '
+        f'kept_from_starting=3 kept_from_starting_since={since} kept_from_starting_why="no such file, unset" '
+        'options_queue=mail broken="run.budget: not a duration"'
+    )
