@@ -97,7 +97,7 @@ def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
     last = last_sign(health.ticks)
     if last is not None and abs(health.now - last) <= quiet_after(settings.run.every):
         return
-    kept = kept_from_starting_here(settings.file)
+    kept = kept_from_starting_here(settings)
     why = f"; {did_not_start('this host', kept)}" if kept else ""
     if last is None:
         text = f"no tick has ever reached this database{why or '; cron should run one each minute'}"
@@ -163,7 +163,7 @@ def _config(
 
 def _due_while_refused(health: Health, settings: Settings) -> int:
     """Count the due jobs that wait because the ticks here refuse the file, and no other host runs them."""
-    if not settings.broken or not why_none_starts(settings.file, ticking(health.ticks, health.now, settings.run.every)):
+    if not settings.broken or not why_none_starts(settings, ticking(health.ticks, health.now, settings.run.every)):
         return 0
     return sum(queue.due for queue in (*health.queues.values(), health.others) if not queue.paused)
 

@@ -115,7 +115,7 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
         why = list(_why_stranded(health))
         if runnable:
             text += f" and {have} not started" if runnable == late else f", and {runnable:,} of them could run"
-            kept = why_none_starts(settings.file, at_work)
+            kept = why_none_starts(settings, at_work)
             why.insert(0, did_not_start("this host", kept) if kept else _why_late(could, at_work, run.workers))
         text = f"{text}: {'; '.join(why)}"
         yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")

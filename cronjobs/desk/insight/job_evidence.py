@@ -78,7 +78,7 @@ def surroundings(connection: Connection, settings: Settings) -> Now:
         dead_kept=settings.retention.dead,
         ledger_kept=settings.retention.occurrences,
         foreign=_foreign(connection, settings),
-        kept_from_starting=kept_from_starting_here(settings.file),
+        kept_from_starting=kept_from_starting_here(settings),
     )
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from cronjobs.desk.store.explaining import records_between
+from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.tick.mail_throttle import Alarm
+from cronjobs.engine.tick.mail_throttle import alarms_of, all_kept_from_starting
 from cronjobs.engine.tick.result import noted_causes
 from cronjobs.text import one_line
 
@@ -54,21 +54,15 @@ def _began_by(did: Any, at: datetime) -> bool:
     return False
 
 
-def kept_from_starting_here(file: Path) -> Causes:
-    """Return why the last ticks of *file* on this host, under this user, did not start.
-
-    The result is empty if the last tick started.
-    """
-    return kept_from_starting({"kept_from_starting": noted_causes(Alarm(file).kept_from_starting())})
+def kept_from_starting_here(settings: Settings) -> Causes:
+    """Return why the last ticks of the file here, under this user, did not start. Empty if the last one did."""
+    return kept_from_starting({"kept_from_starting": noted_causes(all_kept_from_starting(*alarms_of(settings)))})
 
 
-def why_none_starts(file: Path, at_work: Iterable[Mapping[str, Any]]) -> Causes:
-    """Return why the last ticks here did not start.
-
-    The result is empty if the last tick started, or if another host is *at_work*.
-    """
+def why_none_starts(settings: Settings, at_work: Iterable[Mapping[str, Any]]) -> Causes:
+    """Return why the last ticks here did not start. Empty if the last one did, or if another host is *at_work*."""
     here = Identity.here().host
-    return () if any(tick["host"] != here for tick in at_work) else kept_from_starting_here(file)
+    return () if any(tick["host"] != here for tick in at_work) else kept_from_starting_here(settings)
 
 
 def did_not_start(whose: str, causes: Causes) -> str:

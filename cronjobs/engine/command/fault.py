@@ -35,13 +35,13 @@ TRACEBACK_LINES: Final = 200
 
 @dataclass
 class Circumstances:
-    """Facts about the running command. ``mailed_for`` is the configuration of a tick whose output cron mails.
+    """Facts about the running command. ``alarm`` throttles the reports of a tick whose output cron mails.
 
     ``database`` is the last database that the command opened.
     """
 
     log: Path | None = None
-    mailed_for: Path | None = None
+    alarm: Alarm | None = None
     database: Address | None = None
 
 
@@ -91,8 +91,8 @@ def end(error: Exception) -> NoReturn:
     log.write(event, text_of(error))
     kept = circumstances.log is not None and log.fault is None
     line = f"{one_line(event.facts['error'], LONGEST)}, at {event.facts['where']}"
-    config = circumstances.mailed_for
-    if config is None or Alarm(config).worth_mailing(line, SYSTEM.now()):
+    alarm = circumstances.alarm
+    if alarm is None or alarm.worth_mailing(line, SYSTEM.now()):
         complain(line + (f"; its traceback is in {circumstances.log}" if kept else ""))
         if not kept or {*VERBOSE} & {*sys.argv}:
             complain(text_of(error))

@@ -54,7 +54,8 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
         if inputs is None:
             return None
         # A full tick is needed if an alarm may have ended, or if there is something to print.
-        quiet = _is_quiet(_kept(descriptor, inputs["alarm"])) and _kept(descriptor, inputs["word"]) is None
+        quiet = all(_is_quiet(_kept(descriptor, inputs[name])) for name in ("alarm", "alarm_of_file"))
+        quiet = quiet and _kept(descriptor, inputs["word"]) is None
         quiet = quiet and not _metrics_are_due(inputs["metrics_by"]) and not state_files.spooled(inputs["spool"])
     finally:
         os.close(descriptor)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final, NoReturn
 
 from cronjobs.clock import SYSTEM
-from cronjobs.engine.command import fault, leaving
+from cronjobs.engine.command import leaving
 from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.command.printing import echo_json, is_terminal
 from cronjobs.engine.config.import_path import enter_folder
@@ -44,10 +44,10 @@ def run_tick(given: TickOptions) -> NoReturn:
     armed = deadline.arm()
     talk = not given.quiet and not given.as_json and (given.verbose or is_terminal())
     mail = CronMail(given.config_path, throttle=not (talk or given.as_json or given.dry_run))
-    fault.circumstances.mailed_for = mail.config if mail.throttle else None
     settings, until = None, armed.watchdog.instant
     try:
         settings, budget = tick_settings(given)
+        mail.know(settings)
         fires = fires_schedules()
         until = armed.limit(budget, settings.run.every)
         if given.dry_run:

@@ -19,7 +19,16 @@ from cronjobs.engine.command.printing import coloured, complain
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.failed_job import absolute
 from cronjobs.engine.tick.log import Log
-from cronjobs.engine.tick.mail_throttle import CODE, DATABASE, Alarm, known_log, remember_log, take_messages
+from cronjobs.engine.tick.mail_throttle import (
+    CODE,
+    DATABASE,
+    Alarm,
+    alarms_of,
+    all_kept_from_starting,
+    known_log,
+    remember_log,
+    take_messages,
+)
 from cronjobs.engine.tick.result import NOTHING_DUE, Result, did_in_words
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import rough
@@ -161,8 +170,17 @@ class CronMail:
         self._listed = 0  # the number of deaths that were listed
         self._well: set[str] = set()
         self._started = True  # True if the tick could start
+        self._alarm = Alarm(self.config)
+        # Set once the database is known: the alarm with the causes from before.
+        self._alarm_of_file: Alarm | None = None
+        fault.circumstances.alarm = self._alarm if self.throttle else None
         # True if there was anything to report, even if it was not reported again.
         self.said = False
+
+    def know(self, settings: Settings) -> None:
+        """From now on, remember causes for the database of *settings*."""
+        self._alarm, self._alarm_of_file = alarms_of(settings)
+        fault.circumstances.alarm = self._alarm if self.throttle else None
 
     def reporter(self, log: Path | None, talk: bool) -> Reporter:
         """Return the tick's reporter. Store the path *log*, so that a tick that cannot read the file finds the log."""
@@ -235,7 +253,7 @@ class CronMail:
 
         Return how many deaths of this cause have gone unreported since its last report.
         """
-        alarm = Alarm(self.config)
+        alarm = self._alarm
         died.is_news = not self.throttle or alarm.worth_mailing(cause, SYSTEM.now(), job_type=died.job_type)
         return alarm.unreported_before(cause) if died.is_news and self.throttle else 0
 
@@ -245,7 +263,7 @@ class CronMail:
             if died.is_news is None:
                 self._decide(cause, died)
             if self.throttle:
-                Alarm(self.config).count(cause, died.number - 1, reported=bool(died.is_news))
+                self._alarm.count(cause, died.number - 1, reported=bool(died.is_news))
         number = sum(died.number for died in self._deaths.values() if died.is_news)
         if number > self._listed:
             listed = f"of which {self._listed} are listed here"
@@ -255,11 +273,11 @@ class CronMail:
 
     def code_at_fault(self) -> bool:
         """Return whether a fault in the user's code was mailed and has not ended."""
-        return self.throttle and Alarm(self.config).code_at_fault()
+        return self.throttle and self._alarm.code_at_fault()
 
     def kept_from_starting(self) -> list[dict[str, Any]]:
         """Return why earlier ticks of this crontab line did not start, for the tick's row. See ``Alarm``."""
-        return Alarm(self.config).kept_from_starting() if self.throttle else []
+        return all_kept_from_starting(self._alarm, self._alarm_of_file) if self.throttle else []
 
     def send(self, *, knows_code: bool = False) -> None:
         """Mail what should be mailed.
@@ -271,16 +289,18 @@ class CronMail:
         self.said = bool(lines or self._causes or self._listed)
         for line in lines:
             complain(line)
-        alarm = Alarm(self.config)
         for cause, said in self._causes.items():
             about, not_started = self._about.get(cause), not self._started
-            if not self.throttle or alarm.worth_mailing(cause, now, said=said, about=about, not_started=not_started):
+            if not self.throttle or self._alarm.worth_mailing(
+                cause, now, said=said, about=about, not_started=not_started
+            ):
                 complain(said + self._looks.get(cause, ""))
         # A tick that did not start cannot know that a cause has ended.
         if self.throttle and self._started:
             # As long as a database is unreachable, nobody knows whether, for example, its disk is still full.
             unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})
-            for sentence in alarm.over(set(self._causes), now, self._well, unknown=unknown):
+            ended = self._alarm_of_file.over((), now) if self._alarm_of_file is not None else []
+            for sentence in [*ended, *self._alarm.over(set(self._causes), now, self._well, unknown=unknown)]:
                 complain(f"cronjobs: {sentence}")
 
 

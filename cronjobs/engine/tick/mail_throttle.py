@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from cronjobs import events
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.host.state_folder import State
 from cronjobs.engine.probe.fast_path import QUIET_UNTIL
 from cronjobs.engine.rules.repeating import DAILY, HOURLY, silence
+from cronjobs.errors import CronjobsError
 from cronjobs.model import rough
 from cronjobs.text import one_line
 
@@ -27,14 +30,19 @@ DATABASE: Final = "database"
 
 
 class Alarm:
-    """Remembers, in the user's state folder, which causes were reported for one configuration file.
+    """Remembers, in the user's state folder, which causes were reported for one configuration file and *database*.
+
+    The file may take its database from a variable, and a cause may be over in one database and not in another. If
+    *database* is "", the causes are those for which ticks did not come to know their database. See ``database_name``.
 
     Never raises. If nothing can be stored, every cause is reported every time.
     """
 
-    def __init__(self, config: Path, folder: Path | None = None, *, name: str | None = None) -> None:
+    def __init__(
+        self, config: Path, folder: Path | None = None, *, database: str = "", name: str | None = None
+    ) -> None:
         self._state = State(folder)
-        self._name = name or alarm_name(config)
+        self._name = name or alarm_name(config, database)
 
     def causes(self) -> list[str]:
         """Return the causes that were reported and have not ended."""
@@ -49,13 +57,11 @@ class Alarm:
     def kept_from_starting(self) -> list[dict[str, Any]]:
         """Return the causes that have kept ticks from starting since a tick last started.
 
-        Each has ``ticks``, ``since`` and ``why``. ``since`` is ISO 8601 text, by this host's clock. The cause that
-        began first comes first.
+        Each has ``ticks``, ``since`` and ``why``. ``since`` is ISO 8601 text, by this host's clock.
         """
-        causes = sorted(self._load().items(), key=lambda item: str(item[1]["since"]))
         return [
             {"ticks": entry["not_started"], "since": entry["since"], "why": str(entry.get("said", cause))}
-            for cause, entry in causes
+            for cause, entry in self._load().items()
             if "not_started" in entry
         ]
 
@@ -166,6 +172,12 @@ class Alarm:
         self._state.write(self._name, json.dumps(_quiet_until(kept) | kept))
 
 
+def all_kept_from_starting(*alarms: Alarm | None) -> list[dict[str, Any]]:
+    """Return ``Alarm.kept_from_starting`` of *alarms*. The cause that began first comes first."""
+    found = (cause for each in alarms if each is not None for cause in each.kept_from_starting())
+    return sorted(found, key=lambda cause: str(cause["since"]))
+
+
 def _quiet_until(known: dict[str, Any]) -> dict[str, int]:
     """Return, for the fast path, the instant before which none of these causes can end in a tick without work.
 
@@ -228,14 +240,31 @@ def known_log(config: Path) -> Path | None:
     return Path(kept) if kept and Path(kept).is_absolute() and Path(kept).exists() else None
 
 
-def alarm_name(config: Path) -> str:
+def database_name(settings: Settings) -> str:
+    """Return the URL of the file's database without secrets, or "" if there is none. A new password changes nothing."""
+    try:
+        return str(parse_url(settings.database, settings.schema)) if settings.database else ""
+    except CronjobsError:
+        return ""
+
+
+def alarms_of(settings: Settings) -> tuple[Alarm, Alarm | None]:
+    """Return the alarm of the file and its database, and that of the file alone. The latter is None if it is the same.
+
+    When a tick starts, the causes of both may be over.
+    """
+    database = database_name(settings)
+    return Alarm(settings.file, database=database), Alarm(settings.file) if database else None
+
+
+def alarm_name(config: Path, database: str = "") -> str:
     """The name of the file that lists the reported causes."""
-    return f"alarm-{_name(config)}.json"
+    return f"alarm-{_name(config, database)}.json"
 
 
-def away_name(config: Path) -> str:
+def away_name(config: Path, database: str = "") -> str:
     """The name of the file that lists the channels to which the alert "no tick can start here" was sent."""
-    return f"away-{_name(config)}.json"
+    return f"away-{_name(config, database)}.json"
 
 
 def messages_name(config: Path) -> str:
@@ -243,5 +272,5 @@ def messages_name(config: Path) -> str:
     return f"word-{_name(config)}"
 
 
-def _name(config: Path) -> str:
-    return sha256(os.fsencode(config)).hexdigest()[:16]
+def _name(config: Path, database: str = "") -> str:
+    return sha256(os.fsencode(config) + (f"\0{database}".encode() if database else b"")).hexdigest()[:16]

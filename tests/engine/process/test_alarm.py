@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from support.commands import until
 from support.ticking import Project, events
 
+from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import as_database_error
 from cronjobs.engine.run_due.cron_mail import CronMail
@@ -357,6 +358,42 @@ def test_a_server_that_goes_starts_and_refuses_is_one_outage() -> None:
     ]
     assert len({error.cause for error in [*away, CommitUnknown("db", "gone")]}) == 1
     assert CommitUnconfirmed("db").cause != away[0].cause
+
+
+def test_what_was_reported_of_one_database_says_nothing_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One file whose database comes from a variable."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    file = tmp_path / "cronjobs.yaml"
+
+    def tick(database: str, trouble: str | None, *, starts: bool = True) -> str:
+        mail = CronMail(file, throttle=True)
+        mail.know(Settings(file=file, folder=tmp_path, database=f"postgresql://ada:{password}@db/{database}"))
+        if starts:
+            reporter = mail.reporter(None, talk=False)
+            for event in (dead(1), database_trouble(f"{trouble} in {database}", trouble)) if trouble else ():
+                reporter.note(event)
+            mail.print_causes(reporter)
+            mail.send()
+        else:
+            mail.not_started(DatabaseUnreachable(database, "Connection refused"))
+        return capfd.readouterr().err
+
+    password = "zebra"
+    for database in ("a", "b"):
+        said = tick(database, "full")
+        assert "a job is dead" in said
+        assert f"full in {database}" in said
+        assert tick(database, "full") == "", "not each minute"
+        assert "refused" in tick(database, None, starts=False)
+    assert "over after" in tick("a", None)
+    assert tick("b", "full") == "", "it is not over there"
+    password = "a new one"
+    assert tick("b", None).count("over after") == 1
+    state = [each.name + each.read_text() for each in (tmp_path / "state").rglob("*") if each.is_file()]
+    assert state
+    assert not [text for text in state if "zebra" in text or "new one" in text]
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["ticks that failed", "ticks that did not begin"])
