@@ -316,12 +316,17 @@ class DatabaseDamaged(DatabaseError):
 
 
 class DatabaseVanished(DatabaseError):
-    """A SQLite file that existed before is missing. Perhaps its disk is not mounted."""
+    """A SQLite file that existed before is missing, or has lost our tables. Perhaps its disk is not mounted."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, has_file: bool = False) -> None:
+        found = (
+            "had the tables of cronjobs before, but the file there now has none: perhaps an app created it again"
+            if has_file
+            else "existed before, but is missing now"
+        )
         super().__init__(
-            f"database {url} existed before, but is missing now: mount its disk or restore it. To start with an empty "
-            'one, without its jobs and keys: "cronjobs db upgrade --new"'
+            f"database {url} {found}: mount its disk or restore it. To start with an empty one, without its jobs and "
+            'keys: "cronjobs db upgrade --new"'
         )
 
 

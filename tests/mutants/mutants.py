@@ -823,9 +823,16 @@ MUTANTS = (
     Mutant(
         "a SQLite file that vanished is made anew",
         "cronjobs/engine/host/known_databases.py",
-        "    if State().read(_note(folder, address)):\n        raise",
-        "    if False:\n        raise",
+        "    if State().read(_note(folder, address)) and",
+        "    if False and",
         ("tests/desk/process/test_vanished.py",),
+    ),
+    Mutant(
+        "a SQLite file that an app created again gets new tables",
+        "cronjobs/engine/host/known_databases.py",
+        "not (size and _may_have_tables(file))",
+        "not size",
+        ("tests/desk/process/test_vanished.py::test_a_file_that_an_app_created_again_has_lost_the_jobs",),
     ),
     Mutant(
         "state kept where others may write",

@@ -7,10 +7,11 @@ folder, for example after a reinstallation, can start without any preparation, e
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cronjobs.engine.host.state_folder import State
 from cronjobs.errors import DatabaseVanished
@@ -19,15 +20,29 @@ if TYPE_CHECKING:
     from cronjobs.engine.database.address import Address
 
 
+_OUR_TABLE: Final = "cronjobs_meta"
+
+
 def require_still_there(folder: Path, address: Address) -> None:
-    """Raise DatabaseVanished if a SQLite file that had our tables is now missing or empty."""
+    """Raise DatabaseVanished if a SQLite file that had our tables is now missing or empty, or has lost the tables.
+
+    It has lost them if an app has created the file again, with the app's own tables.
+    """
     if not address.is_sqlite:
         return
+    file, size = Path(str(address.url.database)), 0
     with suppress(OSError):
-        if Path(str(address.url.database)).stat().st_size:
-            return
-    if State().read(_note(folder, address)):
-        raise DatabaseVanished(str(address))
+        size = file.stat().st_size
+    if State().read(_note(folder, address)) and not (size and _may_have_tables(file)):
+        raise DatabaseVanished(str(address), has_file=size > 0)
+
+
+def _may_have_tables(file: Path) -> bool:
+    """Return False if the file can be read and has none of our tables. Other faults are found when it is opened."""
+    # "rw" does not create the file. With "ro", SQLite could not read a file in WAL mode that nobody has open.
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as found:
+        return found.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (_OUR_TABLE,)).fetchone() is not None
+    return True
 
 
 def remember(folder: Path, address: Address) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,32 @@ def test_an_empty_file_in_its_place_is_none_either(project: Project) -> None:
     assert project.call("status").code == 4
     with pytest.raises(DatabaseVanished), connect(project.folder / "cronjobs.yaml"):
         pass
+
+
+def create_again(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as app:
+        app.execute("CREATE TABLE orders (id INTEGER)")
+        app.commit()
+
+
+@pytest.mark.slow
+def test_a_file_that_an_app_created_again_has_lost_the_jobs(project: Project) -> None:
+    file = lose(project)
+    create_again(file)
+    for words in ("status", "run-due", "db upgrade"):
+        answer = project.call(*words.split())
+        assert answer.code == 4
+        assert "had the tables of cronjobs before, but the file there now has none" in answer.err
+        assert 'cronjobs db upgrade --new"' in answer.err
+    assert project.call("db", "upgrade", "--new").code == 0
+    assert project.call("status").code == 0
+
+
+def test_an_apps_file_that_never_had_our_tables_gets_them(project: Project) -> None:
+    create_again(project.folder / "other.db")
+    project.url = f"sqlite:///{project.folder / 'other.db'}"
+    project.write()
+    assert project.call("jobs", "list").code == 0
 
 
 @pytest.mark.slow
