@@ -130,8 +130,8 @@ def test_the_figures_of_the_text_are_those_of_the_code() -> None:
     assert backoff(policy, policy.max_attempts, 0) == delays[-1]
     assert policy.jitter * 100 == pytest.approx(int(jitter))
     assert (
-        "By default that is a third of the *budget*, the time that a tick may take (`run.budget`), and at most 30 s."
-        in text
+        "The default timeout is a third of the *budget*, the time that a tick may take (`run.budget`), "
+        "and at most 30 s." in text
     )
     assert RunSettings().default_timeout == min(timedelta(seconds=30), RunSettings().budget / 3)
     assert RunSettings(budget=timedelta(minutes=5)).default_timeout == timedelta(seconds=30)

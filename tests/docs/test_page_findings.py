@@ -43,7 +43,7 @@ def test_every_kind_is_listed_with_its_severity() -> None:
 
 
 def test_what_no_tick_can_tell_is_listed_as_it_is_tested() -> None:
-    told = {row["finding"].strip("`") for row in PAGE.table("Who tells")}
+    told = {row["finding"].strip("`") for row in PAGE.table("Who sends a finding")}
     assert told == BY_NO_TICK | {"host", "all others"}
 
 

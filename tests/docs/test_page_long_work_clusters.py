@@ -34,8 +34,8 @@ def test_the_file_on_the_page_says_what_its_comments_say(tmp_path: Path) -> None
 def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
     words = " ".join(PAGE.text.split())
     assert f"idle for {IDLE_S:g} s" in words
-    assert f"after {PROCESS_GRACE.total_seconds():g} s SIGKILL" in words
-    assert f"every {DIFFERS_AGAIN.total_seconds():g} s; after {DIFFERS_FOR.total_seconds() / 60:g} minutes" in words
+    assert f"SIGKILL {PROCESS_GRACE.total_seconds():g} s later" in words
+    assert f"every {DIFFERS_AGAIN.total_seconds():g} s. After {DIFFERS_FOR.total_seconds() / 60:g} minutes" in words
     assert TOKEN_URL in words
     assert PROGRAM in words
 

@@ -119,7 +119,7 @@ def test_each_exit_code_is_told() -> None:
 
 
 def test_the_checklists_own_items_are_listed() -> None:
-    listed = [row["item"] for row in page("how-to/operating").table("The items of its own")]
+    listed = [row["item"] for row in page("how-to/operating").table("The other items")]
     own = re.findall(r'ReleaseItem\(\s*"([a-z ]+)"', Path(release.__file__).read_text())
     own = [name for name in dict.fromkeys(own) if name not in ("check", "findings")]
     assert listed == own + [each.item for each in release.QUESTIONS]
@@ -257,7 +257,7 @@ def test_monitoring_names_findings_and_figures_that_there_are() -> None:
     assert {*watched} <= FINDING_KINDS.keys()
     assert len(watched) == len({*watched})
     defined = Path(families.__file__).read_text()
-    drawn = page("how-to/alerts").text.partition("Also worth graphing")[2].partition("\n\n")[0]
+    drawn = page("how-to/alerts").text.partition("Two more graphs are useful")[2].partition("\n\n")[0]
     named = {*re.findall(r"cronjobs_\w+", drawn)}
     assert len(named) == 3
     for name in named:
