@@ -1662,6 +1662,13 @@ MUTANTS = (
         ("tests/desk/database/test_ack.py",),
     ),
     Mutant(
+        "an ack outlives its finding",
+        "cronjobs/desk/insight/findings.py",
+        "finding.newest_at is not None and finding.newest_at > stored.acked_at:",
+        "False:",
+        ("tests/desk/database/test_ack.py",),
+    ),
+    Mutant(
         "an ack covers what became worse",
         "cronjobs/desk/insight/findings.py",
         "finding.severity.rank < Severity(stored.severity).rank:",

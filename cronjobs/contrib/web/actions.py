@@ -133,11 +133,11 @@ class Act:
         key, span = self.form.get("finding", ""), ACK_FOR.get(self.form.get("for", "7d"))
         if span is None:
             raise BadRequest(f'the field "for" must be one of {", ".join(ACK_FOR)}')
-        found = judge(look(self.connection, self.settings, self.types), self.settings)
-        named = [each for each in found if each.key == key]
+        health = look(self.connection, self.settings, self.types)
+        named = [each for each in judge(health, self.settings) if each.key == key]
         if not named:
             return Done("/", "gone")
-        now = database_now(self.connection)
+        now = health.now  # not later: what begins after the look was not seen
         who = {"by": self.actor, "host": self.host, "why": self.why}
         acknowledge(self.connection, together(named), until=now + span, now=now, **who)
         return Done("/", "acked")

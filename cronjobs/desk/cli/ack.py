@@ -44,9 +44,9 @@ def ack(
 ) -> None:
     """Acknowledge a finding as it stands now; without FINDING, list the findings.
 
-    While the ack lasts, the finding raises no alarm and is shown as acknowledged. The ack ends at once if the finding
-    gets worse, or includes one more job or schedule. An ack fixes nothing: you still have to retry or dismiss the jobs,
-    or fix the cause.
+    While the ack lasts, the finding raises no alarm and is shown as acknowledged. The ack covers only what began before
+    it: it ends at once if the finding gets worse, ends and comes back, or comes to include another job, schedule or
+    missed run. An ack fixes nothing: you still have to retry or dismiss the jobs, or fix the cause.
     """
     with our_database(source, without_project=True) as (settings, database):
         if remove:

@@ -68,7 +68,8 @@ class Finding:
     host, queue or job type, for kinds with several findings. ``rows``: the ids or names that the finding is about,
     which an ack covers. ``ack``: the ack in force, or None. ``covers``: findings with the same cause, which this one
     replaces (see ``same_cause``). ``follows``: findings that turned into this one. ``job_id``: the job, if the finding
-    is about a single job.
+    is about a single job. ``grew_at``: when its newest part began (a death, a missed run, another schedule), if that
+    may be later than ``since``. An ack covers only what began before the ack.
     """
 
     kind: str
@@ -82,6 +83,7 @@ class Finding:
     covers: tuple[Covered, ...] = ()
     follows: tuple[Covered, ...] = ()
     job_id: int | None = None
+    grew_at: datetime | None = None
 
     def __post_init__(self) -> None:
         # The text quotes names from rows, and anyone may have written these. So mask secrets, and keep the text on one
@@ -92,6 +94,11 @@ class Finding:
     def key(self) -> str:
         """The finding's name for ``cronjobs ack``: "dead", "host:web2"."""
         return f"{self.kind}:{self.subject}" if self.subject else self.kind
+
+    @property
+    def newest_at(self) -> datetime | None:
+        """When the newest part of the finding began, or None if nothing records it."""
+        return max((at for at in (self.since, self.grew_at) if at is not None), default=None)
 
     @property
     def alarm(self) -> bool:
@@ -110,6 +117,7 @@ def together(group: Sequence[Finding]) -> Finding:
         text=f"{worst.text} (and {len(group) - 1} more of this kind)",
         rows=tuple(dict.fromkeys(row for finding in group for row in finding.rows)),
         since=min(began, default=None),
+        grew_at=max((finding.newest_at for finding in group if finding.newest_at is not None), default=None),
         covers=tuple(each for finding in group for each in finding.covers),
         follows=tuple(each for finding in group for each in finding.follows),
     )

@@ -33,9 +33,14 @@ def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list
 
 
 def acknowledged(finding: Finding, acks: Mapping[str, StoredAck]) -> Finding:
-    """Return *finding* with its ack. Leave out the ack if the finding has since gained a row or a worse severity."""
+    """Return *finding* with its ack, unless a part of it is newer, or it is worse, than what was acknowledged.
+
+    Rows alone do not show that a part is newer: the same schedule may miss more runs, and a finding may end and return.
+    """
     stored = acks.get(finding.key)
     if stored is None or not set(finding.rows) <= set(stored.rows):
+        return finding
+    if finding.newest_at is not None and finding.newest_at > stored.acked_at:
         return finding
     if stored.severity not in set(Severity) or finding.severity.rank < Severity(stored.severity).rank:
         return finding

@@ -83,7 +83,10 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         if oldest.awaited is not None:
             text += f"; job {oldest.awaited.id} of {oldest.name}, triggered since, has not ended"
         job_id = None if oldest.awaited is None else oldest.awaited.id
-        yield Finding("missed", text, since=oldest.since, command=_make_up(oldest), rows=names, job_id=job_id)
+        newest = max(each.decided_at for each in missing.values())
+        yield Finding(
+            "missed", text, since=oldest.since, command=_make_up(oldest), rows=names, job_id=job_id, grew_at=newest
+        )
     yield from _not_run(health, settings.run.every, same)
     if (lost := health.watch.given_up.get(DROPPED)) is not None:
         what = given_up_text(lost, "occurrence")
@@ -128,6 +131,7 @@ def _behind(late: Mapping[str, datetime]) -> Iterator[Finding]:
             since=late[names[0]],
             command=typed("cronjobs explain", names[0]),
             rows=tuple(names),
+            grew_at=max(late.values()),
         )
 
 
@@ -157,6 +161,7 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
             subject="" if most == FAILED_IN_A_ROW else str(most),
             rows=names,
             covers=(Covered("not_run", waits),) if waits else (),
+            grew_at=max(runs.began_at for runs in failed.values()),
         )
 
 
@@ -175,6 +180,11 @@ class _ScheduleMissing:
     @property
     def since(self) -> datetime:
         return min(row.first_for for row in (*self.outages, self.early) if row is not None)
+
+    @property
+    def decided_at(self) -> datetime:
+        """When a tick wrote the newest row. An occurrence may be older: ticks settle it after the outage or pause."""
+        return max(max(row.decided_at, row.last_for) for row in (*self.outages, self.early) if row is not None)
 
     @property
     def held_back(self) -> bool:
@@ -238,6 +248,7 @@ def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Find
         command=typed("cronjobs explain", name),
         rows=names,
         job_id=None if (job := found[name].job) is None else job.id,
+        grew_at=max(each.since for each in found.values()),
     )
 
 

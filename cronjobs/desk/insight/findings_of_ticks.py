@@ -149,10 +149,11 @@ def _config(
         if kept and text in map(str, settings.problems):
             held, kept = kept, 0
         stuck = {name: late.pop(name) for name in list(late) if names_schedule([where], name)}
-        since = min(stuck.values(), default=_recorded_since(where, what, health, at_work))
+        began = _recorded_since(where, what, health, at_work)
+        since, newest = min(stuck.values(), default=began), max(stuck.values(), default=began)
         known = as_noted(where, what) in recorded.items()
         rows, subject = (_rows(dict([as_noted(where, what)]), hosts), hosts[0]) if known else ((text,), "")
-        yield _fault(text, rows, its, tuple(stuck), held, health, same, since=since, subject=subject)
+        yield _fault(text, rows, its, tuple(stuck), held, health, same, since=since, grew_at=newest, subject=subject)
         types = () if its else types
     alike: dict[frozenset[tuple[str, str]], list[Mapping[str, Any]]] = {}
     for tick in others_at_fault(health, settings):
@@ -218,6 +219,7 @@ def _of_hosts(
     cover ``config:other``, since an alert about a host's file ends only when that host reports no fault.
     """
     hosts = _by_time(ticks, health)
+    began = [at for host in hosts if (at := health.watch.misconfigured.get(host))]
     whose = (
         f"hosts {several(sorted(hosts))} cannot use all of their"
         if len(hosts) > 1
@@ -232,7 +234,8 @@ def _of_hosts(
         max(_held_by_limits(tick, faults) for tick in ticks),
         health,
         same,
-        since=min((at for host in hosts if (at := health.watch.misconfigured.get(host))), default=None),
+        since=min(began, default=None),
+        grew_at=max(began, default=None),
         subject=hosts[0],
     )
     # There is no command, because "cronjobs check" on this host would check this host's file, and not theirs.

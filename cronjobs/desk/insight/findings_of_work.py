@@ -206,6 +206,7 @@ def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
         since=found.since,
         command="cronjobs jobs list --status dead",
         rows=tuple(map(str, found.newest)),
+        grew_at=max(found.last_of.values(), default=None),  # a retried job that dies again is no new row
         covers=(
             *(Covered(f"schedule:{name}") for name in same.late),
             *covered_failing(same.failing, same),

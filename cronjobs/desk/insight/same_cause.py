@@ -167,10 +167,14 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 
 @dataclass(frozen=True)
 class FailingRuns:
-    """A schedule's last runs, all failed, newest first. ``most``: the ``warn_after_failures`` that they reached."""
+    """A schedule's last runs, all failed, newest first. ``most``: the ``warn_after_failures`` that they reached.
+
+    ``began_at``: the schedule was not failing before then, because an earlier run ended only then, or was not yet due.
+    """
 
     rows: list[OccurrenceResult]
     most: int
+    began_at: datetime
 
     @property
     def since(self) -> datetime:
@@ -200,7 +204,9 @@ def failing_runs(watch: Watched) -> dict[str, FailingRuns]:
         since = [row for row in rows if by_hand is None or row.last_for > by_hand]
         since.sort(key=lambda row: row.last_for, reverse=True)
         if rows := failed_runs(since, most):
-            found[schedule.name] = FailingRuns(rows, most)
+            before = next((row.job for row in since if row.last_for < rows[-1].last_for and row.went_well), None)
+            ended = [at for at in (by_hand, before.finished_at if before is not None else None) if at is not None]
+            found[schedule.name] = FailingRuns(rows, most, max([rows[-1].last_for, *ended]))
     return found
 
 

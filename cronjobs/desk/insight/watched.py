@@ -322,7 +322,8 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
             return None
         when = read(stored.name, stored.definition).when
     except ValueError as error:
-        return ScheduleWithoutRun(f"the schedule's definition cannot be read: {error}")
+        why = f"the schedule's definition cannot be read: {error}"
+        return ScheduleWithoutRun(why, status_facts.defined_at(connection, stored.name))
     grace = grace_of(schedule)
     began = status_facts.defined_at(connection, stored.name) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)

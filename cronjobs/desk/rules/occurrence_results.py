@@ -46,6 +46,7 @@ class JobNow:
     locked_until: datetime | None = None
     limit: timedelta | None = None
     attempts: int = 0
+    finished_at: datetime | None = None
 
     @property
     def waiting(self) -> bool:

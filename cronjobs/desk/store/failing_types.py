@@ -20,7 +20,7 @@ from cronjobs.engine.store.sql import run
 
 IN_A_ROW: Final = 3
 TYPES: Final = 100  # read this many types, those with the most failures
-JOBS_READ: Final = 3  # read this many jobs of each type, those that failed last
+JOBS_READ: Final = 3  # read this many jobs of each type, those that failed last, and the oldest one
 # Read the newest attempts of each job, at most this many. A job that snoozed for a year has very many.
 ATTEMPTS: Final = 100
 SUCCESSES: Final = 5000  # read this many of the newest successful attempts of all types
@@ -70,14 +70,20 @@ def failing_types(connection: Connection) -> list[FailingType]:
 
 
 def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
-    """Return when the last failures of this type ended, newest first, for the JOBS_READ jobs that failed last."""
+    """Return when the last failures of this type ended, newest first, for the JOBS_READ jobs that failed last.
+
+    The oldest failing job is read, too: while it fails, the type's failures have the same beginning.
+    """
     return list(
         run(
             connection,
             f"""
             SELECT r.finished_at FROM (
-              SELECT j.id, j.attempts FROM {JOBS} j WHERE {_FAILS_ON} AND j.job_type = :job_type
-              ORDER BY j.last_failed_at DESC, j.id DESC LIMIT :jobs) f
+              SELECT * FROM (SELECT j.id, j.attempts FROM {JOBS} j WHERE {_FAILS_ON} AND j.job_type = :job_type
+                ORDER BY j.last_failed_at DESC, j.id DESC LIMIT :jobs) l
+              UNION
+              SELECT * FROM (SELECT j.id, j.attempts FROM {JOBS} j WHERE {_FAILS_ON} AND j.job_type = :job_type
+                ORDER BY j.id LIMIT 1) o) f
             JOIN {JOB_RUNS} r ON r.job_id = f.id AND r.attempt > f.attempts - :attempts
             WHERE r.outcome IN ('failed', 'timed_out') ORDER BY r.finished_at DESC""",
             job_type=job_type,

@@ -6,7 +6,7 @@ query plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -27,8 +27,9 @@ DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
 TRIGGERS_READ: Final = 100  # read at most this many audit entries of one schedule
 OCCURRENCES_READ: Final = 5000  # read at most this many ledger rows of one schedule
-# Read at most this many ticks to find when something began. With a tick each minute, that is one day.
+# Read so many ticks at a time to find when something began. With a tick each minute, that is one day.
 TICKS_READ: Final = 1500
+DAYS_READ: Final = 10  # read so many times, so that an ack of a week does not end because a beginning is out of sight
 
 UNDEALT: Final = UNSETTLED_DEAD_SQL
 SOME_AGO: Final = after_now(":ago_s")
@@ -140,7 +141,7 @@ def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
         SELECT j.id, j.status, substr(j.job_type, 1, :longest) AS job_type, substr(j.queue, 1, :longest) AS queue,
           j.run_at, j.scheduled_for, j.failures, j.losses,
           CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed, j.started_at, j.locked_until,
-          j.attempts, j.timeout_s, CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
+          j.attempts, j.finished_at, j.timeout_s, CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=sorted(ids),
         longest=LONGEST_NAME,
@@ -149,13 +150,13 @@ def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
 
 
 def _job_now(row: Any) -> JobNow:
-    *facts, dismissed, started_at, locked_until, attempts, timeout_s, runner_s = row
+    *facts, dismissed, started_at, locked_until, attempts, finished_at, timeout_s, runner_s = row
     limit = seconds(timeout_s if timeout_s is not None else runner_s)
     try:
         most = None if limit is None else timedelta(seconds=limit)
     except OverflowError:  # plain SQL may have written such a number
         most = None
-    job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts)
+    job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts, finished_at)
     return job
 
 
@@ -258,25 +259,34 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
     """Return since when every tick of this host has recorded one of *names*, or None if the last tick recorded none."""
-    rows = run(
-        connection,
-        f"SELECT t.started_at, t.did FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
-        host=host,
-        most=TICKS_READ,
+    return _since(
+        _ticks_of(connection, host),
+        lambda tick: isinstance(tick.did, Mapping) and not tick.did.keys().isdisjoint(names),
     )
-    return _since(rows, lambda tick: isinstance(tick.did, Mapping) and not tick.did.keys().isdisjoint(names))
 
 
 def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
     """Return since when all ticks of this host have had the file *fingerprint*, or None if the last tick had not."""
-    rows = run(
-        connection,
-        f"SELECT t.started_at, t.fingerprint FROM {TICKS} t WHERE t.host = :host AND t.fingerprint IS NOT NULL "
-        "ORDER BY t.id DESC LIMIT :most",
-        host=host,
-        most=TICKS_READ,
-    )
-    return _since(rows, lambda tick: tick.fingerprint == fingerprint)
+    ticks = (tick for tick in _ticks_of(connection, host) if tick.fingerprint is not None)
+    return _since(ticks, lambda tick: tick.fingerprint == fingerprint)
+
+
+def _ticks_of(connection: Connection, host: str) -> Iterator[Any]:
+    """Yield the host's newest ticks, newest first. A reader that has found its answer stops after a page."""
+    before = 2**63 - 1
+    for _ in range(DAYS_READ):
+        rows = run(
+            connection,
+            f"SELECT t.id, t.started_at, t.finished_at, t.fingerprint, t.did FROM {TICKS} t "
+            "WHERE t.host = :host AND t.id < :before ORDER BY t.id DESC LIMIT :most",
+            host=host,
+            before=before,
+            most=TICKS_READ,
+        ).all()
+        yield from rows
+        if len(rows) < TICKS_READ:
+            return
+        before = rows[-1].id
 
 
 def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | None:
@@ -294,7 +304,7 @@ def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | Non
 
 @dataclass(frozen=True)
 class Killed:
-    """The ticks of a host that began in the last ``within`` and did not end: how many, and when the first began."""
+    """The ticks of a host that began in the last ``within`` and did not end: how many, and since when ticks do so."""
 
     ticks: int
     since: datetime
@@ -309,14 +319,28 @@ def killed_lately(connection: Connection, within: timedelta, longest: timedelta,
     rows = run(
         connection,
         f"""
-        SELECT t.host, count(*) AS ticks, min(t.started_at) AS started_at FROM {TICKS} t
+        SELECT t.host, count(*) AS ticks FROM {TICKS} t
         WHERE t.started_at >= {SOME_AGO} AND t.started_at <= {_LATER_AGO} AND t.finished_at IS NULL
         GROUP BY t.host HAVING count(*) >= :least ORDER BY t.host""",
         ago_s=-within.total_seconds(),
         later_s=-longest.total_seconds(),
         least=least,
     )
-    return {row.host: Killed(row.ticks, row.started_at, within) for row in rows}
+    return {
+        row.host: Killed(row.ticks, _killed_since(_ticks_of(connection, row.host), within), within)
+        for row in rows.all()
+    }
+
+
+def _killed_since(ticks: Iterable[Any], within: timedelta) -> datetime:
+    """Return when the first of these killed ticks began. *ticks*, newest first, are read back to a gap of *within*."""
+    killed: list[datetime] = []
+    for tick in ticks:
+        if killed and killed[-1] - tick.started_at > within:
+            break
+        if tick.finished_at is None:
+            killed.append(tick.started_at)
+    return killed[-1]
 
 
 def unended_ticks(connection: Connection, within: timedelta, limit: int) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from support.lookingrows import rows as rows
 import cronjobs as api
 from cronjobs.desk.insight.finding import Finding, Severity
 from cronjobs.desk.insight.findings import acknowledged
-from cronjobs.engine.store.acks import StoredAck
+from cronjobs.engine.store.acks import StoredAck, put_ack
 from cronjobs.errors import DatabaseError
 from cronjobs.testing import FakeClock
 
@@ -129,6 +129,36 @@ def test_it_covers_what_it_was_given_for_and_nothing_worse(
     covered = behind <= then and severity.rank >= was.rank
     assert (after.ack is not None) == covered
     assert not (after.alarm and covered)
+
+
+@given(
+    began=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    acked_at=st.integers(0, 9),
+    known=st.booleans(),
+)
+def test_it_covers_nothing_that_began_after_it(began: list[int], acked_at: int, known: bool) -> None:
+    at = [NOW + timedelta(minutes=minute) for minute in began]
+    finding = Finding("x", "it is so", since=min(at) if known else None, grew_at=max(at))
+    stored = StoredAck(
+        "x", finding.severity, [], NOW + timedelta(days=1), "ada", None, NOW + timedelta(minutes=acked_at)
+    )
+    assert (acknowledged(finding, {"x": stored}).ack is not None) == (max(began) <= acked_at)
+
+
+def test_it_covers_no_failures_after_a_run_that_succeeded_after_it(cronjobs: Cronjobs, rows: Rows) -> None:
+    """The occurrence that fails now was due before the ack, but was failing only after it."""
+    schedule = rows.schedule("nightly-report", next_at=NOW + timedelta(hours=1))
+    well = rows.job("reports.nightly", "succeeded", finished_at=ago(minutes=30))
+    again = {"failures": 3, "attempts": 3, "run_at": NOW + timedelta(minutes=5), "last_failed_at": ago(minutes=5)}
+    fails = rows.job("reports.nightly", "failed", schedule="nightly-report", scheduled_for=ago(hours=4), **again)
+    rows.occurrence(schedule, ago(hours=5), job_id=well)
+    rows.occurrence(schedule, ago(hours=4), job_id=fails)
+    for acked_at, alarm in ((ago(minutes=40), True), (ago(minutes=20), False)):
+        until = NOW + timedelta(days=1)
+        given = StoredAck("failing", "warning", ["nightly-report"], until, None, None, acked_at)
+        with rows.database.write() as connection:
+            put_ack(connection, given)
+        assert found(cronjobs, "failing")["alarm"] is alarm
 
 
 # --- cronjobs.health --------------------------------------------------------------------------------------------------

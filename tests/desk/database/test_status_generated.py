@@ -290,7 +290,8 @@ def happened(row: Any, jobs: dict[int, Any]) -> OccurrenceResult:
 
 
 def job_now(job: Any) -> JobNow:
-    same = ("id", "status", "job_type", "queue", "run_at", "scheduled_for", "started_at", "locked_until", "attempts")
+    same = ["id", "status", "job_type", "queue", "run_at", "scheduled_for", "started_at", "locked_until", "attempts"]
+    same += ["finished_at"]
     return JobNow(
         **{name: getattr(job, name) for name in same},
         failures=job.failures,
