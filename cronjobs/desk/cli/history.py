@@ -372,23 +372,27 @@ def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
 
 
 def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
-    """Return which parts of its file and code each host could not use, from when to when. None: still, at the end."""
+    """Return what each host could not use, from when to when: parts of its file and code, processes for long jobs.
+
+    None: still, at the end.
+    """
     found: list[dict[str, Any]] = []
     present: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for tick in store.ticks_with_faults(connection, asked.begin, asked.end, READ_AT_MOST):
         faults = {
             (tick.host, kind, where, why)
-            for kind in ("broken", "not_loaded")
+            for kind in ("broken", "not_loaded", "without_process")
             for where, why in recorded_faults({"did": tick.did}, kind).items()
         }
         for fault in present.keys() - faults:
             host, kind, *_ = fault
-            if host == tick.host and (kind == "broken" or tick.loaded):  # other ticks learn nothing about the code
+            if host == tick.host and (kind != "not_loaded" or tick.loaded):  # other ticks learn nothing about the code
                 present.pop(fault)["finished_at"] = tick.started_at
         for fault in sorted(faults - present.keys()):
-            host, _, where, why = fault
+            host, kind, where, why = fault
             span = {"kind": "fault", "started_at": tick.started_at, "finished_at": None}
-            present[fault] = span | {"host": host, "name": where, "reason": why}
+            what = f"a process for {where}" if kind == "without_process" else where
+            present[fault] = span | {"host": host, "name": what, "reason": why}
             found.append(present[fault])
     return found
 

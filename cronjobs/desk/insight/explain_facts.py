@@ -113,6 +113,7 @@ class NotStartedRecord:
     too_short: bool = False  # whether the job does not fit even a whole tick
     again: bool = False  # whether this tick had already run an earlier attempt of the job
     no_place: bool = False  # whether all slots for long jobs were taken on that host
+    no_process: bool = False  # whether that host could not start a process for the long job
 
 
 @dataclass(frozen=True)

@@ -521,6 +521,8 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             "this is a long job (its timeout is longer than a tick allows), and a host runs at most "
             f"{job.long_places} of these at once (run.long_jobs)"
         )
+    elif job.passed_over is not None and job.passed_over.no_process:
+        reasons.append("this is a long job (its timeout is longer than a tick allows), and its process does not start")
     return [*reasons, *_no_tick(around, times)]
 
 

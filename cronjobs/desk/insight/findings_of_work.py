@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from cronjobs.desk.insight.finding import (
     Covered,
@@ -38,7 +38,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
-from cronjobs.engine.tick.not_started import AT_LIMIT, NO_PLACE, NO_WORKER, OUT_OF_TIME, TOO_SHORT
+from cronjobs.engine.tick.not_started import AT_LIMIT, NO_PLACE, NO_PROCESS, NO_WORKER, OUT_OF_TIME, TOO_SHORT
 from cronjobs.model import duration_text, rough
 
 NEARLY_FULL: Final = 0.8
@@ -102,6 +102,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
 
 def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
     run = settings.run
+    no_process = _without_process(health, ticking(health.ticks, health.now, run.every))
     groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
     late = sum(group.late for group in groups) + health.more_late
     at_work = ticking(health.ticks, health.now, run.every)
@@ -116,9 +117,20 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
         if runnable:
             text += f" and {have} not started" if runnable == late else f", and {runnable:,} of them could run"
             kept = why_none_starts(settings, at_work)
-            why.insert(0, did_not_start("this host", kept) if kept else _why_late(could, at_work, run.workers))
-        text = f"{text}: {'; '.join(why)}"
-        yield Finding("late", text, since=health.late_since, command="cronjobs jobs list --status queued")
+            others = [group for group in could if (group.queue, group.job_type) not in no_process.places]
+            if kept:
+                why.insert(0, did_not_start("this host", kept))
+            elif others or health.more_late or not no_process.places:
+                why.insert(0, _why_late(others, at_work, run.workers))
+        text = f"{text}: {'; '.join([*no_process.why, *why])}"
+        since = min((at for at in (health.late_since, no_process.since) if at is not None), default=None)
+        yield Finding(
+            "late", text, since=since, command="cronjobs jobs list --status queued", grew_at=health.late_since
+        )
+    elif no_process.places:  # do not wait until the jobs are late: no later tick will start them
+        jobs = jobs_text(no_process.jobs, "due job")
+        text = f"{jobs} {'has' if no_process.jobs == 1 else 'have'} not started: {'; '.join(no_process.why)}"
+        yield Finding("late", text, since=no_process.since, command="cronjobs jobs list --status queued")
     for found in health.out_of_reach:
         waits = f"{jobs_text(found.jobs, 'due job')} {'waits' if found.jobs == 1 else 'wait'}"
         options = ", ".join(found.options)
@@ -129,6 +141,45 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
         command = typed("cronjobs jobs list --queue", found.queue)
         subject = f"{found.queue}/{found.job_type}"
         yield Finding("out_of_reach", text, since=found.since, command=command, subject=subject)
+
+
+class _WithoutProcess(NamedTuple):
+    """Due jobs whose processes the last ticks could not start: their queues and types, how many, why, since when."""
+
+    places: frozenset[tuple[Any, Any]] = frozenset()
+    jobs: int = 0
+    why: tuple[str, ...] = ()
+    since: datetime | None = None
+
+
+def _without_process(health: Health, at_work: Sequence[Mapping[str, Any]]) -> _WithoutProcess:
+    found = [
+        (tick["host"], entry)
+        for tick in at_work
+        for entry in entries_of(tick)
+        if entry.get("why") == NO_PROCESS
+        and tick["host"] in health.watch.without_process
+        and health.queues.get(str(entry.get("queue")), health.others).due
+    ]
+    why = []
+    for host, entry in dict(reversed(found)).items():
+        ticks = health.watch.without_process[host].ticks
+        last = "the last tick" if ticks == 1 else f"the last {ticks:,} ticks"
+        why.append(
+            f"{last} of host {host} could not start a process for {entry.get('job_type')}: {entry.get('error')} "
+            "(see cron's mail or the log)"
+        )
+    return _WithoutProcess(
+        frozenset((entry.get("queue"), entry.get("job_type")) for _, entry in found),
+        max((sum(_jobs(entry) for of, entry in found if of == host) for host, _ in found), default=0),
+        tuple(why),
+        min((health.watch.without_process[host].since for host, _ in found), default=None),
+    )
+
+
+def _jobs(entry: Mapping[str, Any]) -> int:
+    jobs = entry.get("jobs")
+    return jobs if isinstance(jobs, int) else 1
 
 
 def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], workers: int) -> str:

@@ -53,6 +53,7 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.engine.tick.not_started import (
     NO_PLACE,
+    NO_PROCESS,
     OUT_OF_TIME,
     TOO_SHORT,
     UNKNOWN_TYPE,
@@ -210,6 +211,7 @@ def _passed_over(
                     too_short=entry["why"] == TOO_SHORT,
                     again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
                     no_place=entry["why"] == NO_PLACE,
+                    no_process=entry["why"] == NO_PROCESS,
                 )
                 break
     return found, beyond

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -300,6 +301,25 @@ def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | Non
             break
         since = tick.started_at
     return since
+
+
+@dataclass(frozen=True)
+class WithoutProcess:
+    """The last ticks of a host, all of which could not start the process of a long job: how many, and since when."""
+
+    ticks: int
+    since: datetime
+
+
+def without_process(connection: Connection, host: str) -> WithoutProcess | None:
+    """Count the host's last ticks that could not start the process of a long job; None if the last one could."""
+    found = [
+        tick.started_at
+        for tick in takewhile(
+            lambda tick: isinstance(tick.did, Mapping) and "without_process" in tick.did, _ticks_of(connection, host)
+        )
+    ]
+    return WithoutProcess(len(found), found[-1]) if found else None
 
 
 @dataclass(frozen=True)

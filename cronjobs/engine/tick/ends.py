@@ -26,7 +26,7 @@ from cronjobs.engine.rules.ending import (
 from cronjobs.engine.rules.progress import in_words
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.tick.hung_handlers import timed_out
-from cronjobs.engine.tick.long_jobs import ADOPTED, FULL
+from cronjobs.engine.tick.long_jobs import ADOPTED, FULL, STOPPED
 from cronjobs.engine.tick.pacing import Pace
 from cronjobs.engine.tick.result import Counts
 from cronjobs.engine.tick.trouble import Outage
@@ -67,6 +67,7 @@ class EndWriter:
     named_types: set[str] = field(default_factory=set)
     last: Decided | None = None
     progress_at: float = -math.inf  # when progress was last reported
+    without_process: dict[str, str] = field(default_factory=dict)  # type of a long job → why its process did not start
 
     # --- collecting ---------------------------------------------------------------------------------------------------
 
@@ -146,6 +147,8 @@ class EndWriter:
         self.pace.no_more_long_jobs()
         if answer != FULL:
             self.emit(events.not_handed_over(attempt.job, answer))
+            if answer != STOPPED:
+                self.without_process[attempt.job.job_type] = answer
         self.release([attempt])
 
     def release(self, attempts: Sequence[Attempt], why: Released = NOT_BEGUN) -> None:

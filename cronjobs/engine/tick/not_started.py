@@ -27,6 +27,7 @@ LIMITED: Final = "limits"
 OUT_OF_TIME: Final = "budget"
 TOO_SHORT: Final = "short tick"
 NO_PLACE: Final = "long jobs"
+NO_PROCESS: Final = "process"
 NO_WORKER: Final = "slots"
 AT_LIMIT: Final = "--limit"
 WHY: Final = {
@@ -41,6 +42,7 @@ WHY: Final = {
         "the timeout is longer than a tick, and that host was already running as many long jobs as it may "
         "(run.long_jobs)"
     ),
+    NO_PROCESS: "the timeout is longer than a tick, and that host could not start a process for such a job: {error}",
     AT_LIMIT: "the tick had already started as many jobs as it was allowed to (--limit)",
     "stopped": "the tick was asked to stop",
     OUT_OF_TIME: "the {default}timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
@@ -59,6 +61,7 @@ class TickState:
     A job that may take longer than ``longest_s`` counts as long, and runs only if the host may run another long job.
     ``longest_s`` is infinite if the host may run none (``long_jobs: 0``). ``left`` is how many more jobs --limit
     allowed. ``slots`` says whether a worker was free. ``running`` counts the running jobs by concurrency key.
+    ``without_process`` is why the tick could not start the process of a long job. It then tried to start no other.
     """
 
     types: JobTypes
@@ -73,6 +76,7 @@ class TickState:
     limits: Sequence[Limit] = ()
     running: Mapping[str, int] | None = None
     is_distrusted: Callable[[JobType], bool] = lambda _: False  # see ``Experience``
+    without_process: str | None = None
 
 
 def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
@@ -102,6 +106,8 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     default = not own and not known.timeout_declared
     its = {"timeout_s": round(timeout_s, 3), "stop_s": stop_s or None, "default": default or None}
     if timeout_s > tick.longest_s:
+        if tick.without_process is not None:
+            return {"why": NO_PROCESS, "error": one_line(tick.without_process, LONGEST_NAME)}
         return {"why": NO_PLACE}
     if timeout_s + stop_s > tick.whole_s:
         return {"why": TOO_SHORT, **its, "whole_s": round(tick.whole_s, 1)}

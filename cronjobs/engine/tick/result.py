@@ -108,6 +108,8 @@ class Result:
     broken: dict[str, str] = field(default_factory=dict)
     # The modules and job types that could not be loaded, and why.
     not_loaded: dict[str, str] = field(default_factory=dict)
+    # The types of long jobs whose process did not start, and why.
+    without_process: dict[str, str] = field(default_factory=dict)
     kept_from_starting: list[dict[str, Any]] = field(default_factory=list)  # why earlier ticks did not start
     # How far this host's clock is ahead of the database's, or 0 if the difference is acceptable.
     skew_s: float = 0
@@ -134,6 +136,7 @@ class Result:
             "options": self.options,
             "broken": noted(self.broken),
             "not_loaded": noted(self.not_loaded),
+            "without_process": noted(self.without_process),
         }
         return counts | {name: value for name, value in more.items() if value}
 

@@ -141,6 +141,7 @@ class Work:
         if loop is None or loop.outage.error is not None:
             return
         types, run = self.types(), tick.settings.run
+        tick.result.without_process = loop.ends.without_process
         with tick.database.read() as connection:
             lanes = lanes_due(connection, types.runnable)
             present = self._present_types(connection) if lanes else types.runnable
@@ -158,6 +159,7 @@ class Work:
             limits=tick.settings.limits,
             running=running,
             is_distrusted=loop.planner.experience.is_distrusted,
+            without_process=next(iter(loop.ends.without_process.values()), None),
         )
         tick.result.not_started = record(lanes, state)
         if lanes and tick.result.ended in (NOTHING_DUE, NOTHING_ELSE_DUE):

@@ -19,7 +19,7 @@ from support.postgres import OWNER
 from support.yard import START, Yard
 
 from cronjobs.desk.insight.acking import acknowledge
-from cronjobs.desk.insight.finding import Finding, together
+from cronjobs.desk.insight.finding import Finding, Severity, together
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import occurrences, ticks
 from cronjobs.engine.store.schedules import all_schedules
@@ -208,7 +208,7 @@ class AckedWeek(Week):
         covered = {each.key for finding in found.values() for each in finding.covers}
         self.away |= self.acked_at.keys() - found.keys() - covered
         for key, finding in found.items():
-            if finding.ack is not None:
+            if finding.ack is not None and finding.severity is not Severity.NOTICE:  # a notice is no alarm anyway
                 if finding.kind == "missed":
                     assert not self.missed_after(self.acked_at[key], finding.rows), finding
                 else:

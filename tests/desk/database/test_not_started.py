@@ -321,5 +321,6 @@ def test_every_reason_has_its_words() -> None:
         "whole_s": 20.0,
         "stop": "",
         "default": "",
+        "error": "exit status 1",
     }
     assert all(text.format_map(facts) for text in WHY.values())

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from support.hosts import Host, Unarmed, put
 from support.lost import paying, row
 
 from cronjobs.engine.config.settings import JobTypeSettings, RunSettings
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import ticks
 from cronjobs.engine.execution import attempt as worker
 from cronjobs.engine.execution import handler, worker_threads
 from cronjobs.engine.execution.child_protocol import read_outcome, write_outcome
@@ -205,6 +207,12 @@ def test_without_a_thread_to_hand_a_long_job_over_it_waits(host: Host, monkeypat
     host.tick()
     assert untouched(host, job_id)
     assert "can't start new thread" in host.said("job.not_handed_over")[0].facts["error"]
+    with host.database.read() as connection:
+        [tick] = connection.execute(select(ticks)).all()
+    why = "cannot start a thread: can't start new thread"
+    assert tick.did["without_process"] == {"pay.once": why}
+    [left] = tick.not_started
+    assert (left["why"], left["error"], left["jobs"]) == ("process", why, 1)
 
 
 def test_a_release_and_its_reason_come_back_from_a_process(tmp_path: Path) -> None:
