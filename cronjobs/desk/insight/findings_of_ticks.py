@@ -9,6 +9,7 @@ from shlex import quote
 from typing import Any
 
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, waiting_words
+from cronjobs.desk.insight.formatting import host_of
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_from_starting_here, why_none_starts
 from cronjobs.desk.insight.same_cause import (
@@ -115,15 +116,24 @@ def _history(since: timedelta) -> str:
 
 
 def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Find ticks that were killed, or that ended with a database error or an internal error."""
-    for host, found in sorted(health.watch.killed.items()):
+    """Find ticks and runners that were killed, and ticks that ended with a database error or an internal error."""
+    for found in health.watch.overrunning:
+        host = host_of(found.locked_by)
         text = (
-            f"in the last {rough(found.within)}, {found.ticks} ticks of host {host} never recorded their end: they "
+            f"job {found.job_id} ({found.job_type}) should have been stopped {rough(health.now - found.since)} ago, "
+            f"but is leased for another {rough(found.locked_until - health.now)}: its runner on host {host} died or "
+            "hangs"
+        )
+        command = f"cronjobs explain {found.job_id}"
+        yield Finding("ending", text, since=found.since, command=command, subject=host, rows=(str(found.job_id),))
+    for host, killed in sorted(health.watch.killed.items()):
+        text = (
+            f"in the last {rough(killed.within)}, {killed.ticks} ticks of host {host} never recorded their end: they "
             "were killed or lost the database"
         )
         # Look back twice as far, so that the command still shows these ticks if someone types it later.
-        command = _history(max(_LOOK_BACK, 2 * found.within))
-        yield Finding("ending", text, since=found.since, command=command, subject=host)
+        command = _history(max(_LOOK_BACK, 2 * killed.within))
+        yield Finding("ending", text, since=killed.since, command=command, subject=host)
     for tick in at_work:
         code = _did(tick).get("code")
         if code in _CODES and tick["host"] not in health.watch.killed:

@@ -41,7 +41,7 @@ from cronjobs.desk.store import explaining
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
-from cronjobs.engine.rules.concurrency import reached
+from cronjobs.engine.rules.concurrency import Limit, reached
 from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.store import schedules
 from cronjobs.engine.store.concurrency import running_by_key
@@ -67,6 +67,8 @@ from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
 NOT_DONE: Final = (Status.DEAD, Status.CANCELLED)
+
+HOLDERS_NAMED: Final = 3
 
 
 def surroundings(connection: Connection, settings: Settings) -> Now:
@@ -160,7 +162,7 @@ def job_facts(
             attempts=tuple(attempts.get(row.id, ())),
             repeated=tuple(repeated.get(row.id, ())),
             paused=paused[0] if waits and paused else None,
-            limit=stopped_by.reached if stopped_by else None,
+            limit=_limit(connection, stopped_by, row.concurrency_key) if stopped_by else None,
             known=not waits or job_type is not None,
             type_facts=type_facts(connection, row.job_type, settings, types()) if waits and job_type is None else None,
             passed_over=passed.get(row.id),
@@ -174,6 +176,14 @@ def job_facts(
             ),
         )
     return found
+
+
+def _limit(connection: Connection, limit: Limit, key: str) -> str:
+    """Return why a job with this key waits for *limit*, and which jobs run under it."""
+    holders = explaining.jobs_under(connection, limit.prefix, key, HOLDERS_NAMED + 1) if limit.most != 0 else []
+    named = [f"job {each.id} on {_host(each.locked_by)}" for each in holders[:HOLDERS_NAMED]]
+    more = " and others" if len(holders) > HOLDERS_NAMED else ""
+    return f"{limit.reached} by {', '.join(named)}{more}" if named else limit.reached
 
 
 def _passed_over(

@@ -23,7 +23,7 @@ from cronjobs.desk.rules.occurrence_results import ByHand, JobNow, OccurrenceRes
 from cronjobs.desk.store import status_facts
 from cronjobs.desk.store import status_facts as store
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, schedules_by_id
-from cronjobs.desk.store.status_facts import Deaths, Killed, WithoutProcess
+from cronjobs.desk.store.status_facts import Deaths, Killed, Overrunning, WithoutProcess
 from cronjobs.engine.crontime.timing import newest_between, next_after
 from cronjobs.engine.rules.occurrences import ran_early
 from cronjobs.engine.schedules.applying import silence_after
@@ -158,6 +158,7 @@ class Watched:
     killed: dict[str, Killed] = field(default_factory=dict)  # maps a host to its killed ticks
     # Maps a host to its last ticks, if they could not start the process of a long job.
     without_process: dict[str, WithoutProcess] = field(default_factory=dict)
+    overrunning: Sequence[Overrunning] = ()  # jobs that are leased beyond their time limits
     differ_long: bool = False  # whether hosts' files have differed for more than DIFFERENT_FILES
     # The fingerprint of the file that was applied last. Set only if hosts' files differ.
     in_force: str | None = None
@@ -242,6 +243,7 @@ def watch(
             and "without_process" in tick["did"]
             and (no_process := store.without_process(connection, tick["host"])) is not None
         },
+        overrunning=store.overrunning(connection, now),
         differ_long=differ_long,
         in_force=file_in_force(connection) if differ else None,
         differ_since=_differ_since(connection, ticks, now - DIFFERENT_FILES if differ_long else now),

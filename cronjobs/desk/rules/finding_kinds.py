@@ -9,7 +9,7 @@ FINDING_KINDS: Final = {
     "foreign": "the database belongs to another project",
     "no_tick": "no tick reaches the database",
     "host": "a host has stopped ticking while others still tick",
-    "ending": "a host's ticks are killed, or end with an error",
+    "ending": "a host's ticks or runners are killed, or its ticks end with an error",
     "clock": "a host's clock is wrong",
     "config": "a file has a bad entry, or a module cannot be imported",
     "refused": "a host refuses its file",

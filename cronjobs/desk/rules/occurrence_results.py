@@ -18,7 +18,7 @@ from cronjobs.engine.rules.occurrences import ran_early
 
 # The grace of a schedule without ``grace:``. Only ``UnrunOccurrences`` uses it.
 DEFAULT_GRACE: Final = timedelta(hours=1)
-# After an attempt's timeout, its runner has this long to stop it. After its lease, a tick has this long to settle it.
+# After an attempt's timeout, its runner has this long to stop it while it still renews the lease.
 OVERRUN: Final = timedelta(minutes=5)
 
 SAID_ELSEWHERE: Final = ("missed", "dead")  # other findings report these reasons, and these findings end by other rules
@@ -213,7 +213,7 @@ def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
 
 def _why_no_longer_run(job: JobNow, now: datetime) -> Why | None:
     """Return why a running job no longer counts as a run, or None if it is within its lease and its timeout."""
-    if job.locked_until is None or job.locked_until + OVERRUN <= now:
+    if job.locked_until is None or job.locked_until <= now:
         return "lease ran out"
     over = job.limit is not None and job.started_at is not None and job.started_at + job.limit + OVERRUN <= now
     return "overruns" if over else None

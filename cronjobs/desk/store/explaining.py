@@ -296,6 +296,20 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
     return {row.number: (row.before_id, row.after_id) for row in rows}
 
 
+def jobs_under(connection: Connection, prefix: str, key: str, most: int) -> Sequence[Row[Any]]:
+    """Return running jobs whose concurrency key begins with *prefix*, those with *key* first, then by start."""
+    return run(
+        connection,
+        f"""SELECT j.id, j.locked_by FROM {JOBS} j
+           WHERE j.locked_until IS NOT NULL AND substr(j.concurrency_key, 1, :length) = :prefix
+           ORDER BY CASE WHEN j.concurrency_key = :key THEN 0 ELSE 1 END, j.started_at, j.id LIMIT :most""",
+        prefix=prefix,
+        length=len(prefix),
+        key=key,
+        most=most,
+    ).all()
+
+
 def records_between(connection: Connection, begin: datetime, end: datetime) -> Sequence[Any]:
     """Return ended ticks that began in [*begin*, *end*], newest first. At most TICKS_READ ticks are read."""
     lately = (

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.rules.occurrence_results import ByHand, JobNow, OccurrenceResult
+from cronjobs.desk.rules.occurrence_results import OVERRUN, ByHand, JobNow, OccurrenceResult
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.idle_conditions import WAITING
 from cronjobs.engine.probe.sql_text import AUDIT, JOBS, NOW, OCCURRENCES, PAUSES, SCHEDULES, TICKS, after_now
@@ -26,6 +26,7 @@ from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
+LEASES_READ: Final = 50  # read at most this many leases, those of the longest running jobs
 TRIGGERS_READ: Final = 100  # read at most this many audit entries of one schedule
 OCCURRENCES_READ: Final = 5000  # read at most this many ledger rows of one schedule
 # Read so many ticks at a time to find when something began. With a tick each minute, that is one day.
@@ -320,6 +321,39 @@ def without_process(connection: Connection, host: str) -> WithoutProcess | None:
         )
     ]
     return WithoutProcess(len(found), found[-1]) if found else None
+
+
+@dataclass(frozen=True)
+class Overrunning:
+    """A job that is leased, although its runner should have stopped it at the instant ``since``."""
+
+    job_id: int
+    job_type: str
+    locked_by: str
+    locked_until: datetime
+    since: datetime
+
+
+def overrunning(connection: Connection, now: datetime) -> list[Overrunning]:
+    """Return the jobs whose leases outlast their time limits by OVERRUN, among the LEASES_READ that began first.
+
+    A live runner stops a job at its time limit. So this runner is dead or hangs, and only the lease is left.
+    """
+    rows = run(
+        connection,
+        f"""
+        SELECT j.id, substr(j.job_type, 1, :longest) AS job_type, j.locked_by, j.locked_until, j.started_at,
+          {RUNNER_S} AS runner_s
+        FROM {JOBS} j WHERE j.locked_until >= {NOW} ORDER BY j.started_at, j.id LIMIT :most""",
+        longest=LONGEST_NAME,
+        most=LEASES_READ,
+    )
+    limits = [(row, limit) for row in rows if (limit := seconds(row.runner_s)) is not None and row.started_at]
+    return [
+        Overrunning(row.id, row.job_type, row.locked_by, row.locked_until, row.started_at + timedelta(seconds=limit))
+        for row, limit in limits
+        if (now - row.started_at - OVERRUN).total_seconds() >= limit
+    ]
 
 
 @dataclass(frozen=True)

@@ -352,7 +352,7 @@ class Rows:
             case "dead":
                 return bool(job.dismissed_at and job.dismissed_at >= job.finished_at)
             case "running":
-                return bool(job.locked_until + SLACK > self.now and job.started_at + LIMIT + SLACK > self.now)
+                return bool(job.locked_until > self.now and job.started_at + LIMIT + SLACK > self.now)
             case "failed":
                 return bool(job.run_at + grace > self.now)
         mine = [each for each in self.jobs.values() if each.schedule == given.name and each.finished_at is None]

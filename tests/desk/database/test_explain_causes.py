@@ -195,17 +195,21 @@ def test_the_jobs_that_come_before_a_job_are_counted(
             'limit "api:" of the file was bad, so none of its jobs began.',
             'limit "api:" of the file is bad ("cronjobs check" says why), so none of its jobs begins.',
         ),
-        ("1", 'limit "api:" was reached (1 at once).', 'limit "api:" is reached (1 at once).'),
+        (
+            "1",
+            'limit "api:" was reached (1 at once).',
+            'limit "api:" is reached (1 at once) by job {holder} on beta.',
+        ),
     ],
 )
 def test_what_a_limit_was_for_a_past_tick_is_not_said_of_now(world: World, limit: str, was: str, now: str) -> None:
     world.file(f'limits: {{"api:": {limit}}}\n')
     world.tick(utc("2026-03-03T01:57:00"))
-    put(world.database, job_type="t.work", concurrency_key="api:0")
+    holder = put(world.database, job_type="t.work", concurrency_key="api:0")
     world.leave_hanging(lease=timedelta(minutes=9))
     job_id = put(world.database, job_type="t.work", concurrency_key="api:1")
     world.tick(utc("2026-03-03T01:58:00"))
-    told = world.ask(str(job_id))
+    told, now = world.ask(str(job_id)), now.format(holder=holder)
     assert f"The tick that began at 01:58:00 on alpha did not start it: {was}" in told
     assert told.steady[-1].endswith(f": {now}")
     world.file('limits: {"api:": 2}\n')

@@ -280,6 +280,22 @@ def test_a_limit_that_is_reached_makes_no_job_late(world: World) -> None:
     assert is_well(world)
 
 
+def test_a_job_that_is_leased_long_after_its_runner_should_have_stopped_it(world: World) -> None:
+    world.file(API)
+    world.tick(utc("2026-03-03T01:57:00"))
+    held = put(world.database, job_type="t.work", concurrency_key="api:0")
+    world.leave_hanging(lease=5 * HOUR, runner_s=30)
+    waits = put(world.database, job_type="t.work", concurrency_key="api:1")
+    world.ticks(utc("2026-03-03T01:58:00"), utc("2026-03-03T02:01:00"))
+    assert is_well(world)
+    world.tick(utc("2026-03-03T02:03:00"))
+    text = found(world)["ending:beta"]
+    assert text.startswith(f"job {held} (t.work) should have been stopped 5m30s ago, but is leased for another 4h5")
+    assert text.endswith("its runner on host beta died or hangs")
+    assert alarm(world) == 1
+    assert f"by job {held} on beta" in world.ask(str(waits))
+
+
 def test_a_limit_that_a_timed_out_thread_still_holds(world: World) -> None:
     world.file(API)
     world.tick()
