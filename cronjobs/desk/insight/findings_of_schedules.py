@@ -67,6 +67,7 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
             subject=name,
             covers=(Covered("not_run", (name,)), *missed_too, *covered_failing([name] if fails else [], same)),
             job_id=found.job_id,
+            grew_at=found.grew_at,
         )
     yield from _failing(health, same)
     if missing:

@@ -19,7 +19,15 @@ from cronjobs.desk.insight.run_watch import (
     not_run,
     ran_by_hand,
 )
-from cronjobs.desk.rules.occurrence_results import ByHand, JobNow, OccurrenceResult, UnrunOccurrences, failed_runs
+from cronjobs.desk.rules.occurrence_results import (
+    ByHand,
+    JobNow,
+    OccurrenceResult,
+    UnrunOccurrences,
+    failed_runs,
+    waited_for,
+)
+from cronjobs.desk.rules.pausing import what
 from cronjobs.desk.store import status_facts
 from cronjobs.desk.store import status_facts as store
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, schedules_by_id
@@ -32,7 +40,7 @@ from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
 from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
 from cronjobs.engine.store.ticks import file_in_force
-from cronjobs.model import Status
+from cronjobs.model import Status, rough
 
 DIFFERENT_FILES: Final = timedelta(minutes=15)
 LONGEST_GRACE: Final = timedelta(days=366)
@@ -108,7 +116,7 @@ class ScheduleWithoutRun:
     """A schedule past its grace.
 
     ``since``: when the grace ended, or None if unknown. ``job_id``: the occurrence's job. ``ran``: whether that job
-    began after the occurrence was due.
+    began after the occurrence was due. ``grew_at``: when the job that is the cause was due.
     """
 
     why: str
@@ -117,6 +125,7 @@ class ScheduleWithoutRun:
     jobs: tuple[JobNow, ...] = ()
     job_id: int | None = None
     ran: bool = False
+    grew_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -249,7 +258,7 @@ def watch(
         differ_since=_differ_since(connection, ticks, now - DIFFERENT_FILES if differ_long else now),
         two_files=_two_files(connection, every),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
-        without_run={each.name: why for each in active if (why := _without_run(connection, each, now))},
+        without_run={each.name: why for each in active if (why := _without_run(connection, each, pauses, now))},
         not_run=no_run,
         given_up={kind: found for kind in KINDS if (found := given_up(connection, kind)) is not None},
     )
@@ -323,7 +332,25 @@ def without_a_run(row: OccurrenceResult) -> bool:
 _BECAME: Final = {"queued": "waits", "failed": "waits for another try", "running": "runs"}
 
 
-def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) -> ScheduleWithoutRun | None:
+def _cause(job: JobNow, pauses: Sequence[Mapping[str, Any]], now: datetime, timezone: str) -> str:
+    """Say what keeps *job*, and with it later occurrences of its schedule, from ending."""
+    if job.status == "running" and job.started_at is not None:
+        since = in_full(job.started_at, timezone)
+        said = f"job {job.id} has been running since {since} ({rough(now - job.started_at)})"
+        return said if job.locked_until is None or job.locked_until > now else f"{said}, but its lease ran out"
+    became = f"job {job.id} {_BECAME.get(job.status, f'is {job.status}')}"
+    scopes = (("all", ""), ("queue", job.queue))
+    pause = next((each for each in pauses if (each["scope"], each["name"]) in scopes), None)
+    if pause is None or not job.waiting:
+        return became
+    by = f" by {pause['by']}" if pause["by"] else ""
+    paused = f"{what(pause['scope'], pause['name'])} is paused{by} since {in_full(pause['paused_at'], timezone)}"
+    return f"{became}: {paused}"
+
+
+def _without_run(
+    connection: Connection, stored: StoredSchedule, pauses: Sequence[Mapping[str, Any]], now: datetime
+) -> ScheduleWithoutRun | None:
     """Return the facts if a schedule with a ``grace`` has not run for its last occurrence in time, else None."""
     if isinstance(stored.definition, dict) and "grace_s" not in stored.definition:
         return None
@@ -343,7 +370,7 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     rows = ledger_between(connection, stored.id, last[0], now)
     named = {row.job_id for row in rows if row.job_id is not None}
     jobs = store.jobs_now(connection, named)
-    status: dict[int | None, str] = {id_: job.status for id_, job in jobs.items()}
+    status = {id_: job.status for id_, job in jobs.items()}
     attempts: dict[int | None, int] = {id_: job.attempts for id_, job in jobs.items()}
     # A skipped occurrence's row names the job that it gave way to. A job without a status is pruned, so it ended long
     # ago and counts as succeeded.
@@ -354,21 +381,27 @@ def _without_run(connection: Connection, stored: StoredSchedule, now: datetime) 
     by_hand = ran_by_hand(connection, stored.name)
     if by_hand is not None and by_hand >= last[0]:
         return None
-    due = f"due {in_full(last[0], schedule.timezone)}"
-    job_id = None
+    last_run = store.last_succeeded_for(connection, stored.id)
+    after = max(at for at in (began, by_hand, last_run) if at is not None)
+    first = min(next_after(when, after) or last[0], last[0])
+    due, job_id, cause = last[0], None, None
     if not rows:
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:
         # The first row is this occurrence's. Later rows say nothing about this occurrence.
         row = rows[0]
-        state = status.get(row.job_id)
-        became = _BECAME.get(state or "", f"is {state}")
-        if row.job_id in early & succeeded:
-            became = "ran before that, because a clock was ahead"
+        cause = jobs.get(row.job_id) if row.job_id is not None else None
+        if cause is not None and schedule.overlap != "allow":
+            cause = waited_for(cause, store.heads(connection, [stored.name]).get(stored.name))
         job_id = row.job_id if row.outcome == "enqueued" else None
-        why = f"job {job_id} {became}" if job_id is not None else f"{row.outcome} ({row.reason})"
-    last_run = store.last_succeeded_for(connection, stored.id)
-    after = max(at for at in (began, by_hand, last_run) if at is not None)
-    first = next_after(when, after) or last[0]
+        if job_id is not None and job_id in early & succeeded:
+            why = f"job {job_id} ran before that, because a clock was ahead"
+        elif cause is not None and (job_id is not None or cause.waiting or cause.status == "running"):
+            why = _cause(cause, pauses, now, schedule.timezone)
+            due = last[0] if cause.id == job_id else first  # the job holds up all occurrences since the first
+        else:
+            why = f"{row.outcome} ({row.reason})"
     ran = job_id is not None and job_id not in early and bool(attempts.get(job_id))
-    return ScheduleWithoutRun(f"{due}: {why}", min(first, last[0]) + grace, tuple(jobs.values()), job_id, ran)
+    why = f"due {in_full(due, schedule.timezone)}: {why}"
+    grew_at = None if cause is None else cause.scheduled_for
+    return ScheduleWithoutRun(why, first + grace, tuple(jobs.values()), job_id, ran, grew_at)

@@ -191,10 +191,24 @@ def test_a_grace_that_passes_in_a_paused_queue(world: World, monkeypatch: pytest
     brake(world, "pause", "--queue", "mail", monkeypatch=monkeypatch)
     world.ticks(utc("2026-03-03T02:00:10"), utc("2026-03-03T02:12:10"))
     assert "queue mail has been paused by ada since 01:58:10" in world.ask("s", "--at", "02:00")
-    said = found(world)["schedule:s"]
-    assert said.startswith("s has not run within its grace; due 2026-03-03 02:00:00 UTC: ")
+    cause = "job 1 waits: queue mail is paused by ada since 2026-03-03 01:58:10 UTC"
+    assert found(world)["schedule:s"] == f"s has not run within its grace; due 2026-03-03 02:00:00 UTC: {cause}"
     assert found(world)["pause:queue/mail"] == "queue mail is paused by ada: jobs of schedules wait"
     assert alarm(world) == 1
+
+
+@pytest.mark.parametrize("overlap", ["skip", "wait"])
+def test_a_run_that_later_occurrences_give_way_to_is_the_cause(world: World, overlap: str) -> None:
+    world.file(s=f'cron: "0 * * * *", grace: 30m, overlap: {overlap}')
+    world.tick(utc("2026-03-03T01:59:00"))
+    world.go(utc("2026-03-03T02:00:00"))
+    no_room(world)
+    job_id = world.leave_hanging(lease=9 * HOUR)
+    world.ticks(utc("2026-03-03T02:10:00"), utc("2026-03-03T03:40:00"), every=10 * MINUTE)
+    cause = f"due 2026-03-03 02:00:00 UTC: job {job_id} has been running since 2026-03-03 02:00:0"
+    said = found(world)["schedule:s"]
+    assert said.startswith(f"s has not run within its grace; {cause}"), "later occurrences gave way or wait"
+    assert said.endswith(" (1h40m)")
 
 
 def test_a_pause_that_ended_while_no_tick_came(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

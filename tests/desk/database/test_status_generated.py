@@ -220,7 +220,11 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
         by_trigger=by_trigger,
         not_run=not_run,
         covered={name: at for name, at in by_hand.items() if at is not None},
-        without_run={each.name: why for each in active if (why := watched._without_run(connection, each, health.now))},
+        without_run={
+            each.name: why
+            for each in active
+            if (why := watched._without_run(connection, each, health.pauses, health.now))
+        },
     )
 
 
