@@ -1792,6 +1792,13 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "restore gives cron lines that another host runs",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "    if new != old and not yes:\n",
+        "    if False:\n",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "swap leaves a wrapped line beside the schedule that runs it",
         "cronjobs/contrib/take_over/swap_cli.py",
         "        raise crontab.CrontabError(twice.sentence_wrapped)\n",

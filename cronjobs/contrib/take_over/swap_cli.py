@@ -27,6 +27,7 @@ from cronjobs.desk.cli.crontab import (
     write,
 )
 from cronjobs.desk.cli.options import ConfigOption
+from cronjobs.desk.cli.other_hosts import listed, other_hosts
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.engine.command.printing import complain, echo
@@ -43,6 +44,10 @@ MeantOption = Annotated[
         "earlier runs still wait.",
     ),
 ]
+BothOption = Annotated[
+    bool, typer.Option("--yes", help="Restore even if another host also runs the lines: then each of them runs twice.")
+]
+SHOWN: Final = 3  # lines named
 # In these seconds of a minute, cron has already read the crontab, and a tick still has time to run.
 EARLY: Final = range(2, 40)
 
@@ -108,14 +113,19 @@ def swap(
         _print_line(left.number, left.why, left.text)
 
 
-def restore(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
+def restore(
+    context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, yes: BothOption = False
+) -> None:
     """Undo swap: restore the lines byte for byte, so that cron runs them, and remove this configuration's block.
 
-    The configuration file need not exist any more. Lines that you have added since the swap stay as they are.
+    The configuration file need not exist any more. Lines that you have added since the swap stay as they are. If
+    another host ticks for this project, it runs the lines' schedules, so restore changes nothing without --yes.
     """
     file = config_file(context, config)
     old = program.read()
     new = swapping.restore(old, file)
+    if new != old and not yes:
+        _require_no_other_host(file, old)
     if dry_run:
         echo_dry_run(old, new)
     elif old == new:
@@ -147,6 +157,24 @@ def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> No
         )
 
 
+def _require_no_other_host(file: Path, old: str) -> None:
+    """Raise CrontabError if another host ticks for *file*'s project: cron here would repeat what that host runs.
+
+    If the file or the database cannot be read, do nothing: restore must work without them, and reports it.
+    """
+    others = []
+    with suppress(CronjobsError):
+        settings = configuration.load(file, environ=os.environ, need_database=False)
+        others = other_hosts(settings, host.environment(old, file))
+    if others:
+        raise crontab.CrontabError(
+            f"{listed(others)} also ticks for this project and runs the schedules of these lines, so after restore the "
+            "lines would run there and here. Nothing was changed. To take only this host out of service: cronjobs "
+            f"crontab remove --config {one_line(str(file), 300)}. To move the lines back to cron, first stop the ticks "
+            "elsewhere, or add --yes"
+        )
+
+
 def _print_unfinished(restored: str, file: Path) -> None:
     """Print which runs of the lines in *restored* are unfinished.
 
@@ -157,7 +185,10 @@ def _print_unfinished(restored: str, file: Path) -> None:
         twice = double_runs.doubled(restored, settings)
         runs = unfinished_runs(settings, [*twice.lines, *twice.changed])
     except CronjobsError as error:
-        complain(f"runs of these lines may still wait in the jobs database, which cannot be read: {error}")
+        complain(
+            "runs of these lines may still wait in the jobs database, and other hosts may still run the lines: the "
+            f"database cannot be read: {error}"
+        )
         return
     if runs.waiting:
         complain(

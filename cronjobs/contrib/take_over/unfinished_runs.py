@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from cronjobs.desk.cli.output import counted
-from cronjobs.desk.cli.project_database import missing_file
+from cronjobs.desk.cli.project_database import tables_if_any
 from cronjobs.desk.insight.finding import typed
 from cronjobs.desk.store import listing
-from cronjobs.engine.command.database import open_database
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.store.meta import require_schema
-from cronjobs.errors import SchemaMissing
 from cronjobs.model import Status
 from cronjobs.text import one_line
 
@@ -52,16 +48,10 @@ class UnfinishedRuns:
 
 def unfinished_runs(settings: Settings, schedules: Collection[str]) -> UnfinishedRuns:
     """Count the unfinished runs of *schedules*. Raises CronjobsError if the database cannot be read."""
-    if not settings.database or missing_file(settings):
-        return UnfinishedRuns()
     waiting: dict[str, int] = {}
     running: dict[str, int] = {}
-    with closing(open_database(settings)) as database, database.read() as connection:
-        try:
-            require_schema(connection)
-        except SchemaMissing:
-            return UnfinishedRuns()
-        for row in listing.unfinished_of(connection, schedules):
+    with tables_if_any(settings) as connection:
+        for row in listing.unfinished_of(connection, schedules) if connection else ():
             found = running if row.status == Status.RUNNING else waiting
             found[row.schedule] = found.get(row.schedule, 0) + row.jobs
     return UnfinishedRuns(waiting, running)

@@ -14,6 +14,7 @@ import typer
 
 from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
+from cronjobs.desk.cli.other_hosts import listed, other_hosts
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.desk.crontab.lines import line_that_sets
@@ -21,6 +22,7 @@ from cronjobs.desk.crontab.other_blocks import other_blocks
 from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.settings import Settings
+from cronjobs.errors import CronjobsError
 from cronjobs.text import one_line
 
 
@@ -151,10 +153,24 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
         write(old, new)
         echo(f"removed from {host.user().pw_name}'s crontab: cron no longer starts ticks for {file}")
         if swapping.restore(new, file) != new:
-            complain(
-                "the lines that swap commented out are still comments, so nothing runs them now: cronjobs crontab "
-                f"restore --config {one_line(str(file), 300)}"
-            )
+            complain(_left_as_comments(file, old))
+
+
+def _left_as_comments(file: Path, old: str) -> str:
+    """Say who runs the swapped lines after ``remove``: another host that ticks for the project, or nobody."""
+    comments = "the lines that swap commented out are still comments"
+    back = f"cronjobs crontab restore --config {one_line(str(file), 300)}"
+    try:
+        settings = configuration.load(file, environ=os.environ, need_database=False)
+        others = other_hosts(settings, host.environment(old, file))
+    except CronjobsError as error:
+        return f"{comments}. Unless another host ticks for this project, nothing runs them now: {back} ({error})"
+    if others:
+        return (
+            f"{comments}, and {listed(others)} still runs them. If this host is to stay out of service, leave them so: "
+            "restore would make cron run them here, too"
+        )
+    return f"{comments}, so nothing runs them now: {back}"
 
 
 @dataclass(frozen=True)

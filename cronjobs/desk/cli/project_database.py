@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.output import Times
-from cronjobs.engine.command.database import ready_database
+from cronjobs.engine.command.database import open_database, ready_database
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import Address, parse_url
@@ -21,8 +21,9 @@ from cronjobs.engine.host.caller import os_user
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.host.known_databases import require_still_there
 from cronjobs.engine.store import meta
-from cronjobs.engine.store.meta import is_ours
+from cronjobs.engine.store.meta import is_ours, require_schema
 from cronjobs.engine.store.sql import database_now
+from cronjobs.errors import SchemaMissing
 from cronjobs.text import clean, one_line
 
 
@@ -34,6 +35,25 @@ def missing_file(settings: Settings) -> Address | None:
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings.folder, address)
     return address if address.is_sqlite and not Path(str(address.url.database)).exists() else None
+
+
+@contextmanager
+def tables_if_any(settings: Settings) -> Iterator[Connection | None]:
+    """Yield a read connection to the project's tables, or None if there are none yet. Create neither file nor tables.
+
+    Raises CronjobsError if the database cannot be read.
+    """
+    if not settings.database or missing_file(settings):
+        yield None
+        return
+    with closing(open_database(settings)) as database, database.read() as connection:
+        try:
+            require_schema(connection)
+        except SchemaMissing:
+            found = None
+        else:
+            found = connection
+        yield found
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.writing import written
+from cronjobs.engine.probe.sql_text import NOW
 from cronjobs.engine.store.sql import run
 from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import RetryPolicy
@@ -614,6 +615,43 @@ def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host:
     assert cron_host.crontab == "@daily a\n"
 
 
+def ticked(cron_host: Host, name: str) -> None:
+    """A host of this *name* has just ticked for the project."""
+    with closing(ready_database(load(cron_host.config, environ={}))) as database, database.write() as connection:
+        tick = f"INSERT INTO cronjobs_ticks (tick, host, pid, version, started_at) VALUES (:host, :host, 1, '0', {NOW})"
+        run(connection, tick, host=name)
+
+
+def test_lines_that_another_host_runs_are_not_restored_beside_it(cron_host: Host) -> None:
+    old = "CRONJOBS_HOST=web1\n@daily a\n"
+    imported(cron_host, old)
+    swapped(cron_host)
+    ticked(cron_host, "web1")  # this host's own ticks, by the name that cron gives it
+    text = cron_host.crontab
+    ticked(cron_host, "web2")
+    refused = cron_host.cli("restore")
+    assert isinstance(refused.exception, block.CrontabError)
+    assert "also ticks for this project and runs the schedules of these lines" in str(refused.exception)
+    assert "web2 (" in str(refused.exception)
+    assert "web1" not in str(refused.exception)
+    assert cron_host.crontab == text
+    removed = cron_host.cli("remove")
+    assert "still runs them. If this host is to stay out of service, leave them so" in removed.stderr
+    assert "nothing runs them" not in removed.stderr
+    assert cron_host.cli("restore", "--yes").exit_code == 0
+    assert cron_host.crontab == old
+
+
+def test_restore_is_not_refused_because_of_a_host_that_ticks_no_more(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n")
+    swapped(cron_host)
+    ticked(cron_host, "web2")
+    with closing(ready_database(load(cron_host.config, environ={}))) as database, database.write() as connection:
+        run(connection, "UPDATE cronjobs_ticks SET started_at = started_at - 181000000")
+    assert cron_host.cli("restore").exit_code == 0
+    assert cron_host.crontab == "@daily a\n"
+
+
 @pytest.mark.needs("contrib.exec")
 def test_wrap_refuses_a_project_whose_file_is_not_there(cron_host: Host) -> None:
     """Its runs would wait in the spool for a database that nobody can name."""
@@ -704,7 +742,10 @@ def test_restore_says_when_it_cannot_look_for_runs_that_wait(cron_host: Host) ->
     cron_host.config.unlink()
     restored = cron_host.cli("restore")
     assert restored.exit_code == 0
-    assert "runs of these lines may still wait in the jobs database, which cannot be read" in restored.stderr
+    assert (
+        "runs of these lines may still wait in the jobs database, and other hosts may still run the lines"
+        in restored.stderr
+    )
 
 
 def test_the_trial_tick_of_a_swap_takes_over_the_schedules_of_the_lines_that_cron_ran(cron_host: Host) -> None:

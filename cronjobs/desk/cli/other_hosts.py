@@ -1,0 +1,41 @@
+"""The other hosts that tick for a project: they run its schedules whatever this host's crontab has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cronjobs.desk.cli.project_database import tables_if_any
+from cronjobs.desk.insight.watched import quiet_after
+from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.store.dropping import LastTick, hosts_that_tick
+from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import last_ticks
+from cronjobs.model import rough
+from cronjobs.text import one_line
+
+SHOWN: Final = 3  # hosts named
+
+
+def other_hosts(settings: Settings, environment: Mapping[str, str]) -> list[LastTick]:
+    """Return the other hosts that tick for this project. Raises CronjobsError if the database cannot be read.
+
+    *environment* is cron's, which may give this host another name than the shell does.
+    """
+    here = {Identity.here().host, environment.get("CRONJOBS_HOST", "")}
+    quiet = quiet_after(settings.run.every)
+    with tables_if_any(settings) as connection:
+        if connection is None:
+            return []
+        ticking = hosts_that_tick(last_ticks(connection), database_now(connection), quiet)
+    # A host whose last tick is dated far ahead had a wrong clock then, and has not ticked since.
+    return [each for each in ticking if each.host not in here and each.ago >= -quiet]
+
+
+def listed(ticking: Sequence[LastTick]) -> str:
+    """For example: "web2 (20 seconds ago) and web3 (1 minute ago)"."""
+    shown = [f"{one_line(each.host, 60)} ({rough(each.ago)} ago)" for each in ticking[:SHOWN]]
+    if len(ticking) > SHOWN:
+        shown.append(f"{len(ticking) - SHOWN} more hosts")
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)
