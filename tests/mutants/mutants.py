@@ -1820,6 +1820,13 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "swap runs lines with settings that were changed in the crontab since",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "        _require_same_settings(pairs)\n",
+        "        pass\n",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "swap lets runs that waited run late beside the new ones",
         "cronjobs/contrib/take_over/swap_cli.py",
         "        _require_none_waiting(wanted, taken)\n",

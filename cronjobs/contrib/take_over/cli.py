@@ -130,12 +130,13 @@ def compare(
 ) -> None:
     """Compare when cron starts each line with when its schedule is due, across clock changes too.
 
+    The command and the variables that the crontab sets are compared as well.
     Cron's start times are computed minute by minute, the way cron does it, in the time zone of $TZ, or else of this
     host. --json prints {"lines", "same", "differences", "without_schedule"}; "lines" and "same" are numbers of lines.
     Lines that no schedule runs are listed, but not counted: they stay with cron.
 
-    The exit code is 0 if every line that has a schedule is due at the same instants as the schedule. It is 1 if there
-    are differences, which are listed, or if no line can be compared.
+    The exit code is 0 if every line that has a schedule does the same as the schedule, at the same instants. It is 1 if
+    there are differences, which are listed, or if no line can be compared.
     """
     settings = load_settings(Source(context, config), need_database=False)
     timezone = host_timezone()

@@ -12,11 +12,12 @@ from cronjobs.contrib.take_over.convert_lines import ImportedLine
 from cronjobs.contrib.take_over.minute_loop import starts
 from cronjobs.desk.crontab.double_runs import runs_line
 from cronjobs.desk.crontab.lines import Cron
-from cronjobs.engine.config.settings import ScheduleSettings, Settings
+from cronjobs.engine.config.settings import JobTypeSettings, ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import timing
 from cronjobs.engine.schedules.decide import spread_offset
 
 OTHER_COMMAND: Final = "the schedule runs something else"
+OTHER_SETTINGS: Final = "the crontab and the schedule set these variables to different values"
 OTHER_INSTANTS: Final = "cron and the schedule are not due at the same times"
 
 
@@ -24,12 +25,14 @@ OTHER_INSTANTS: Final = "cron and the schedule are not due at the same times"
 class Pair:
     """A line and its schedule. If not ``same_command``, only the names match, and the schedule runs another command.
 
-    ``schedule`` is None if no schedule matches the line.
+    ``schedule`` is None if no schedule matches the line. ``other_settings`` names the variables that the line has under
+    cron, but that its schedule's command does not have, or has with another value.
     """
 
     taken: ImportedLine
     schedule: ScheduleSettings | None
     same_command: bool = False
+    other_settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,16 @@ def paired(lines: Sequence[ImportedLine], settings: Settings) -> list[Pair]:
                 continue
             fitting = (each for each in free.values() if all(fits(line, each) for fits in way))
             if schedule := next(fitting, None):
-                found[number] = Pair(line, schedule, same_command=runs_it in way)
+                same = runs_it in way
+                other = _other_settings(line, settings.job_types[schedule.job]) if same else ()
+                found[number] = Pair(line, schedule, same, other)
                 del free[schedule.name]
     return [found.get(number, Pair(line, None)) for number, line in enumerate(lines)]
+
+
+def _other_settings(line: ImportedLine, job_type: JobTypeSettings) -> tuple[str, ...]:
+    under_schedule = dict(job_type.env)
+    return tuple(name for name, value in line.env if under_schedule.get(name) != value)
 
 
 def differences(
@@ -93,6 +103,9 @@ def differences(
             continue
         if not pair.same_command:
             found.append(LineDifference(pair.taken, schedule, OTHER_COMMAND))
+        if pair.other_settings:
+            why = f"{OTHER_SETTINGS}: {', '.join(pair.other_settings)}"
+            found.append(LineDifference(pair.taken, schedule, why))
         if instants := _unequal(old, _due(schedule, after, until)):
             found.append(LineDifference(pair.taken, schedule, OTHER_INSTANTS, instants))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ import typer
 
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.contrib.take_over.cli import CronOption, WhichCron, taken_over
-from cronjobs.contrib.take_over.comparing import paired
+from cronjobs.contrib.take_over.comparing import Pair, paired
 from cronjobs.contrib.take_over.unfinished_runs import UnfinishedRuns, unfinished_runs
 from cronjobs.desk.cli.crontab import (
     CrontabArgs,
@@ -40,8 +40,8 @@ MeantOption = Annotated[
     bool,
     typer.Option(
         "--yes",
-        help="Swap even if cron keeps a line while a schedule of the same name runs another command, and even if "
-        "earlier runs still wait.",
+        help="Swap even if cron keeps a line while a schedule of the same name runs another command, even if the "
+        "crontab's settings differ from the schedules' env:, and even if earlier runs still wait.",
     ),
 ]
 BothOption = Annotated[
@@ -83,6 +83,8 @@ def swap(
             f"no schedule in {wanted.file} runs a line of the crontab of {host.user().pw_name}, so there is nothing to "
             "swap. If cron runs the lines from another file, move them from there to this crontab first"
         )
+    if not yes:
+        _require_same_settings(pairs)
     taken = [pair.schedule.name for pair in pairs if pair.schedule and pair.same_command]
     if not yes:
         _require_none_waiting(wanted, taken)
@@ -140,6 +142,22 @@ def restore(
         write(old, new)
         echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
         _print_unfinished(new, file)
+
+
+def _require_same_settings(pairs: Sequence[Pair]) -> None:
+    """Raise CrontabError if the crontab gives a line other variables than its schedule does: see ``paired``."""
+    differing = [pair for pair in pairs if pair.other_settings]
+    if not differing:
+        return
+    lines = ", ".join(f"line {pair.taken.line.number} ({pair.taken.name})" for pair in differing[:SHOWN])
+    more = f" and {len(differing) - SHOWN} more lines" if len(differing) > SHOWN else ""
+    names = list(dict.fromkeys(name for pair in differing for name in pair.other_settings))
+    raise crontab.CrontabError(
+        f"the crontab and the schedules set {', '.join(names)} to different values, for {lines}{more}: cronjobs would "
+        "run them with the schedules' values. Nothing was changed: write the crontab's values into env: (secrets: into "
+        "the env_file), or add --yes if the schedules' values are meant. Alerts go to the addresses under alerts:, "
+        "whatever MAILTO says"
+    )
 
 
 def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> None:

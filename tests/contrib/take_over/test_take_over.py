@@ -467,6 +467,31 @@ def test_an_entry_that_was_changed_since_is_a_difference(
     assert difference["count"] == count
 
 
+def test_settings_that_changed_since_the_import_are_a_difference_and_swap_refuses(cron_host: Host) -> None:
+    old = "PATH=/usr/bin:/bin\nMAILTO=ops@example.com\nDB_PASSWORD=first-secret\n0 5 * * * a\n0 6 * * * b\n"
+    imported(cron_host, old)
+    assert compared(cron_host)["differences"] == []
+    new = old.replace("PATH=", "PATH=/opt/bin:").replace("ops@", "dev@").replace("first-", "second-")
+    cron_host.has(new)
+    found = compared(cron_host, code=1)
+    reason = "the crontab and the schedule set these variables to different values: PATH, MAILTO, DB_PASSWORD"
+    assert [each["reason"] for each in found["differences"]] == [reason, reason]
+    refused = cron_host.cli("swap").exception
+    assert isinstance(refused, block.CrontabError)
+    assert "set PATH, MAILTO, DB_PASSWORD to different values, for line 4 (a), line 5 (b)" in str(refused)
+    assert "secret" not in str(found) + str(refused).replace("secrets", "")
+    assert cron_host.crontab == new
+    swapped(cron_host, "--yes")
+
+
+def test_a_variable_that_only_the_schedule_has_is_no_difference(cron_host: Host) -> None:
+    imported(cron_host, "0 5 * * * a\n")
+    text = cron_host.config.read_text()
+    cron_host.config.write_text(text.replace("env: {", "env: {MORE: x, "))
+    assert compared(cron_host)["differences"] == []
+    swapped(cron_host)
+
+
 def test_a_line_without_a_schedule_is_listed_and_no_difference(cron_host: Host) -> None:
     imported(cron_host, "0 5 * * * a\n0 6 * * * b\n")
     text = cron_host.config.read_text()
