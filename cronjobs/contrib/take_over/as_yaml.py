@@ -37,19 +37,23 @@ MOST_LONG_JOBS = 1000  # the highest number that config.load accepts for run.lon
 # (name, value) in the crontab → the variable of the env file that holds the value
 Secrets = Mapping[tuple[str, str], str]
 NONE: Final[Secrets] = MappingProxyType({})
+PREFIX: Final = "CRON_"
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def secrets_of(found: ImportedCrontab) -> Secrets:
-    """Collect the secrets in the lines' environments. A name that has several values gets several variables."""
+    """Collect the secrets in the lines' environments. A name that has several values gets several variables.
+
+    No variable has a name that the crontab sets. After ``swap``, the crontab still sets the old value above the tick's
+    line. Variables of the environment win over the env file, so a secret changed in the env file would be ignored.
+    """
     secrets: dict[tuple[str, str], str] = {}
     pairs = dict.fromkeys(pair for each in found.taken for pair in each.env)
     taken = {name for name, _ in pairs}
     for name, value in pairs:
         if _VARIABLE.fullmatch(name) and value and (is_secret_name(name) or url_passwords(value)):
-            variable = name
-            if any(other == name for other, _ in secrets):
-                variable = next(each for count in itertools.count(2) if (each := f"{name}_{count}") not in taken)
+            numbered = (f"{PREFIX}{name}_{count}" for count in itertools.count(2))
+            variable = next(each for each in itertools.chain([f"{PREFIX}{name}"], numbered) if each not in taken)
             taken.add(variable)
             secrets[name, value] = variable
     return secrets
@@ -57,7 +61,10 @@ def secrets_of(found: ImportedCrontab) -> Secrets:
 
 def as_env_file(secrets: Secrets) -> str:
     lines = [f"{variable}={_quoted(value)}\n" for (_, value), variable in secrets.items()]
-    head = "# Secrets from the crontab's lines. The cronjobs.yaml in this folder refers to them as ${NAME}.\n"
+    head = (
+        "# Secrets from the crontab's lines. The cronjobs.yaml in this folder refers to them as ${NAME}.\n"
+        f"# To change a secret, change it here. {PREFIX}NAME is the crontab's NAME, which ticks do not read.\n"
+    )
     return "".join([head, *lines])
 
 

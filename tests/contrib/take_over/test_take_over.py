@@ -273,8 +273,8 @@ def test_standard_output_gets_no_secret(cron_host: Host) -> None:
     cron_host.has("PGPASSWORD=hunter2hunter2\n@daily pg_dump\n")
     result = cron_host.cli("import", "--out", "-")
     assert "hunter2" not in result.output
-    assert 'PGPASSWORD: "${PGPASSWORD}"' in result.stdout
-    assert "not printed: the values of PGPASSWORD. They belong in the file that env_file names, which" in result.stderr
+    assert 'PGPASSWORD: "${CRON_PGPASSWORD}"' in result.stdout
+    assert "not printed: the values of CRON_PGPASSWORD. They belong in the file that env_file names, which" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["import", "compare"])
@@ -323,7 +323,7 @@ def test_a_secret_is_written_once_where_only_the_user_reads_it(cron_host: Host) 
         assert [got[name]["DB_PASSWORD"] for name in "abc"] == [secrets[0], secrets[0], secrets[1]]
         assert got["c"]["URL"] == f"https://me:{'pw' * 5}@example.com/"
         text, kept = cron_host.config.read_text(), cron_host.config.with_suffix(".env")
-        assert (text.count("${DB_PASSWORD}"), text.count("${URL}"), "pwpw" in text) == (
+        assert (text.count("${CRON_DB_PASSWORD}"), text.count("${CRON_URL}"), "pwpw" in text) == (
             1 + (secrets[0] == secrets[1]),
             1,
             False,
@@ -336,12 +336,25 @@ def test_a_secret_is_written_once_where_only_the_user_reads_it(cron_host: Host) 
 
 def test_two_values_of_a_name_never_take_the_variable_of_another_name(cron_host: Host) -> None:
     values = ["first-secret", "second-secret", "third-secret"]
-    lines = [f"API_KEY={values[0]}\n* * * * * a\n", f"API_KEY={values[1]}\nAPI_KEY_2={values[2]}\n* * * * * b\n"]
+    lines = [
+        f"API_KEY={values[0]}\n* * * * * a\n",
+        f"API_KEY={values[1]}\nCRON_API_KEY_2=x\nAPI_KEY_2={values[2]}\n* * * * * b\n",
+    ]
     cron_host.has("".join(lines))
     assert cron_host.cli("import").exit_code == 0
     got = {name: dict(entry.env) for name, entry in load(cron_host.config, environ={}).job_types.items()}
     assert got["a"]["API_KEY"] == values[0]
     assert [got["b"][name] for name in ("API_KEY", "API_KEY_2")] == values[1:]
+
+
+def test_a_secret_rotated_in_the_env_file_wins_over_the_old_one_in_the_crontab(cron_host: Host) -> None:
+    """After swap, cron gives the tick the crontab's settings, and the environment wins over the env file."""
+    cron_host.has("DB_PASSWORD=first-secret\n@daily a\n")
+    assert cron_host.cli("import").exit_code == 0
+    kept = cron_host.config.with_suffix(".env")
+    kept.write_text(kept.read_text().replace("first-secret", "second-secret"))
+    under_cron = load(cron_host.config, environ={"DB_PASSWORD": "first-secret"})
+    assert dict(under_cron.job_types["a"].env)["DB_PASSWORD"] == "second-secret"
 
 
 def test_an_env_file_that_is_there_is_not_touched(cron_host: Host) -> None:
