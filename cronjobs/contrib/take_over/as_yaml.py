@@ -22,7 +22,7 @@ _HEAD = """\
 database: sqlite:///cronjobs.db   # beside this file; or postgresql://user@host/name
 timezone: @timezone@   # the host's time zone, as under cron
 log: cronjobs.log
-run: {long_jobs: @count@}   # as many lines may run at once, each in its own process, as under cron
+run: {long_jobs: @count@}   # so many runs may go on at once, each in its own process; cron has no limit
 """
 _MAIL = """
 # MAILTO: cron mailed whatever a line printed. cronjobs keeps the output (cronjobs jobs show ID) and mails failures.
@@ -31,6 +31,8 @@ alerts:
     mailto: {mail: {host: localhost, tls: none, from: @from@, to: [@to@]}}
 """
 LONGEST_RUN = "24h"
+# A line that is slower than its interval has several runs at once. With a place per line, it would hold up the others.
+RUNS_PER_LINE: Final = 10
 MOST_LONG_JOBS = 1000  # the highest number that config.load accepts for run.long_jobs
 
 
@@ -83,7 +85,7 @@ def as_yaml(
     *sender* is the From address of alerts if the crontab sets no MAILFROM. The YAML contains the *secrets* only as
     ``${NAME}``. *env_file* is the name of the file with their values, or None if there is no such file.
     """
-    count = max(1, min(len(found.taken), MOST_LONG_JOBS))
+    count = max(1, min(RUNS_PER_LINE * len(found.taken), MOST_LONG_JOBS))
     parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]
     if env_file is not None and secrets:
         parts.append(f"env_file: {written(env_file)}   # the secrets of the lines\n")

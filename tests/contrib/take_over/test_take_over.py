@@ -250,9 +250,9 @@ def test_an_imported_line_is_an_entry_with_crons_meaning(cron_host: Host) -> Non
         assert text.count(said) == 1
 
 
-def test_as_many_lines_may_run_at_once_as_there_are_and_none_reads_a_payload(cron_host: Host) -> None:
+def test_slow_lines_leave_places_for_the_others_and_none_reads_a_payload(cron_host: Host) -> None:
     found = imported(cron_host, "".join(f"{minute} * * * * true {minute}\n" for minute in range(12)))
-    assert found.run.long_jobs == 12
+    assert found.run.long_jobs == 120
     assert {entry.stdin for entry in found.job_types.values()} == {""}
     assert len(found.schedules) == 12
 
@@ -274,7 +274,7 @@ def test_standard_output_gets_no_secret(cron_host: Host) -> None:
     result = cron_host.cli("import", "--out", "-")
     assert "hunter2" not in result.output
     assert 'PGPASSWORD: "${CRON_PGPASSWORD}"' in result.stdout
-    assert "not printed: the values of CRON_PGPASSWORD. They belong in the file that env_file names, which" in result.stderr
+    assert "not printed: the values of CRON_PGPASSWORD. They belong in the file that env_file names" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["import", "compare"])
