@@ -79,6 +79,7 @@ class Supervised:
 
     def prepare(self) -> None:
         """Do everything that may fail, before the command starts."""
+        _hide_arguments()
         self.copier = Copier()
         os.set_blocking(self.copier.wake[1], False)
         set_wakeup_fd(self.copier.wake[1], warn_on_full_buffer=False)
@@ -182,6 +183,25 @@ class Supervised:
             os.kill(self.child, number)
         except OSError:
             pass
+
+
+def _hide_arguments() -> None:
+    """Blank what follows "exec" in our command line and, since it is forked from us, in the recorder's.
+
+    Otherwise the command would find itself there: a script that ends if ``pgrep -f`` finds it would never work.
+    """
+    try:
+        with open("/proc/self/stat", "rb", buffering=0) as file:
+            fields = file.readall().rpartition(b")")[2].split()
+        begin, end = int(fields[45]), int(fields[46])  # arg_start and arg_end in proc(5)
+        memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            before, word, after = os.pread(memory, end - begin, begin).partition(b"\0exec\0")
+            os.pwrite(memory, bytes(len(after)), begin + len(before + word))
+        finally:
+            os.close(memory)
+    except (OSError, ValueError, IndexError):  # for example no /proc: then the arguments stay visible
+        pass
 
 
 def _from_the_terminal(number: int) -> bool:

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,26 @@ def test_the_command_sees_what_it_would_see_without_exec_and_its_output_and_code
     assert (outcome, error.partition(":")[0]) == ("failed", "exit status 7")
     assert "\ufffd\\x00 to stderr" in output
     assert '"arguments": ["a b", "%", ""]' in output
+
+
+def processes_with(text: str) -> list[bytes]:
+    """The command lines that pgrep -f would find."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(file.read_bytes())
+    return [each for each in found if text.encode() in each]
+
+
+def test_a_script_that_looks_for_itself_does_not_find_exec_or_its_recorder(box: Box) -> None:
+    """As in: [ "$(pgrep -fc /home/x/guard.sh)" -gt 1 ] && exit."""
+    guard = f"{box.folder}/guard.sh"
+    process = box.start("guard", "-c", f"cat; : {guard}", stdin=subprocess.PIPE)
+    until(lambda: box.statuses() == [("exec:guard", "running", None)])
+    assert processes_with(guard) == [f"/bin/sh\0-c\0cat; : {guard}\0".encode()]
+    with open(f"/proc/{process.pid}/cmdline", "rb") as file:
+        assert file.read().rstrip(b"\0").endswith(b"\0exec")
+    process.communicate(b"", timeout=60)
 
 
 @pytest.mark.parametrize("files", [None, 5], ids=["recorded", "too-few-descriptors-to-record"])
