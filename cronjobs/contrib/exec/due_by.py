@@ -12,7 +12,7 @@ from typing import Final
 from cronjobs.contrib.exec.expression import check
 from cronjobs.desk.crontab import program
 from cronjobs.desk.crontab.block import CrontabError
-from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines
+from cronjobs.desk.crontab.lines import CrontabEntry, exec_config, exec_name, job_lines
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.errors import CronjobsError
 
@@ -37,10 +37,17 @@ def due_by(name: str, cron: str | None) -> dict[str, str]:
     return {"cron": cron[:LONGEST], "timezone": zone} | told_by
 
 
-def names_in_crontab() -> set[str] | None:
-    """Return the names that this user's crontab passes to exec, or None if the crontab cannot be read."""
+def names_in_crontab(config: str | None) -> set[str] | None:
+    """Return the names that this user's crontab passes to exec, or None if the crontab cannot be read.
+
+    Lines that name another project than *config* are left out. None means no project.
+    """
     lines = lines_of_user()
-    return None if lines is None else {name for line in lines if (name := exec_name(line)) is not None}
+    if lines is None:
+        return None
+    there = None if config is None else os.path.realpath(config)
+    named = [(exec_name(line), exec_config(line)) for line in lines]
+    return {name for name, project in named if name and (project is None or os.path.realpath(project) == there)}
 
 
 def lines_of_user() -> list[CrontabEntry] | None:

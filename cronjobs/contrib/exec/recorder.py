@@ -41,7 +41,7 @@ def record(facts: dict[str, Any], config: str | None, url: str | None, orders: i
             os.write(reply, RECORDED)
         os.close(reply)
         delivery.deliver(database, spool_address(config, url))
-        settling.tidy(database, local=config is None and url is None)
+        settling.tidy(database, config, local=config is None and url is None)
 
 
 def _is_there(orders: int, within_s: float) -> bool:

@@ -42,12 +42,14 @@ def recorded() -> Settings | None:
 
 
 def catch_up(settings: Settings) -> None:
-    """Deliver spooled runs to the user's own database, and settle the runs whose exec was killed.
+    """Deliver spooled runs to the user's own database, settle the runs whose exec was killed, and forget old lines.
 
-    No tick does this work, because ticks do not open that database. Errors are ignored.
+    No tick does this work, because ticks do not open that database. If all lines record for a project now, no exec does
+    it any more either. Errors are ignored.
     """
     with suppress(CronjobsError), closing(open_target(settings)) as database:
         settle(database, spool_address(None, None))
+        forget_lines(database, None)
 
 
 def settle(database: Database, spool: str) -> None:
@@ -56,14 +58,15 @@ def settle(database: Database, spool: str) -> None:
     settle_lost(database)
 
 
-def tidy(database: Database, *, local: bool) -> None:
-    """Settle this host's runs whose exec was killed, and forget lines removed from the crontab.
+def tidy(database: Database, config: str | None, *, local: bool) -> None:
+    """Settle this host's runs whose exec was killed, and forget lines that are gone from the crontab.
 
-    If *local*, also prune the database: it is the user's own database, which no tick prunes.
+    *config* is the project that *database* belongs to, if any. If *local*, also prune the database: it is the user's
+    own database, which no tick prunes.
     """
     with suppress(DatabaseBusy):
         settle_lost(database)
-        forget_lines(database)
+        forget_lines(database, config)
         if local:
             with database.write() as connection:
                 exec_runs.prune(connection, KEPT)
@@ -88,8 +91,8 @@ def settle_lost(database: Database) -> int:
         return len(leases.finish(connection, ends).written)
 
 
-def forget_lines(database: Database) -> None:
-    """Stop expecting runs of lines that somebody has removed from this user's crontab on this host."""
+def forget_lines(database: Database, config: str | None) -> None:
+    """Stop expecting runs of lines that this user's crontab on this host no longer has, or records elsewhere now."""
     host, user = Identity.here().host, os_user()
     with database.read() as connection:
         newest = {runs[0].job_type.partition(":")[2]: runs[0] for runs in exec_runs.latest(connection).values()}
@@ -99,7 +102,7 @@ def forget_lines(database: Database) -> None:
         if (run.meta.get("host"), run.meta.get("user"), run.meta.get("from")) == (host, user, "crontab")
         and run.meta.get("cron")
     }
-    named = names_in_crontab() if expected else None
+    named = names_in_crontab(config) if expected else None
     if named is not None and (gone := [id_ for name, id_ in expected.items() if name not in named]):
         with database.write() as connection:
             exec_runs.expect_no_more(connection, gone)

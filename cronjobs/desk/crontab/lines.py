@@ -7,8 +7,10 @@ rules come from env.c, entry.c, misc.c and do_command.c of both crons.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
 
@@ -85,6 +87,19 @@ def exec_name(line: CrontabEntry) -> str | None:
     """Return the name that the line passes to ``cronjobs exec``, or None if it runs something else."""
     found = _EXEC.search(line.written)
     return None if found is None else found["name"]
+
+
+def exec_config(line: CrontabEntry) -> str | None:
+    """Return the absolute path of the project that the line names to ``cronjobs exec``, or None if it names none."""
+    try:
+        words = shlex.split(line.command)
+    except ValueError:
+        return None
+    given = dict(line.settings).get("CRONJOBS_CONFIG")
+    for word, following in pairwise(words[: words.index("-c")] if "-c" in words else words):
+        given = following if word == "--config" else given
+        given = word.removeprefix("--config=") if word.startswith("--config=") else given
+    return given if given is not None and given.startswith("/") else None
 
 
 def _entries(crontab: str, cron: Cron) -> Iterator[CrontabEntry | NoEntry]:

@@ -78,11 +78,22 @@ def test_absence_and_overlap_are_findings_until_the_next_run(database: Database)
 
 def test_a_line_that_left_the_crontab_is_expected_no_more(database: Database, crontab: dict[str, str]) -> None:
     record(database, a_run("hourly", 3 * HOUR), a_run("mine", 3 * HOUR, cron="0 * * * *"))
-    settling.tidy(database, local=False)
+    settling.tidy(database, None, local=False)
     assert [*found(database, no_project())] == ["absent:hourly", "absent:mine"]
     crontab["text"] = "0 3 * * * cronjobs exec nightly -c true\n"
-    settling.tidy(database, local=False)
+    settling.tidy(database, None, local=False)
     assert [*found(database, no_project())] == ["absent:mine"], "which the command line itself expects"
+
+
+def test_a_line_that_records_for_another_project_now_is_expected_no_more(
+    database: Database, crontab: dict[str, str]
+) -> None:
+    record(database, a_run("hourly", 3 * HOUR), a_run("nightly", 30 * HOUR))
+    crontab["text"] = CRONTAB.replace("exec hourly", "exec hourly --config /srv/ops/cronjobs.yaml")
+    settling.tidy(database, "/srv/ops/cronjobs.yaml", local=False)
+    assert [*found(database, no_project())] == ["absent:hourly", "absent:nightly"]
+    settling.tidy(database, None, local=False)
+    assert [*found(database, no_project())] == ["absent:nightly"]
 
 
 def test_a_line_that_left_the_crontab_is_forgotten_before_its_next_run_is_due(
@@ -91,7 +102,7 @@ def test_a_line_that_left_the_crontab_is_forgotten_before_its_next_run_is_due(
     far = f"0 {(clock.now() + 12 * HOUR).hour} * * *"  # not within the three hours, whenever the test runs
     record(database, a_run("hourly", timedelta(0)), a_run("nightly", timedelta(0), cron=far))
     crontab["text"] = f"{far} cronjobs exec nightly -c true\n"
-    settling.tidy(database, local=False)
+    settling.tidy(database, None, local=False)
     clock.advance(3 * HOUR)
     assert found(database, no_project()) == {}
 
