@@ -13,6 +13,7 @@ from cronjobs.desk.cli.crontab import DryRunOption, echo_dry_run, write
 from cronjobs.desk.cli.options import ConfigOption, Source
 from cronjobs.desk.cli.output import counted
 from cronjobs.desk.crontab import block, host, program
+from cronjobs.desk.crontab.lines import exec_config, job_lines, unwrapped
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.load import load
 from cronjobs.text import one_line
@@ -37,6 +38,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     new = wrapping.wrap(old, block.shell_words(own_program()), None if file is None else block.shell_words([str(file)]))
     _write(old, new, dry_run)
     _name_left(new)
+    _name_recorded_elsewhere(old, file)
     if dry_run:
         return
     for change in new.changes:
@@ -44,10 +46,8 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     if not new.changes:
         echo(f"the crontab of {host.user().pw_name} has no line to wrap")
         return
-    where = (
-        f"for {file}" if file is not None else 'in your state folder: after the first one, "cronjobs status" shows them'
-    )
-    echo(f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {where}")
+    shown = "" if file is not None else ': after the first one, "cronjobs status" shows them'
+    echo(f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {_where(file)}{shown}")
     if file is None and os.environ.get("XDG_STATE_HOME"):
         complain(
             "XDG_STATE_HOME is set here, but not in cron's environment: set it in the crontab too, or unset it here"
@@ -91,6 +91,24 @@ def _write(old: str, new: Rewritten, dry_run: bool) -> None:
         echo_dry_run(old, new.text)
     elif old != new.text:
         write(old, new.text)
+
+
+def _name_recorded_elsewhere(old: str, file: Path | None) -> None:
+    """Name the wrapped lines of *old* that record for another project than *file*, since wrap leaves them so."""
+    elsewhere: dict[str | None, list[int]] = {}
+    for line in job_lines(old):
+        if unwrapped(line) is not None and (project := exec_config(line)) != (None if file is None else str(file)):
+            elsewhere.setdefault(project, []).append(line.number)
+    for project, numbers in elsewhere.items():
+        lines = f"line {numbers[0]} is" if len(numbers) == 1 else f"lines {', '.join(map(str, numbers))} are"
+        complain(
+            f"{lines} already wrapped, with runs recorded {_where(project)}. To record them {_where(file)} instead: "
+            "cronjobs crontab unwrap, then the same wrap command again"
+        )
+
+
+def _where(project: Path | str | None) -> str:
+    return "in your state folder" if project is None else f"for {project}"
 
 
 def _name_left(new: Rewritten) -> None:

@@ -699,6 +699,26 @@ def test_wrap_refuses_a_project_whose_file_is_not_there(cron_host: Host) -> None
     assert cron_host.crontab == "@daily a\n"
 
 
+@pytest.mark.needs("contrib.exec")
+def test_wrap_names_the_lines_that_record_for_another_project(cron_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    cron_host.has("@daily a\n@hourly b\n@reboot c\n")
+    monkeypatch.delenv("CRONJOBS_CONFIG")
+    assert cron_host.cli("wrap").exit_code == 0
+    assert "already wrapped" not in cron_host.cli("wrap").stderr
+    ops = cron_host.folder / "my ops%" / "cronjobs.yaml"
+    ops.parent.mkdir()
+    ops.write_text("database: sqlite:///cronjobs.db\n")
+    for options in (["--dry-run"], []):
+        assert (
+            f"lines 1, 2 are already wrapped, with runs recorded in your state folder. To record them for {ops} "
+            "instead: cronjobs crontab unwrap, then the same wrap command again"
+        ) in cron_host.cli("wrap", "--config", str(ops), *options).stderr
+    assert cron_host.cli("unwrap").exit_code == 0
+    assert "already" not in cron_host.cli("wrap", "--config", str(ops)).stderr
+    assert "already" not in cron_host.cli("wrap", "--config", str(ops)).stderr
+    assert f"recorded for {ops}. To record them in your state folder" in cron_host.cli("wrap").stderr
+
+
 def test_swap_refuses_while_cron_runs_a_line_whose_schedule_has_another_command(cron_host: Host) -> None:
     """The entry may do the same as an argument list: then the line would run twice."""
     old = "* * * * * heartbeat\n@hourly b\n"
