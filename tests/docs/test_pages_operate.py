@@ -133,7 +133,8 @@ def test_the_commands_around_a_release_can_be_typed(typed: Project, says: str) -
 
 
 def test_the_last_commands_take_everything_away(typed: Project) -> None:
-    remove, dry, drop = typed_lines(page("how-to/operating").block("console", "db drop"))
+    restore, remove, dry, drop = typed_lines(page("how-to/operating").block("console", "db drop"))
+    assert call(typed, restore).code == 0
     assert call(typed, remove).code == 0
     assert "would drop table cronjobs_jobs" in call(typed, dry).out
     assert call(typed, f"{drop} --yes").code == 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cronjobs.desk.crontab import block, lines, program
+from cronjobs.desk.crontab import block, lines, program, swapping
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import Address
 from cronjobs.engine.host.state_folder import state_folder
@@ -70,10 +70,11 @@ def _crontab(file: Path) -> Iterator[Leftover]:
     try:
         text = program.read()
         config = f"--config {shlex.quote(str(file))}"
+        if swapping.restore(text, file) != text:
+            command = f"cronjobs crontab restore {config}; until then, nothing runs them"
+            yield Leftover("your lines that swap took over", "comments in the crontab", command)
         if block.find(text, file) is not None:
             yield Leftover("the crontab's line", f"for {file}", f"cronjobs crontab remove {config}")
-        if any(line.startswith(block.SWAPPED) for line in text.split("\n")):
-            yield Leftover("your lines that swap took over", "comments in it", f"cronjobs crontab restore {config}")
         if any(lines.exec_name(each) is not None for each in lines.job_lines(text)):
             yield Leftover('lines that run "cronjobs exec"', "in it", "cronjobs crontab unwrap")
     except CronjobsError:
@@ -116,8 +117,9 @@ def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterat
     if (state := state_folder()).is_dir():
         yield Leftover(
             "the state folder",
-            f"{state}: ticks' state files, exec runs not yet written to the database, copies of your crontab",
-            f"rm -r {_words(state)}, if no other project of this user ticks here",
+            f"{state}: ticks' state files, the history of cronjobs exec without a project (exec.db), exec runs not yet "
+            "written to a database, copies of your crontabs",
+            f"rm -r {_words(state)}, if no other project of this user ticks here, and nobody needs its history",
         )
     yield Leftover("the configuration", str(settings.file), "yours to keep or remove, like your handlers")
     if settings.env_file is not None and settings.env_file.exists():

@@ -18,7 +18,7 @@ from support.ticking import cli
 
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli import db_drop
-from cronjobs.desk.crontab import block, program
+from cronjobs.desk.crontab import block, program, swapping
 from cronjobs.desk.insight import leftovers as outside
 from cronjobs.engine.database import tables
 from cronjobs.engine.host.state_folder import State
@@ -261,12 +261,14 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
     monkeypatch.setattr(outside, "UNIT_FOLDERS", (str(tmp_path / "units"),))
     monkeypatch.setattr(outside, "LOGROTATE", tmp_path / "units")
     lines = "0 3 * * * cronjobs exec backup -c 'true'\n"
-    crontab = block.install(lines, block.block(config, program.interpreter()), config)
+    other = "# cronjobs swapped /srv/other/cronjobs.yaml: @daily b\n"
+    crontab = swapping.swap("@daily a\n", [1], block.block(config, program.interpreter()), config) + lines + other
     monkeypatch.setattr(program, "read", lambda: crontab)
     (tmp_path / "cronjobs.log").touch()
     State().write("a-file", "of a tick")
     said = typed.call("db", "drop", "--dry-run").err
     for words in (
+        f"cronjobs crontab restore --config {config}; until then, nothing runs them",
         f"cronjobs crontab remove --config {config}",
         "cronjobs crontab unwrap",
         f"systemctl disable --now cronjobs.timer; rm {tmp_path}/units/cronjobs.service",
@@ -276,6 +278,7 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
         "other hosts: web1\n",
     ):
         assert words in said
+    assert said.index("crontab restore") < said.index("crontab remove")
     assert "other.service" not in said
     assert ("DROP ROLE" in said) is not typed.url.startswith("sqlite")
     assert ("cronjobs.db-turn" in said) is typed.url.startswith("sqlite")
