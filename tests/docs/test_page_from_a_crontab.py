@@ -84,6 +84,6 @@ def test_more_lines_are_moved_later(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_table_of_keys_is_whole_and_no_block_is_left_out() -> None:
     assert [row["key"] for row in PAGE.table("The keys of a command")] == ["`stdin`", "`folder`", "`leftovers`"]
     assert all(f"`{word}`" in PAGE.text for word in typing.get_args(Leftovers))
-    assert PAGE.counts() == {"console": 4, "crontab": 3, "yaml": 1}  # exec: test_page_from_a_crontab_exec.py
+    assert PAGE.counts() == {"console": 5, "crontab": 3, "yaml": 2}  # exec: test_page_from_a_crontab_exec.py
     assert PAGE.dead_links() == []
     assert not re.search(r"`cronjobs crontab (?!install|import|compare|swap|restore|wrap|unwrap)", PAGE.text)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.cronhost import Host
 from support.pages import Page
 from typer.testing import CliRunner
 
@@ -16,6 +17,7 @@ from cronjobs.contrib.exec.copying import KEPT
 from cronjobs.desk.cli import crontab as commands
 from cronjobs.desk.crontab import lines, program
 from cronjobs.desk.rules.finding_kinds import FINDING_KINDS
+from cronjobs.engine.config.load import load
 
 PAGE = Page("docs/tutorials/from-a-crontab.md")
 
@@ -37,10 +39,25 @@ def test_wrap_writes_what_the_page_shows_and_unwrap_what_it_was(
     assert f"+{after.splitlines()[-1]}" in dry.output
     done = CliRunner().invoke(commands.app, ["wrap"])
     assert stored["text"] == after
-    _, shown = PAGE.block("console", "crontab wrap").split("\n", 1)
+    _, shown = PAGE.block("console", "the previous crontab").split("\n", 1)
     assert done.output == shown
     assert CliRunner().invoke(commands.app, ["unwrap"]).exit_code == 0
     assert stored["text"] == before
+
+
+def test_the_project_that_notifies_can_be_set_up_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    host.config.write_text(PAGE.block("yaml", "ops:"))
+    before = PAGE.blocks("crontab")[1].text
+    host.has(before)
+    *lines, test = PAGE.block("console", "crontab install").splitlines()
+    for line in lines:
+        assert host.cli(*line.removeprefix("$ cronjobs crontab ").split()).exit_code == 0, line
+    assert (host.crontab or "").count(" exec ") == (host.crontab or "").count(f"--config {host.config} -c ") == 2
+    assert (host.crontab or "").endswith(host.block)
+    assert [*load(host.config, environ={}).alerts.channels] == ["ops"]
+    assert test == "$ cronjobs alerts test"
 
 
 def test_the_lines_of_the_crontab_are_what_exec_reads() -> None:
