@@ -30,6 +30,7 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseError
 
 JOBS_SHOWN: Final = 3  # at most this many jobs are named per finding
+LOOKS: Final = 3  # at most this many looks in a row, if facts change during each of them
 PATIENCE_S: Final = 2.0  # how long to wait for SQLite's write lock
 
 
@@ -49,8 +50,11 @@ class Alerting:
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    def look(self, types: JobTypes | None, *, anyway: bool) -> bool:
+    def look(self, types: JobTypes | None, *, anyway: bool, has_time: Callable[[], bool] = lambda: False) -> bool:
         """Look if a look is due or *anyway* is true. Return whether this process looked. Raises DatabaseError.
+
+        If facts change during the look, look again, at most ``LOOKS`` times and while *has_time*. Otherwise jobs that
+        end in the same seconds of every minute, as a crontab's lines do, would keep every tick from finding anything.
 
         *types* holds this host's job types, or is None if the handlers are not loaded. If *types* is None, and no
         recent tick has recorded its job types, the look is left to a tick that loads the handlers.
@@ -58,26 +62,30 @@ class Alerting:
         with self.database.read() as connection:
             if types is None and runnable_types(connection, remembered(self.settings.run.every)) is None:
                 return False
-        with self.database.write(patience=PATIENCE_S) as connection:
-            token = store.begin_look(connection, anyway=anyway)
-        if token is None:
-            return False
-        with self.database.read() as connection:
-            health = look(connection, self.settings, types or JobTypes({}))
-        found = decide.merged(judge(health, self.settings), self.host)
-        with self.database.write(patience=PATIENCE_S) as connection:
-            self._write(connection, health, found, token, sees_all=types is not None)
+        for number in range(LOOKS):
+            if number and not has_time():
+                break
+            with self.database.write(patience=PATIENCE_S) as connection:
+                token = store.begin_look(connection, anyway=anyway and number == 0)
+            if token is None:  # not due, or another process has begun a look since
+                return number > 0
+            with self.database.read() as connection:
+                health = look(connection, self.settings, types or JobTypes({}))
+            found = decide.merged(judge(health, self.settings), self.host)
+            with self.database.write(patience=PATIENCE_S) as connection:
+                if self._write(connection, health, found, token, sees_all=types is not None):
+                    break
         return True
 
     def _write(
         self, connection: Connection, health: Health, found: Sequence[Finding], token: datetime, *, sees_all: bool
-    ) -> None:
-        """Store the findings. If facts have changed since the look began, store nothing: the next tick looks again."""
+    ) -> bool:
+        """Store the findings. If facts have changed since the look began, store nothing and return False."""
         next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
         # Replace the look's token before storing anything. If two processes look at once, the second one waits here for
         # the first, and then finds that the token has changed.
         if not store.end_look(connection, token, next_at):
-            return
+            return False
         episodes = store.open_episodes(connection)
         ticking = decide.ticking_hosts(health)
         changes = decide.compare(found, episodes, self.host, sees_all=sees_all, ticking=ticking)
@@ -115,6 +123,7 @@ class Alerting:
         if not (news or store.something_waits(connection, self.channels)):
             quiet = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=False)
             store.end_look(connection, next_at, quiet)
+        return True
 
     def _open(self, connection: Connection, finding: Finding, health: Health) -> Episode | None:
         since = finding.since

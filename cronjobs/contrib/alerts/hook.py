@@ -106,7 +106,7 @@ class AlertHook(Hook):
         alerting = Alerting(
             context.settings, context.database, context.identity.host, str(context.identity), context.emit
         )
-        if alerting.look(types, anyway=anyway):
+        if alerting.look(types, anyway=anyway, has_time=lambda: left_s() >= LEAST_LEFT_S):
             alerting.send(left_s)
 
 

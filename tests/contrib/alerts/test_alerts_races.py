@@ -16,6 +16,7 @@ from cronjobs.contrib.alerts.alert_rounds import Alerting
 from cronjobs.desk.insight import findings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.sql import database_now
 
 
@@ -89,6 +90,46 @@ def test_an_end_that_comes_while_the_message_is_on_its_way_is_told_if_that_arriv
     stage.minutes(4)
     assert told(web) == [("dead", False), ("dead", True)][: 1 + delivered]
     assert [row.due_at is None for row in stage.rows(tables.alerts)] == [True]
+
+
+def test_a_job_that_ends_during_a_look_does_not_delay_the_alert(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    ends = iter([True, True])
+
+    def another_job_ends(*given: Any) -> Any:
+        seen = findings.judge(*given)
+        if next(ends, False):
+            with database.write() as connection:
+                look_soon(connection)
+        return seen
+
+    stage.kill_a_job()
+    monkeypatch.setattr(alert_rounds, "judge", another_job_ends)
+    stage.tick()
+    assert told(web) == [("dead", False)]
+
+
+def test_facts_that_change_all_the_time_end_the_looks_of_a_tick(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    looks: list[Any] = []
+
+    def another_job_ends(*given: Any) -> Any:
+        looks.append(given)
+        with database.write() as connection:
+            look_soon(connection)
+        return findings.judge(*given)
+
+    stage.kill_a_job()
+    monkeypatch.setattr(alert_rounds, "judge", another_job_ends)
+    stage.tick()
+    assert (len(looks), told(web)) == (alert_rounds.LOOKS, [])
+    monkeypatch.setattr(alert_rounds, "judge", findings.judge)
+    stage.minutes(1)
+    assert told(web) == [("dead", False)]
 
 
 def test_a_look_that_facts_overtook_is_done_again(
