@@ -56,7 +56,9 @@ def test_the_project_that_notifies_can_be_set_up_as_shown(tmp_path: Path, monkey
         assert host.cli(*line.removeprefix("$ cronjobs crontab ").split()).exit_code == 0, line
     assert (host.crontab or "").count(" exec ") == (host.crontab or "").count(f"--config {host.config} -c ") == 2
     assert (host.crontab or "").endswith(host.block)
-    assert [*load(host.config, environ={}).alerts.channels] == ["ops"]
+    alerts = load(host.config, environ={}).alerts
+    assert alerts is not None
+    assert [*alerts.channels] == ["ops"]
     assert test == "$ cronjobs alerts test"
 
 
