@@ -142,6 +142,8 @@ def restore(
         write(old, new)
         echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
         _print_unfinished(new, file)
+        if crontab.find(new, file) is None:
+            _print_no_ticks(file)
 
 
 def _require_same_settings(pairs: Sequence[Pair]) -> None:
@@ -215,6 +217,15 @@ def _print_unfinished(restored: str, file: Path) -> None:
         )
     if runs.running:
         complain(f"{runs.sentence_running}: cron does not wait for their end")
+
+
+def _print_no_ticks(file: Path) -> None:
+    config = f"--config {one_line(str(file), 300)}"
+    complain(
+        f"cron starts no ticks for {file} any more. Unless another host does, cronjobs status will report the finding "
+        f"no_tick in a few minutes. If you mean to swap again, acknowledge it then: cronjobs ack {config} no_tick. If "
+        f"not, drop the project's tables: cronjobs db drop {config}"
+    )
 
 
 def _early_in_a_minute() -> datetime:

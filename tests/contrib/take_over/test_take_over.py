@@ -588,7 +588,10 @@ def test_swap_replaces_the_imported_lines_in_one_write_and_restore_puts_them_bac
     assert [file.read_text() for file in (cron_host.state / "cronjobs").iterdir()] == [old]
     cron_host.has((cron_host.crontab or "") + "7 7 * * * since\n")
     cron_host.config.unlink()
-    assert cron_host.cli("restore").exit_code == 0
+    restored = cron_host.cli("restore")
+    assert restored.exit_code == 0
+    assert f"cron starts no ticks for {cron_host.config} any more" in restored.stderr
+    assert f"cronjobs ack --config {cron_host.config} no_tick" in restored.stderr
     assert cron_host.crontab == old + "7 7 * * * since\n"
     assert "nothing to restore" in cron_host.cli("restore").stdout
 
