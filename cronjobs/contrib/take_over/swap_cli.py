@@ -78,6 +78,11 @@ def swap(
     found = taken_over(old, host_timezone(), cron)
     pairs = paired(found.taken, wanted.settings)
     numbers = [pair.taken.line.number for pair in pairs if pair.same_command]
+    if not numbers and swapping.restore(old, wanted.file) != old:
+        raise crontab.CrontabError(
+            f"cronjobs already runs the lines of the crontab of {host.user().pw_name}: swap has handed them over to "
+            f"{wanted.file}. To swap lines that you added since, first run cronjobs crontab restore"
+        )
     if not numbers:
         raise crontab.CrontabError(
             f"no schedule in {wanted.file} runs a line of the crontab of {host.user().pw_name}, so there is nothing to "

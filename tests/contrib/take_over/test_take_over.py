@@ -758,6 +758,14 @@ def test_swap_leaves_a_line_that_no_schedule_runs_any_more(cron_host: Host) -> N
     assert "line 1 stays with cron (no schedule runs it): @daily a --changed" in result.stderr
 
 
+def test_a_second_swap_says_that_the_lines_are_swapped_already(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n")
+    swapped(cron_host)
+    again = str(cron_host.cli("swap").exception)
+    assert "cronjobs already runs the lines of the crontab of" in again
+    assert f"swap has handed them over to {cron_host.config}" in again
+
+
 def test_swap_changes_nothing_if_no_line_fits_or_the_tick_fails(cron_host: Host) -> None:
     imported(cron_host, "@daily a\n")
     cron_host.ticks("echo 'disk full' >&2; exit 4")
