@@ -138,11 +138,10 @@ def restore(
     elif old == new:
         whose = f"the crontab of {host.user().pw_name}"
         echo(f'{whose} has no lines that "crontab swap" handed over to {file}: nothing to restore')
-        if any(line.startswith(crontab.SWAPPED) for line in old.split("\n")):
-            complain(
-                "the crontab has lines that were handed over to another configuration: name that configuration with "
-                "--config"
-            )
+        if others := swapping.swapped_to(old):
+            ways = "; ".join(f"cronjobs crontab restore --config {one_line(other, 300)}" for other in others)
+            complain(f"the crontab has lines that were handed over to another configuration. To restore them: {ways}")
+            raise typer.Exit(1)
     else:
         write(old, new)
         echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")

@@ -39,7 +39,13 @@ def unswapped(crontab: str) -> str:
     return "\n".join(_ANY_BEGIN.sub("", line, count=1) for line in crontab.split("\n"))
 
 
-_ANY_BEGIN: Final = re.compile(rf"^{SWAPPED}(?:beside )?/.*?: ")
+def swapped_to(crontab: str) -> list[str]:
+    """Return the paths of the configurations that swapped lines were handed over to."""
+    begins = filter(None, map(_ANY_BEGIN.match, crontab.split("\n")))
+    return list(dict.fromkeys(begin["config"] for begin in begins))
+
+
+_ANY_BEGIN: Final = re.compile(rf"^{SWAPPED}(?:beside )?(?P<config>/.*?): ")
 
 
 def _begin(config: Path, *, had_block: bool) -> str:

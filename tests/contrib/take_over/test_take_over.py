@@ -650,8 +650,9 @@ def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host:
     assert result.exit_code == 0
     assert f"nothing runs them now: cronjobs crontab restore --config {cron_host.config}" in result.stderr
     elsewhere = cron_host.cli("restore", "--config", "other.yaml")
+    assert elsewhere.exit_code == 1
     assert "nothing to restore" in elsewhere.stdout
-    assert "handed over to another configuration: name that configuration with --config" in elsewhere.stderr
+    assert f"To restore them: cronjobs crontab restore --config {cron_host.config}\n" in elsewhere.stderr
     assert cron_host.cli("restore").exit_code == 0
     assert cron_host.crontab == "@daily a\n"
 
