@@ -6,12 +6,11 @@ Within single quotes, only "'" has to be escaped, and cron does not change that 
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from typing import Final
 
-from cronjobs.desk.crontab.block import LONGEST_COMMAND
+from cronjobs.desk.crontab.block import LONGEST_COMMAND, bytes_of
 from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines, unwrapped
 from cronjobs.desk.crontab.naming import name_of, unused
 
@@ -60,7 +59,7 @@ def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
             continue
         name = unused(name_of(line.command), taken)
         command = wrapped(line.written, name, program, config)
-        if (size := len(os.fsencode(command))) > LONGEST_COMMAND:
+        if (size := len(bytes_of(command))) > LONGEST_COMMAND:
             why = (
                 f"with exec before it, the line would be {size} bytes long, and cron accepts at most {LONGEST_COMMAND}"
             )

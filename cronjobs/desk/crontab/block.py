@@ -58,7 +58,7 @@ def command(config: Path, interpreter: Path) -> str:
     too long for cron.
     """
     text = shell_words(tick_words(config, interpreter))
-    size = len(os.fsencode(text))
+    size = len(bytes_of(text))
     if size > LONGEST_COMMAND:
         raise UsageError(
             f"the cron line would be {size} bytes long, but cron accepts at most {LONGEST_COMMAND}: use shorter paths, "
@@ -227,6 +227,11 @@ def unquoted(text: str) -> str:
 
 def text_of(output: bytes) -> str:
     return output.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    """Undo ``text_of``. ``os.fsencode`` would not: in a Latin-1 locale, it cannot encode "€"."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def indented(text: str) -> str:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
 
-from cronjobs.desk.crontab.block import LONGEST_COMMAND, SWAPPED, find, parse_mark
+from cronjobs.desk.crontab.block import LONGEST_COMMAND, SWAPPED, bytes_of, find, parse_mark
 
 Cron = Literal["debian", "cronie"]
 # The longest command in bytes, including its input after "%". This is each cron's MAX_COMMAND.
@@ -136,7 +136,7 @@ def _entry(
         return NoEntry(number, text, "the line has no command")
     if rest.startswith("*"):
         return NoEntry(number, text, 'the command begins with "*", so the line has one field too many')
-    if len(rest.encode("utf-8", "surrogateescape")) > LONGEST[cron]:
+    if len(bytes_of(rest)) > LONGEST[cron]:
         return NoEntry(number, text, f"the command is longer than the {LONGEST[cron]} bytes that cron accepts")
     command, stdin = split(rest, cron)
     return CrontabEntry(number, text, when, rest, command, stdin, settings, comments)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from cronjobs.clock import sleep
-from cronjobs.desk.crontab.block import CrontabError, text_of
+from cronjobs.desk.crontab.block import CrontabError, bytes_of, text_of
 from cronjobs.engine.host.files import make_folder
 from cronjobs.text import visible
 
@@ -152,7 +152,7 @@ def keep_copy(crontab: str) -> Path | None:
     """
     if not crontab:
         return None
-    content = crontab.encode("utf-8", "surrogateescape")
+    content = bytes_of(crontab)
     folder = _copies()
     make_folder(folder, 0o700)
     file = folder / f"{_COPY}{hashlib.sha256(content).hexdigest()[:12]}"
@@ -191,7 +191,7 @@ def _file_of(text: str) -> IO[bytes]:
     """Return a file for crontab(1) to read. If it read a pipe and we were killed, it would install truncated text."""
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 the caller closes it
-        file.write(text.encode("utf-8", "surrogateescape"))
+        file.write(bytes_of(text))
         file.seek(0)
     except OSError as error:
         raise CrontabError(f"cannot write a temporary file, {error.strerror}: nothing was changed") from None

@@ -704,6 +704,20 @@ def test_wrap_refuses_a_project_whose_file_is_not_there(cron_host: Host) -> None
 
 
 @pytest.mark.needs("contrib.exec")
+def test_a_terminal_that_has_no_euro_sign_does_not_keep_lines_from_being_wrapped(
+    cron_host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cron_host.has('@daily echo "müll €"\n')
+    for name, value in {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CRONJOBS_CONFIG")
+    command = [sys.executable, "-m", "cronjobs", "crontab", "wrap"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert (done.returncode, b"wrapped 1 line" in done.stdout) == (0, True), done.stderr
+    assert "echo -c 'echo \"müll €\"'\n" in (cron_host.crontab or "")
+
+
+@pytest.mark.needs("contrib.exec")
 def test_wrap_names_the_lines_that_record_for_another_project(cron_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     cron_host.has("@daily a\n@hourly b\n@reboot c\n")
     monkeypatch.delenv("CRONJOBS_CONFIG")
