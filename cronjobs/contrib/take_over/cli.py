@@ -74,7 +74,13 @@ def import_crontab(
     itself cannot read, or if no line can be taken over.
     """
     timezone = host_timezone()
-    found = taken_over(_read(file), timezone, cron)
+    text = _read(file)
+    if file is None and (numbers := program.printed_carriage_returns(text)):
+        raise CrontabError(
+            f"line {numbers[0]} of the crontab ends in a carriage return, which cron passes to the command, and which "
+            f"crontab -l does not print unchanged. Nothing was written: convert it first: {program.TO_UNIX_LINES}"
+        )
+    found = taken_over(text, timezone, cron)
     owner = host.user().pw_name
     named = "standard input" if file == "-" else f"the crontab of {owner}" if file is None else file
     for left in found.left:

@@ -27,6 +27,7 @@ from cronjobs.text import visible
 _NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such file or directory", re.IGNORECASE)
 
 
+TO_UNIX_LINES: Final = r"crontab -l | sed 's/\\r$//' | crontab -"
 _COPY: Final = "crontab-"
 LOCK_TRIES: Final = 200
 LOCK_PAUSE_S: Final = 0.05
@@ -104,14 +105,11 @@ def replace(old: str, new: str) -> None:
 
     After a CrontabError, *old* is still in force unless the message says otherwise.
     """
-    for number, line in enumerate(old.split("\n"), 1):
-        # Debian's crontab -l prints a carriage return as the two characters "\r", so its output cannot be written back
-        # unchanged (measured, cron 3.0pl1-162).
-        if line.endswith(r"\r"):
-            raise CrontabError(
-                f"line {number} of the crontab ends in a carriage return, which crontab -l does not print unchanged. "
-                r"Nothing was changed: convert it to Unix line endings first: crontab -l | sed 's/\\r$//' | crontab -"
-            )
+    if numbers := printed_carriage_returns(old):
+        raise CrontabError(
+            f"line {numbers[0]} of the crontab ends in a carriage return, which crontab -l does not print unchanged. "
+            f"Nothing was changed: convert it to Unix line endings first: {TO_UNIX_LINES}"
+        )
     with _alone():
         if read() != old:
             raise CrontabChanged
@@ -123,6 +121,14 @@ def replace(old: str, new: str) -> None:
                 "crontab accepted the new contents, but crontab -l now shows something else: someone may have edited "
                 'it at the same time. Check it with "crontab -l", then run this command again'
             )
+
+
+def printed_carriage_returns(crontab: str) -> list[int]:
+    r"""Return the numbers of the lines that end in a carriage return, as Debian's crontab -l prints it: as "\r".
+
+    Such output cannot be written back unchanged (measured, cron 3.0pl1-162).
+    """
+    return [number for number, line in enumerate(crontab.split("\n"), 1) if line.endswith(r"\r")]
 
 
 @contextmanager

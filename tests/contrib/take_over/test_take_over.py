@@ -357,6 +357,16 @@ def test_a_secret_rotated_in_the_env_file_wins_over_the_old_one_in_the_crontab(c
     assert dict(under_cron.job_types["a"].env)["DB_PASSWORD"] == "second-secret"
 
 
+def test_lines_with_carriage_returns_are_not_imported(cron_host: Host) -> None:
+    """Debian's crontab -l prints them as text; swap would refuse them later."""
+    cron_host.has("@daily a\n@hourly b\\r\n")
+    refused = cron_host.cli("import").exception
+    assert isinstance(refused, block.CrontabError)
+    assert "line 2 of the crontab ends in a carriage return" in str(refused)
+    assert r"Nothing was written: convert it first: crontab -l | sed 's/\\r$//' | crontab -" in str(refused)
+    assert not cron_host.config.exists()
+
+
 def test_an_env_file_that_is_there_is_not_touched(cron_host: Host) -> None:
     kept = cron_host.config.with_suffix(".env")
     kept.write_text("MINE=1\n")
