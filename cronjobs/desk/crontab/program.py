@@ -154,7 +154,7 @@ def keep_copy(crontab: str) -> Path | None:
     """Write a backup of *crontab* and return its path. If *crontab* is empty, write nothing and return None.
 
     Only the owner can read the backup, since a crontab may contain passwords. The file is named by a hash of the
-    content, so equal crontabs share one backup. Raises OSError.
+    content, so equal crontabs share one backup. Raises OSError, and then leaves an earlier backup as it was.
     """
     if not crontab:
         return None
@@ -162,9 +162,15 @@ def keep_copy(crontab: str) -> Path | None:
     folder = _copies()
     make_folder(folder, 0o700)
     file = folder / f"{_COPY}{hashlib.sha256(content).hexdigest()[:12]}"
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with open(descriptor, "wb") as copy:
-        copy.write(content)
+    fresh = folder / f".{file.name}-{os.getpid()}"
+    try:
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
+            copy.write(content)
+        fresh.replace(file)
+    except OSError as error:  # a write to a full disk raises an error without a file name
+        with suppress(OSError):
+            fresh.unlink()
+        raise OSError(error.errno, error.strerror, str(file)) from None
     return file
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import shlex
@@ -391,6 +393,27 @@ def test_the_copy_of_a_crontab_is_its_owners_alone_and_kept_once(host: Host) -> 
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert [*copy.parent.iterdir()] == [copy]
     assert program.keep_copy("") is None
+
+
+def test_a_full_disk_leaves_no_half_copy_of_a_crontab_and_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = program.keep_copy("# old\n@daily a\n")
+    assert copy is not None
+
+    class FullDisk(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def open_full(descriptor: int, mode: str) -> FullDisk:
+        os.close(descriptor)
+        return FullDisk()
+
+    host.has("# old\n@daily a\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "open", open_full, raising=False)
+        done = host.cli("install")
+    assert f"no copy of the old crontab was kept: No space left on device: {copy}\n" in done.stderr
+    assert [*copy.parent.iterdir()] == [copy]
+    assert copy.read_text() == "# old\n@daily a\n"
 
 
 # -------------------------------------------------------------------------------------------------- a tick as cron's
