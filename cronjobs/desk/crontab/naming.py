@@ -8,7 +8,14 @@ from collections.abc import Collection
 from pathlib import PurePath
 from typing import Final
 
-_SETTING_UP: Final = r"(?:cd|test|\[|command\s+-v|umask|\.|source|sleep|mkdir|export)\s[^;&|]*(?:&&|\|\||;)"
+_SETTING_UP: Final = (
+    r"(?:cd|test|\[|command\s+-v|umask|\.|source|sleep|mkdir|export|echo|printf)\s"
+    r"""(?:"[^"]*"|'[^']*'|[^;&|"'])*(?:&&|\|\||;)"""
+)
+# Matches a command such as: flock -n /tmp/lock sh -c 'sleep 3; backup'
+_SHELL: Final = re.compile(
+    r"""(?:[^;&|<>"']*[\s/])?(?:ba|da|z|k)?sh\s+-\w*c\s+(?P<quote>["'])(?P<command>.+?)(?P=quote)""", re.DOTALL
+)
 _LEADING: Final = re.compile(
     rf"""\s*(?:{_SETTING_UP}|if\s[^;]*;\s*then\s|[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|\S*)\s|[(!{{]\s*)"""
 )
@@ -24,6 +31,8 @@ def name_of(command: str) -> str:
     """Return a name made of the program that *command* runs and the program's first argument."""
     while found := _LEADING.match(command):
         command = command[found.end() :]
+    if inside := _SHELL.match(command):
+        return name_of(inside["command"])
     first = re.split(r"[;&|<>\n]", command, maxsplit=1)[0]
     try:
         words = shlex.split(first)

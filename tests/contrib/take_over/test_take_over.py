@@ -154,6 +154,10 @@ def test_an_expression_that_ours_refuses_is_written_otherwise(when: str, cron: C
         ("export A=1; umask 077; if true; then backup; fi", "backup"),
         ("command -v tidy >/dev/null && . ./env.sh; tidy all", "tidy-all"),
         ("java -jar /opt/report.jar", "report"),
+        ("flock -n /tmp/lock sh -c 'sleep 3; date +x >> /tmp/x'", "date"),
+        ('/bin/bash -lc "cd / && backup all" >/dev/null', "backup-all"),
+        ('echo "begin; a|b" >> log; ls /backup', "ls"),
+        ("echo tick >> log", "echo-tick"),
     ],
 )
 def test_a_schedule_is_named_after_the_program_that_the_line_runs(command: str, name: str) -> None:
