@@ -83,7 +83,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         slower=slow_runs(connection, now),
         acks=acks_in_force(connection, now),
         watch=watch(connection, every, surveyed, at_work, last_ticking(last_ticks, now, every), pauses, now),
-        **troubled_types(connection, settings.run),
+        **troubled_types(connection, settings, types),
         of_extras=findings_of_extras(connection, settings, now),
     )
     # The finding ``config`` reports these jobs, so they do not count as late.

@@ -13,7 +13,7 @@ from support.yard import MINUTE, START, Yard, at, minutely
 
 from cronjobs.desk.insight.findings import Finding, troubles
 from cronjobs.desk.insight.gathering import look
-from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.settings import JobTypeSettings, Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import job_runs, jobs, ticks
 from cronjobs.engine.jobs.job_types import JobTypes
@@ -248,6 +248,11 @@ def test_runs_that_are_long_for_the_lease_are_told_without_an_alarm(yard: Yard) 
     )
     assert found.command == "cronjobs config show run.lease"
     assert not found.alarm
+    as_long_job = JobTypeSettings(name="slow", command=("true",), timeout=timedelta(days=1))  # as import writes it
+    settings = replace(yard.file(), job_types={"slow": as_long_job})
+    with yard.database.read() as connection:
+        kinds = [each.kind for each in troubles(look(connection, settings, JobTypes()), settings)]
+    assert "lease" not in kinds
 
 
 # --- runs that a person triggered -------------------------------------------------------------------------------------
