@@ -58,15 +58,15 @@ def tables_if_any(settings: Settings) -> Iterator[Connection | None]:
 
 @contextmanager
 def jobs_database(
-    source: Source, *, only_database: bool = False, without_project: bool | None = None
+    source: Source, *, only_database: bool = False, without_project: bool | None = None, only_reads: bool = False
 ) -> Iterator[tuple[Settings, Database]]:
     """Yield the settings and their open database.
 
     *only_database*: whether to accept faults in the file that do not concern the database. *without_project*: see
-    ``load_settings``.
+    ``load_settings``. *only_reads*: see ``ready_database``.
     """
     settings = load_settings(source, only_database=only_database, without_project=without_project)
-    with closing(ready_database(settings)) as database:
+    with closing(ready_database(settings, only_reads=only_reads)) as database:
         yield settings, database
 
 
@@ -77,7 +77,10 @@ def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[S
     *only_database*: whether to accept a broken file, and only report it on stderr.
     """
     with (
-        jobs_database(source, only_database=only_database, without_project=True) as (settings, database),
+        jobs_database(source, only_database=only_database, without_project=True, only_reads=True) as (
+            settings,
+            database,
+        ),
         database.read() as connection,
     ):
         if settings.broken:

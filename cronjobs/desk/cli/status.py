@@ -67,7 +67,7 @@ def status(
             raise UsageError("--watch needs a terminal: without one, or for --json, run status repeatedly")
         Screen(lambda: _screen(settings, types, everything=everything), every or 2, settings.timezone).run()
     else:
-        with closing(ready_database(settings)) as database, database.read() as connection:
+        with closing(ready_database(settings, only_reads=True)) as database, database.read() as connection:
             if as_json:
                 lines = [_status_json(connection, settings, types, str(database.address), everything=everything)]
             else:
@@ -79,7 +79,7 @@ def status(
 
 
 def _screen(settings: Settings, types: JobTypes, *, everything: bool) -> list[str]:
-    with closing(ready_database(settings)) as database, database.read() as connection:
+    with closing(ready_database(settings, only_reads=True)) as database, database.read() as connection:
         return status_lines(connection, settings, types, str(database.address), everything=everything)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cronjobs.engine.command.fault import circumstances
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
@@ -18,13 +20,22 @@ def open_database(settings: Settings) -> Database:
     return Database(address, connections=settings.run.workers + 1)
 
 
-def ready_database(settings: Settings) -> Database:
-    """Return an open database whose tables this code can use."""
+def ready_database(settings: Settings, *, only_reads: bool = False) -> Database:
+    """Return an open database whose tables this code can use.
+
+    If *only_reads*, create no tables in a SQLite file that is there already: somebody may have dropped them, or it is
+    an app's own file. Then SchemaMissing is raised.
+    """
     database = open_database(settings)
     try:
-        require_tables(database)
+        require_tables(database, creates=not (only_reads and _has_content(database)))
         remember(settings.folder, database.address)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _has_content(database: Database) -> bool:
+    file = Path(str(database.address.url.database))
+    return database.is_sqlite and file.exists() and file.stat().st_size > 0

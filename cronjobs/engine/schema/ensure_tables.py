@@ -11,9 +11,10 @@ from cronjobs.engine.store.meta import require_schema
 from cronjobs.errors import SchemaMissing, SchemaTooOld
 
 
-def require_tables(database: Database, *, migrates: bool = True) -> None:
+def require_tables(database: Database, *, migrates: bool = True, creates: bool = True) -> None:
     """Raise an error unless this code can run on the tables. The tables of a SQLite file are created or migrated.
 
+    If *creates* is False, missing tables are not created, but SchemaMissing is raised.
     Code in an app passes *migrates* as False. Then tables of an older revision are not migrated, but SchemaTooOld is
     raised.
     """
@@ -25,7 +26,8 @@ def require_tables(database: Database, *, migrates: bool = True) -> None:
     try:
         first_look(look, database.clock)
     except (SchemaMissing, SchemaTooOld) as error:
-        if not database.is_sqlite or (isinstance(error, SchemaTooOld) and not migrates):
+        allowed = migrates if isinstance(error, SchemaTooOld) else creates
+        if not (database.is_sqlite and allowed):
             raise
         # Imported only here, because this imports alembic, which an idle tick does not need.
         from cronjobs.engine.schema import migrations

@@ -246,6 +246,10 @@ def test_a_dropped_file_may_be_removed_without_being_missed(tmp_path: Path, sqli
     project.write()
     assert project.call("db", "upgrade").code == 0
     assert project.call("db", "drop", "--yes").code == 0
+    for command in (["status"], ["jobs", "list"]):  # which only read
+        refused = project.call(*command)
+        assert (refused.code, 'has no cronjobs tables: run "cronjobs db upgrade"' in refused.err) == (4, True)
+    assert "cronjobs_jobs" not in project.call("db", "drop", "--dry-run").out
     for file in tmp_path.glob("cronjobs.db*"):
         file.unlink()
     assert project.call("status").code == 0  # makes a new one
