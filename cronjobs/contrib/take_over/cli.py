@@ -25,7 +25,7 @@ from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.cli.output import iso_instant, write
 from cronjobs.desk.crontab import host, program
 from cronjobs.desk.crontab.block import CrontabError, text_of
-from cronjobs.engine.command.printing import complain, echo, json_text
+from cronjobs.engine.command.printing import complain, echo, is_terminal, json_text
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.load import load
 from cronjobs.errors import ConfigError, UsageError
@@ -151,6 +151,8 @@ def compare(
     every = paired(found.taken, settings)
     pairs = [pair for pair in every if pair.schedule is not None]
     staying = [pair.taken.line for pair in every if pair.schedule is None]
+    if is_terminal("stderr"):
+        complain(f"computing when cron starts {_counted(len(pairs), 'line')} in {days} days …")
     differing = differences(pairs, timezone, start, start + timedelta(days=days), cron.value)
     wrong = {each.taken.line.number for each in differing}
     if as_json:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cronjobs.contrib.take_over.convert_lines import ImportedLine
-from cronjobs.contrib.take_over.minute_loop import starts
+from cronjobs.contrib.take_over.minute_loop import started_seconds
 from cronjobs.desk.crontab.double_runs import runs_line
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.engine.config.settings import JobTypeSettings, ScheduleSettings, Settings
@@ -96,7 +96,7 @@ def differences(
     Cron uses the host's *timezone*.
     """
     found = []
-    by_cron = starts([pair.taken.cron_line for pair in pairs], timezone, after, until, cron)
+    by_cron = started_seconds([pair.taken.cron_line for pair in pairs], timezone, after, until, cron)
     for pair, old in zip(pairs, by_cron, strict=True):
         schedule = pair.schedule
         if schedule is None:
@@ -111,15 +111,19 @@ def differences(
     return found
 
 
-def _due(schedule: ScheduleSettings, after: datetime, until: datetime) -> list[datetime]:
-    """Return when jobs of *schedule* may begin, including the delay from its ``spread``."""
+def _due(schedule: ScheduleSettings, after: datetime, until: datetime) -> list[float]:
+    """Return when jobs of *schedule* may begin, including its ``spread``'s delay, in seconds since 1970."""
     late = spread_offset(schedule)
     seconds = timing(schedule.cron, schedule.every, schedule.timezone).seconds(after - late, until - late)
-    return [datetime.fromtimestamp(second, UTC) + late for second in seconds]
+    return [second + late.total_seconds() for second in seconds] if late else [*seconds]
 
 
-def _unequal(old: Sequence[datetime], new: Sequence[datetime]) -> tuple[tuple[datetime, int, int], ...]:
-    before, now = Counter(old), Counter(new)
-    if before == now:
+def _unequal(old: Sequence[float], new: Sequence[float]) -> tuple[tuple[datetime, int, int], ...]:
+    # Compare the lists first: a line of every minute has half a million instants, and most lines are equal.
+    if old == new or (before := Counter(old)) == (now := Counter(new)):
         return ()
-    return tuple((at, before[at], now[at]) for at in sorted(before.keys() | now.keys()) if before[at] != now[at])
+    return tuple(
+        (datetime.fromtimestamp(at, UTC), before[at], now[at])
+        for at in sorted(before.keys() | now.keys())
+        if before[at] != now[at]
+    )

@@ -47,18 +47,25 @@ class TimedLine:
 def starts(
     lines: Sequence[TimedLine], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[list[datetime]]:
-    """Return for each line when cron starts it, from *after* (exclusive) to *until*.
+    """Return for each line when cron starts it, from *after* (exclusive) to *until*, as ``started_seconds`` does."""
+    found = started_seconds(lines, timezone, after, until, cron)
+    return [[datetime.fromtimestamp(second, UTC) for second in each] for each in found]
+
+
+def started_seconds(
+    lines: Sequence[TimedLine], timezone: str, after: datetime, until: datetime, cron: Cron
+) -> list[list[int]]:
+    """Return for each line when cron starts it, from *after* (exclusive) to *until*, in seconds since 1970.
 
     If cron starts a line twice in one minute, the line's list has that minute twice.
     """
     first = _minute(after) + 1
     last = _minute(until)
-    found: list[list[datetime]] = [[] for _ in lines]
+    found: list[list[int]] = [[] for _ in lines]
     for minute, hit in _starts(lines, _Offsets(timezone), first - _LEAD, last, cron):
         if minute >= first:
-            instant = datetime.fromtimestamp(minute * 60, UTC)
             for number in _bits(hit):
-                found[number].append(instant)
+                found[number].append(minute * 60)
     return found
 
 
