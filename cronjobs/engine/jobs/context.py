@@ -218,10 +218,11 @@ class Context:
                 ctx.result = {"booked": True}
 
         Leaving the block commits its work together with the job's success. After an exception, a lost lease (LeaseLost)
-        or a kill, neither is committed. An exception that is raised after the block is stored in the history, but has
-        no other effect. On SQLite the block holds the only write lock, and is rolled back after 2 s
-        (TransactionTooLong). Entering the block calls ``check()``. Use effects and steps before the block, not inside
-        it.
+        or a kill, neither is committed. The work is what *connection* executes: Django's ORM, or a session of yours,
+        uses another connection and commits by itself; for these, use ``finish()``. An exception that is raised after
+        the block is stored in the history, but has no other effect. On SQLite the block holds the only write lock, and
+        is rolled back after 2 s (TransactionTooLong). Entering the block calls ``check()``. Use effects and steps
+        before the block, not inside it.
         """
         return self._end("ctx.transaction()").transaction(lambda: self.result)
 

@@ -275,6 +275,27 @@ def test_a_handler_that_raised_keeps_its_own_error_and_its_traceback_says_what_i
     assert written(orders) == [(look, "paid")]
 
 
+def test_what_the_orm_writes_inside_ctx_transaction_is_not_part_of_it(orders: Database, tmp_path: Path) -> None:
+    """As documented: on PostgreSQL it is committed although the block fails, and SQLite's write lock refuses it."""
+
+    @job("books.both", retry=ONCE)
+    def both(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.execute(text("INSERT INTO orders VALUES (:id, 'in the block')"), {"id": ctx.job_id})
+            if db.connection.vendor == "sqlite":
+                query("PRAGMA busy_timeout = 0")
+            write(ctx, "beside it")
+            raise ValueError("the block fails")
+
+    [made] = put(orders, "books.both")
+    run(orders, tmp_path)
+    error = ends(orders)[made].error
+    if orders.is_sqlite:
+        assert (written(orders), "database is locked" in error) == ([], True)
+    else:
+        assert (written(orders), error) == ([(made, "beside it")], "the block fails")
+
+
 def test_async_handlers_at_the_same_time_have_connections_of_their_own(orders: Database, tmp_path: Path) -> None:
     """Django's usual thread for them is one for the whole process: what one writes would go with another's rollback."""
     if orders.is_sqlite:
