@@ -64,9 +64,12 @@ def test_the_project_of_the_page_is_built_run_and_tested(tmp_path: Path) -> None
 
 
 def test_no_block_of_the_page_is_left_out_and_no_link_is_dead() -> None:
-    assert PAGE.counts() == {"console": 6, "python": 10, "yaml": 2}
+    assert PAGE.counts() == {"console": 6, "python": 10, "yaml": 3}
     unnamed = [block.text for block in PAGE.blocks() if block.language != "console" and not NAMED.match(block.text)]
-    assert [text.splitlines()[0] for text in unnamed] == ["database: ${DATABASE_URL}"]
+    assert [text.splitlines()[0] for text in unnamed] == [
+        "database: ${DATABASE_URL}",
+        'env: {DJANGO_SETTINGS_MODULE: "${DJANGO_SETTINGS_MODULE:-mysite.settings}"}',
+    ]
     assert PAGE.dead_links() == []
 
 

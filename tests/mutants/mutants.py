@@ -176,6 +176,13 @@ MUTANTS = (
         (f"{DJANGO_SETTINGS}::test_root_does_not_import_settings_that_others_may_write",),
     ),
     Mutant(
+        "django: the file's settings instead of the environment's",
+        "cronjobs/engine/config/import_path.py",
+        "if MODULE in found and environ.get(MODULE):",
+        "if False:",
+        (f"{DJANGO_SETTINGS}::test_only_djangos_settings_module_overrides_the_files_env",),
+    ),
+    Mutant(
         "django: the fast path where it cannot see a change",
         "cronjobs/engine/tick/idle_inputs.py",
         " or settings.by_django:",

@@ -12,7 +12,7 @@ from django.db import connections, router  # type: ignore[import-untyped]
 from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse  # type: ignore[import-untyped]
 
 from cronjobs.contrib.django.connections import VENDORS, in_tests
-from cronjobs.engine.config.django_project import APP, alias, config_file, database_url
+from cronjobs.engine.config.django_project import APP, alias, config_file, database_url, other_module
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.database.address import Address, parse_url
@@ -25,7 +25,10 @@ PAGES: Final = "cronjobs"  # the URL name of the pages, in urls.py
 
 @register
 def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
-    """Check that ticks use the database that this project enqueues to. cronjobs.yaml may name another database."""
+    """Check that ticks use the database that this project enqueues to.
+
+    cronjobs.yaml may name another database, or other settings.
+    """
     if in_tests():
         return []
     try:
@@ -34,6 +37,8 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
         theirs = parse_url(ticks.database)
     except (CronjobsError, FieldError):  # "cronjobs check" reports faults in the file
         return []
+    if said := other_module(ticks, getattr(settings, "SETTINGS_MODULE", None)):
+        return [CheckWarning(said, id="cronjobs.W004")]
     if ticks.by_django or _place(theirs) == _place(djangos):
         return []
     said = f"ticks run the jobs of {theirs}, by {ticks.file.name}, and this project enqueues into {djangos}"

@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from cronjobs.desk.insight import check_notes
 from cronjobs.engine.config import trust
+from cronjobs.engine.config.django_project import other_module
+from cronjobs.engine.config.import_path import MODULE
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import START_UP as BUSY_START_UP
 from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, ScheduleSettings, Settings
@@ -72,6 +74,8 @@ def check(
         problems += [each.problem for each in names if not each.by_fault]
         problems += [each.problem for each in _timeouts(place, settings, known)]
     problems += [*_commands(place, settings, environ), *_files(place, settings)]
+    if said := other_module(settings, environ.get(MODULE)):
+        problems.append(place.problem(said, f"env.{MODULE}", "env"))
     refused = [found for found in others if found.refused]
     if me == 0:
         problems += [place.problem(said, "") for said in trust.refusals(refused)]

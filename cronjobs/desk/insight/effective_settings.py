@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cronjobs.engine.config import environment, keys
+from cronjobs.engine.config.import_path import MODULE, variables
 from cronjobs.engine.config.reader import ConfigKey, Reader, ReaderOfExtra
 from cronjobs.engine.config.reference import as_written, default_of
 from cronjobs.engine.config.settings import Settings
@@ -171,8 +172,11 @@ class _Reading:
     def _env(self, node: Node | None) -> Setting:
         """Return ``env:`` as one value. All values from the env_file are masked."""
         written = set(node.entries) if isinstance(node, YamlMapping) else set()
-        value = {name: text if name in written else MASK for name, text in self._settings.env}
+        applied = variables(self._settings, self._given.environ)
+        value = {name: text if name in written else MASK for name, text in applied.items()}
         found = self._from("env", _masked_by_name(value), node)
+        if applied.get(MODULE) != dict(self._settings.env).get(MODULE):
+            found = found._replace(source=VARIABLE, where=f"{found.where}, ${MODULE}")
         if value.keys() <= written:
             return found
         file = str(self._settings.env_file and self._settings.env_file.name)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from cronjobs.engine.config.import_path import prepare_imports
+from cronjobs.engine.config.import_path import MODULE, prepare_imports, variables
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.sources import checked_url
@@ -24,7 +24,6 @@ from cronjobs.masking import named_secrets
 from cronjobs.text import one_line
 
 APP: Final = "cronjobs.contrib.django"
-MODULE: Final = "DJANGO_SETTINGS_MODULE"
 SETUP: Final = "django.setup"
 EXTRA: Final = "cronjobs.contrib.django"
 # This is a string, because importing the class requires Django.
@@ -67,6 +66,21 @@ def config_file(settings: Any) -> Path | None:
     return None if found is None else Path(found)
 
 
+def other_module(settings: Settings, module: str | None) -> str | None:
+    """Return what to do if ``env:`` in the file names other Django settings than *module*, else None.
+
+    *module* is the value of DJANGO_SETTINGS_MODULE that this process uses.
+    """
+    written = dict(settings.env).get(MODULE)
+    if not (module and written) or module == written:
+        return None
+    return (
+        f"{MODULE} is {module} here and {written} in {settings.file.name}. The environment takes precedence, so a tick "
+        f"uses {written} unless its crontab sets the variable. Make the two equal, or write {MODULE}: "
+        f'"${{{MODULE}:-{written}}}" in the file if the crontab sets it'
+    )
+
+
 def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
     """Return the tree for a Django project that has no cronjobs.yaml, as if it had been read from a file."""
     zone = getattr(settings_of_django(), "TIME_ZONE", None) or "UTC"
@@ -82,8 +96,8 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
     import them if other users can write to them.
     """
     if settings_of_django() is None:
-        env = dict(settings.env)
-        modules = [name for name in (environ.get(MODULE), env.get(MODULE)) if name]
+        module = variables(settings, environ).get(MODULE) or environ.get(MODULE)
+        modules = [module] if module else []
         prepare_imports(replace(settings, imports=(*settings.imports, *modules)))
     try:
         url = checked_url(database_url(), settings.folder)
@@ -122,12 +136,17 @@ def database_url() -> str:
         raise
     except Exception as error:
         words = one_line(f"{type(error).__name__}: {error}", 300)
-        raise FieldError(f"Django's settings cannot be used: {words}") from None
+        raise FieldError(f"Django's settings{_named()} cannot be used: {words}") from None
     if connection.vendor == "sqlite":
         return f"sqlite:///{connection.settings_dict['NAME']}"
     if connection.vendor == "postgresql":
         return _of_postgresql(connection.settings_dict)
     raise FieldError(f"Django's database is {connection.vendor}: cronjobs runs on PostgreSQL and SQLite")
+
+
+def _named() -> str:
+    module = os.environ.get(MODULE)
+    return f" ({one_line(module, 100)})" if module else ""
 
 
 def _of_postgresql(settings: Mapping[str, Any]) -> str:

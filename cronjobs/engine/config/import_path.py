@@ -18,6 +18,8 @@ from cronjobs.engine.config import trust
 from cronjobs.engine.config.settings import Settings
 from cronjobs.errors import ConfigError, Problem
 
+MODULE: Final = "DJANGO_SETTINGS_MODULE"
+
 
 def prepare_imports(settings: Settings) -> None:
     """Set the file's environment variables, and put its folders on the import path.
@@ -27,13 +29,23 @@ def prepare_imports(settings: Settings) -> None:
     trust.require(settings, os.environ)
     if os.geteuid() == 0:
         _watched.by(settings, os.environ)
-    for name, value in settings.env:
-        # The file's PATH overrides cron's. (A variable from an env_file is in ``settings.env`` only if the environment
-        # lacks it.)
-        os.environ[name] = value
+    os.environ.update(variables(settings, os.environ))
     for folder in (*reversed(settings.python_path), settings.folder):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
+
+
+def variables(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the file and its env_file set in a process that starts with *environ*.
+
+    The file's PATH overrides cron's, and so does each variable under ``env:`` except DJANGO_SETTINGS_MODULE. For that
+    one the environment wins, as in manage.py: otherwise an app could enqueue into another database than ticks read.
+    A variable from an env_file is in ``settings.env`` only if the environment lacks it.
+    """
+    found = dict(settings.env)
+    if MODULE in found and environ.get(MODULE):
+        found[MODULE] = environ[MODULE]
+    return found
 
 
 def enter_folder(settings: Settings) -> None:

@@ -290,7 +290,13 @@ FILE: Final[Keys] = {
         "none",
     ),
     "setup": ConfigKey(fields.function, "django.setup", "A function to call before the imports.", "none"),
-    "env": ConfigKey(fields.variables, "{LANG: C.UTF-8}", "Environment variables for handlers and commands.", "none"),
+    "env": ConfigKey(
+        fields.variables,
+        "{LANG: C.UTF-8}",
+        "Environment variables for handlers and commands. They override the environment's, except "
+        "DJANGO_SETTINGS_MODULE: docs/tutorials/django.md#other-settings-in-production.",
+        "none",
+    ),
     "timezone": ConfigKey(
         _timezone, "Europe/Berlin", "The default time zone of schedules, and the one that commands print in."
     ),

@@ -25,6 +25,7 @@ from support.inboxes import web as web
 from cronjobs import enqueue, masking
 from cronjobs.desk.insight.effective_settings import Overrides, effective
 from cronjobs.engine.config import django_project as config
+from cronjobs.engine.config.import_path import variables
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.config.settings import Settings
@@ -335,6 +336,36 @@ def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -
     assert "No module named 'nosuch'" in python(elsewhere, *words, code=3)
 
 
+def test_the_environment_chooses_djangos_settings_as_for_manage_py(site: Path) -> None:
+    """Otherwise an app enqueues by the variable into one database, while ticks read another by the file."""
+    (site / "prod_settings.py").write_text(
+        "from site_settings import *\nDATABASES['default']['NAME'] = '/var/lib/prod.sqlite3'\n"
+    )
+    (site / "cronjobs.yaml").write_text(f"{ENV_LINES[0]}\ndatabase: django\n")
+    prod: dict[str, Any] = {"DJANGO_SETTINGS_MODULE": "prod_settings"}
+    shown = json.loads(python(site, "-m", "cronjobs", "config", "show", "--json", **prod))
+    values = {each["key"]: (each["value"], each["where"]) for each in shown}
+    assert values["database"][0] == "sqlite:////var/lib/prod.sqlite3"
+    assert values["env"] == (prod, "cronjobs.yaml:1, $DJANGO_SETTINGS_MODULE")
+    differ = "DJANGO_SETTINGS_MODULE is prod_settings here and site_settings in cronjobs.yaml"
+    told = python(site, "-m", "cronjobs", "check", code=1, **prod)
+    assert f"cronjobs.yaml:1:31: env.DJANGO_SETTINGS_MODULE: {differ}" in told
+    assert f"(cronjobs.W004) {differ}" in python(site, "manage.py", "check", **prod)
+    (site / "cronjobs.yaml").write_text(
+        'env: {DJANGO_SETTINGS_MODULE: "${DJANGO_SETTINGS_MODULE:-site_settings}"}\ndatabase: django\n'
+    )
+    assert differ not in python(site, "manage.py", "check", **prod)
+    told = python(site, "-m", "cronjobs", "run-due", code=3, DJANGO_SETTINGS_MODULE="nosuch")
+    assert "Django's settings (nosuch) cannot be used: ModuleNotFoundError" in told
+
+
+def test_only_djangos_settings_module_overrides_the_files_env() -> None:
+    settings = Settings(Path("cronjobs.yaml"), Path(), env=(("PATH", "/bin"), ("DJANGO_SETTINGS_MODULE", "dev")))
+    prod, unset = {"PATH": "/usr/bin", "DJANGO_SETTINGS_MODULE": "prod"}, {"DJANGO_SETTINGS_MODULE": ""}
+    assert variables(settings, prod) == {"PATH": "/bin", "DJANGO_SETTINGS_MODULE": "prod"}
+    assert variables(settings, unset) == dict(settings.env)
+
+
 ENV_LINES = ["env: {DJANGO_SETTINGS_MODULE: site_settings}", "env:\n  DJANGO_SETTINGS_MODULE: site_settings"]
 
 
@@ -352,7 +383,7 @@ def test_broken_settings_are_named_by_check_doctor_and_the_ping(site: Path, web:
     file.write_text(f'database: django\n{ENV_LINES[0]}\nrun: {{ping: "{web.url}/tick"}}\n')
     with (site / "site_settings.py").open("a") as settings:
         settings.write("x = (\n")
-    real = "Django's settings cannot be used: SyntaxError: '(' was never closed"
+    real = "Django's settings (site_settings) cannot be used: SyntaxError: '(' was never closed"
     assert real in python(site, "-m", "cronjobs", "run-due", code=3)
     assert [path.partition("?")[0] for path in web.paths] == ["/tick/3"]
     live = python(site, "-m", "cronjobs", "check", "--live", code=3)
