@@ -5,7 +5,7 @@ This module never commits. Our transactions become savepoints in the test's tran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -42,11 +42,18 @@ class Savepoint:
 class Lender:
     """The test's connection as an SQLAlchemy Connection.
 
-    Its savepoints are made through the connection's owner (a session, or Django).
+    Its savepoints are made through the connection's owner (a session, or Django). ``run_async`` runs an async handler
+    so that what belongs to the test's thread, such as Django's connection, is used there. None: any way will do.
     """
 
-    def __init__(self, connection: Callable[[], Connection], savepoint: Callable[[], Savepoint], what: str) -> None:
-        self._connection, self.savepoint, self._what = connection, savepoint, what
+    def __init__(
+        self,
+        connection: Callable[[], Connection],
+        savepoint: Callable[[], Savepoint],
+        what: str,
+        run_async: Callable[[Coroutine[Any, Any, Any]], Any] | None = None,
+    ) -> None:
+        self._connection, self.savepoint, self._what, self.run_async = connection, savepoint, what, run_async
 
     def connection(self) -> Connection:
         """Return the connection with an open transaction. Raises UsageError for an autocommit connection."""
@@ -91,7 +98,7 @@ def lend(target: Any, what: str) -> Lender:
             raise UsageError(f"{what} needs a transaction of the test's own: open one with transaction.atomic()")
         target.ensure_connection()
         djangos = by_sqlalchemy(target.connection, what)
-        return Lender(lambda: djangos, lambda: _OfDjango(target.alias), what)
+        return Lender(lambda: djangos, lambda: _OfDjango(target.alias), what, _by_asgiref)
     drivers = by_sqlalchemy(target, what)
     return Lender(lambda: drivers, lambda: Savepoint(drivers), what)
 
@@ -136,6 +143,19 @@ class _OfDjango(Savepoint):
     def rollback(self) -> None:
         self._transaction.set_rollback(True, using=self._alias)
         self._block.__exit__(None, None, None)
+
+
+def _by_asgiref(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run *coroutine* as Django's async tests are run.
+
+    The event loop gets a thread of its own, and ``sync_to_async`` calls the ORM in this thread, on its connection.
+    """
+    from asgiref.sync import async_to_sync
+
+    async def wait() -> Any:
+        return await coroutine
+
+    return async_to_sync(wait)()
 
 
 # --- for our code -----------------------------------------------------------------------------------------------------

@@ -54,7 +54,8 @@ class SingleWorker(Workers):
     """
 
     def __init__(self, settings: Settings, database: LentDatabase, clock: Clock) -> None:
-        super().__init__(1, WorkerContext(settings, database), clock)
+        run_async = None if database.lender is None else database.lender.run_async
+        super().__init__(1, WorkerContext(settings, database, run_async=run_async), clock)
         self._ends = _Ends(self._attempt)
         self.ended = self._ends
         self.raised: list[BaseException] = []

@@ -225,6 +225,13 @@ MUTANTS = (
         (f"{DJANGO_TASKS}::test_a_task_is_part_of_the_transaction",),
     ),
     Mutant(
+        "django: drain runs an async handler's ORM on another connection",
+        "cronjobs/testing/single_worker.py",
+        "run_async = None if database.lender is None else database.lender.run_async",
+        "run_async = None",
+        ("tests/contrib/django/test_drain_django.py::test_an_async_handler_uses_the_tests_connection",),
+    ),
+    Mutant(
         "django: an attempt's end closes the connection of a transaction",
         CLEAN,
         "            if connection.alias not in self._tests:",

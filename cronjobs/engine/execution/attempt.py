@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cronjobs.engine.execution.reporting import Reporting
 from cronjobs.engine.jobs.checking import LONGEST_TIMEOUT
@@ -43,7 +43,7 @@ class WorkerContext:
 
     The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ`` has the variables that
     commands and child processes get. It is copied before the first handler runs, because handlers may change
-    os.environ.
+    os.environ. ``run_async`` runs an async handler's coroutine.
     """
 
     settings: Settings
@@ -52,6 +52,7 @@ class WorkerContext:
     on_start: Callable[[Attempt], None] | None = None
     on_end: Callable[[Finished], None] | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    run_async: Callable[[Coroutine[Any, Any, Any]], Any] | None = None  # None: asyncio.run
 
 
 class Phase(Enum):

@@ -224,7 +224,7 @@ def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surrou
 
     waiting = partial(_await, result, attempt, around.settings.run.shutdown_grace)
     try:
-        return asyncio.run(waiting() if hooks is None else hooks.awaited(waiting))
+        return (around.run_async or asyncio.run)(waiting() if hooks is None else hooks.awaited(waiting))
     finally:
         if inspect.iscoroutine(result):
             # This matters if a hook raised an exception before the coroutine began.
