@@ -54,13 +54,18 @@ def _judge(left_open: bool, error: BaseException | None) -> None:
 
 
 class _ThreadConnections:
-    """Cleans one thread's connections before and after an attempt, except those in a test's ``atomic`` block."""
+    """Cleans one thread's connections before and after an attempt.
+
+    A connection in a test's own ``atomic`` blocks stays open. Only blocks that the handler did not leave are rolled
+    back on it.
+    """
 
     def __init__(self) -> None:
-        self._tests: set[str] = set()
+        self._tests: dict[str, int] = {}  # the alias, and how many blocks are the test's
 
     def begin(self) -> None:
-        self._tests = {each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block}
+        used = connections.all(initialized_only=True)
+        self._tests = {each.alias: len(each.atomic_blocks) for each in used if each.in_atomic_block}
         self.end()
 
     def end(self, *, last: bool = False) -> bool:
@@ -73,7 +78,18 @@ class _ThreadConnections:
         for connection in connections.all(initialized_only=True):
             if connection.alias not in self._tests:
                 left_open |= _cleaned(connection, last=last)
+            else:
+                left_open |= _has_left_blocks(connection, self._tests[connection.alias])
         return left_open
+
+
+def _has_left_blocks(connection: Any, outer: int) -> bool:
+    """Roll back the handler's blocks inside the *outer* blocks of the test. Return whether there were any."""
+    left_open = len(connection.atomic_blocks) > outer
+    while len(connection.atomic_blocks) > outer:
+        connection.set_rollback(True)
+        connection.atomic_blocks[-1].__exit__(None, None, None)
+    return left_open
 
 
 def _cleaned(connection: Any, *, last: bool) -> bool:

@@ -12,10 +12,13 @@ from django.db import transaction  # type: ignore[import-untyped]
 from support.django_project import django_project
 from support.postgres import OWNER
 
-from cronjobs import Context, enqueue, job
+from cronjobs import Context, RetryPolicy, Snooze, enqueue, job
 from cronjobs.testing import Drained, drain
 
 pytestmark = pytest.mark.connects_as(OWNER)
+
+LEFT_OPEN = "the handler left a transaction open; its writes were rolled back"
+ONCE = RetryPolicy(max_attempts=1)
 
 
 @pytest.fixture
@@ -40,6 +43,48 @@ def drained(*job_types: str) -> Drained:
     for name in job_types:
         enqueue(db.connection, name)
     return drain(db.connection)
+
+
+def enter_atomic() -> None:
+    transaction.atomic().__enter__()
+    execute("INSERT INTO orders VALUES ('lost')")
+
+
+@pytest.mark.parametrize("kind", ["thread", "async", "raises", "snoozes"])
+def test_blocks_that_a_handler_leaves_open_are_rolled_back_and_fail_its_job(orders: None, kind: str) -> None:
+    @job("leave.thread", retry=ONCE)
+    def leaves() -> None:
+        enter_atomic()
+        enter_atomic()
+
+    @job("leave.async", retry=ONCE)
+    async def aleaves() -> None:
+        await sync_to_async(enter_atomic)()
+
+    @job("leave.raises", retry=ONCE)
+    def raises() -> None:
+        enter_atomic()
+        raise ValueError("its own error")
+
+    @job("leave.snoozes", retry=ONCE)
+    def snoozes() -> None:
+        enter_atomic()
+        raise Snooze("1h")
+
+    @job("write")
+    def writes() -> None:
+        execute("INSERT INTO orders VALUES ('paid')")
+
+    with transaction.atomic():
+        depth = len(db.connection.atomic_blocks)
+        result = drained(f"leave.{kind}", "write")
+        assert [(ran.became, ran.error) for ran in result.ran] == [
+            ("dead", "its own error" if kind == "raises" else LEFT_OPEN),
+            ("succeeded", None),
+        ]
+        assert (written(), len(db.connection.atomic_blocks)) == (["paid"], depth)
+        transaction.set_rollback(True)
+    assert written() == []
 
 
 def test_an_async_handler_uses_the_tests_connection(orders: None) -> None:
