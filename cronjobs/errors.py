@@ -444,13 +444,13 @@ class TransactionBroken(CronjobsError):
 
 
 class TransactionLeftOpen(CronjobsError):
-    """A handler returned while a transaction was open on Django's connection, outside ``atomic``.
+    """A handler returned while a transaction was open on a connection of Django's, and the attempt failed.
 
-    The attempt failed.
+    *left* says for each connection how the transaction was begun.
     """
 
-    def __init__(self) -> None:
-        super().__init__("the handler left a transaction open; its writes were rolled back")
+    def __init__(self, *left: str) -> None:
+        super().__init__(f"the handler left a transaction open ({', '.join(left)}); its writes were rolled back")
 
 
 class EffectUnknown(CronjobsError):

@@ -241,8 +241,8 @@ MUTANTS = (
     Mutant(
         "django: a transaction that a handler leaves open",
         CLEAN,
-        "left_open = connection.in_atomic_block or _is_in_transaction(connection)",
-        "left_open = False",
+        "begun_by = ATOMIC if connection.in_atomic_block else _begun_by(connection)",
+        "begun_by = None",
         (f"{LEFT_IN_DJANGO}::test_an_open_transaction_is_rolled_back_and_fails_its_attempt_and_no_other",),
     ),
     Mutant(

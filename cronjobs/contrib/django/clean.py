@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connections  # type: ignore[import-untyped]
@@ -11,6 +11,8 @@ from django.db import connections  # type: ignore[import-untyped]
 from cronjobs.engine.database.user_connections import has_open_transaction
 from cronjobs.engine.jobs.context import Context
 from cronjobs.errors import Snooze, TransactionLeftOpen
+
+ATOMIC: Final = "an atomic block that was never left"
 
 
 class CleanConnections:
@@ -45,12 +47,12 @@ class CleanConnections:
         _judge(left_open, error)
 
 
-def _judge(left_open: bool, error: BaseException | None) -> None:
+def _judge(left_open: list[str], error: BaseException | None) -> None:
     if not left_open:
         return
     if error is None or isinstance(error, Snooze):  # no error of the handler explains why the attempt fails
-        raise TransactionLeftOpen
-    error.add_note(str(TransactionLeftOpen()))
+        raise TransactionLeftOpen(*left_open)
+    error.add_note(str(TransactionLeftOpen(*left_open)))
 
 
 class _ThreadConnections:
@@ -68,49 +70,53 @@ class _ThreadConnections:
         self._tests = {each.alias: len(each.atomic_blocks) for each in used if each.in_atomic_block}
         self.end()
 
-    def end(self, *, last: bool = False) -> bool:
+    def end(self, *, last: bool = False) -> list[str]:
         """Clean the connections.
 
-        Return whether a transaction was left open. If *last*, close all connections, because the thread is about to
-        end.
+        Return how each transaction that was left open had been begun. If *last*, close all connections, because the
+        thread is about to end.
         """
-        left_open = False
+        left_open = []
         for connection in connections.all(initialized_only=True):
             if connection.alias not in self._tests:
-                left_open |= _cleaned(connection, last=last)
+                begun_by = _cleaned(connection, last=last)
             else:
-                left_open |= _has_left_blocks(connection, self._tests[connection.alias])
+                begun_by = _blocks_left(connection, self._tests[connection.alias])
+            if begun_by:
+                left_open.append(f"on {connection.alias!r} by {begun_by}")
         return left_open
 
 
-def _has_left_blocks(connection: Any, outer: int) -> bool:
-    """Roll back the handler's blocks inside the *outer* blocks of the test. Return whether there were any."""
+def _blocks_left(connection: Any, outer: int) -> str | None:
+    """Roll back the handler's blocks inside the *outer* blocks of the test. Return ATOMIC if there were any."""
     left_open = len(connection.atomic_blocks) > outer
     while len(connection.atomic_blocks) > outer:
         connection.set_rollback(True)
         connection.atomic_blocks[-1].__exit__(None, None, None)
-    return left_open
+    return ATOMIC if left_open else None
 
 
-def _cleaned(connection: Any, *, last: bool) -> bool:
-    left_open = connection.in_atomic_block or _is_in_transaction(connection)
-    if not (left_open or last):
+def _cleaned(connection: Any, *, last: bool) -> str | None:
+    begun_by = ATOMIC if connection.in_atomic_block else _begun_by(connection)
+    if not (begun_by or last):
         connection.close_if_unusable_or_obsolete()
-        return False
-    if left_open:
+        return None
+    if begun_by:
         with suppress(Exception):  # if this fails, the server is gone, and the transaction with it
             connection.connection.rollback()
     connection.close()
     if connection.in_atomic_block:
         # Django still believes that a transaction is open. Without this connection object, Django makes a new one.
         del connections[connection.alias]
-    return left_open
+    return begun_by
 
 
-def _is_in_transaction(connection: Any) -> bool:
+def _begun_by(connection: Any) -> str | None:
+    """Return how the transaction that is open outside ``atomic`` was begun, or None if none is open."""
     if connection.connection is None:
-        return False
+        return None
+    off = connection.autocommit != connection.settings_dict["AUTOCOMMIT"]
     is_open = has_open_transaction(connection.connection)
-    if is_open is None:
-        return bool(connection.autocommit != connection.settings_dict["AUTOCOMMIT"])
-    return is_open
+    if not (off if is_open is None else is_open):
+        return None
+    return "set_autocommit(False) without a commit" if off else "a BEGIN without a COMMIT"

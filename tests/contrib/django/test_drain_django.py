@@ -17,7 +17,10 @@ from cronjobs.testing import Drained, drain
 
 pytestmark = pytest.mark.connects_as(OWNER)
 
-LEFT_OPEN = "the handler left a transaction open; its writes were rolled back"
+LEFT_OPEN = (
+    "the handler left a transaction open (on 'default' by an atomic block that was never left); "
+    "its writes were rolled back"
+)
 ONCE = RetryPolicy(max_attempts=1)
 
 

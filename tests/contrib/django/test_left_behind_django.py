@@ -35,7 +35,12 @@ from cronjobs.engine.tick.pacing import NO_SLOT
 
 pytestmark = pytest.mark.connects_as(OWNER)
 
-LEFT_OPEN = "the handler left a transaction open; its writes were rolled back"
+LEFT_OPEN = "the handler left a transaction open (on 'default' by {}); its writes were rolled back"
+AUTOCOMMIT_OFF, BEGIN, ATOMIC = (
+    "set_autocommit(False) without a commit",
+    "a BEGIN without a COMMIT",
+    "an atomic block that was never left",
+)
 ONCE = RetryPolicy(max_attempts=1)
 TICK_S = 20.0
 
@@ -142,13 +147,13 @@ def broken_transaction(ctx: Context) -> None:
         return
 
 
-OPEN: tuple[Callable[[Context], None], ...] = (
-    autocommit_off,
-    raw_begin,
-    atomic_entered,
-    two_atomics_entered,
-    broken_transaction,
-)
+OPEN: dict[Callable[[Context], None], str] = {
+    autocommit_off: AUTOCOMMIT_OFF,
+    raw_begin: BEGIN,
+    atomic_entered: ATOMIC,
+    two_atomics_entered: ATOMIC,
+    broken_transaction: BEGIN,
+}
 
 
 def commits_and_stays_off(ctx: Context) -> None:
@@ -241,7 +246,8 @@ def test_an_open_transaction_is_rolled_back_and_fails_its_attempt_and_no_other(
     run(orders, tmp_path)
     found = ends(orders)
     end = found[sloppy]
-    assert (end.outcome, end.error, end.error_type) == ("failed", LEFT_OPEN, "cronjobs.errors.TransactionLeftOpen")
+    assert (end.outcome, end.error) == ("failed", LEFT_OPEN.format(OPEN[leave]))
+    assert end.error_type == "cronjobs.errors.TransactionLeftOpen"
     assert [(found[job_id].outcome, found[job_id].result) for job_id in looking] == [("succeeded", PRISTINE)] * 3
     assert written(orders) == [(job_id, "paid") for job_id in looking]
 
@@ -269,8 +275,9 @@ def test_a_handler_that_raised_keeps_its_own_error_and_its_traceback_says_what_i
     raised, gave_up, snoozed, look = put(orders, "leave.raises", "leave.gives_up", "leave.snoozes", "look.thread")
     run(orders, tmp_path)
     found = ends(orders)
-    assert [found[each].error for each in (raised, gave_up, snoozed)] == ["before the commit", "void", LEFT_OPEN]
-    assert LEFT_OPEN in found[raised].traceback
+    left_open = LEFT_OPEN.format(AUTOCOMMIT_OFF)
+    assert [found[each].error for each in (raised, gave_up, snoozed)] == ["before the commit", "void", left_open]
+    assert left_open in found[raised].traceback
     assert found[snoozed].outcome == "failed"  # otherwise it would believe that its writes are in the database
     assert written(orders) == [(look, "paid")]
 
@@ -321,7 +328,10 @@ def test_async_handlers_at_the_same_time_have_connections_of_their_own(orders: D
     opened, wrote = put(orders, "open.async", "write.async")
     run(orders, tmp_path, workers=2)
     found = ends(orders)
-    assert (found[opened].error, found[wrote].outcome) == (LEFT_OPEN, "succeeded")
+    assert (found[opened].error, found[wrote].outcome) == (
+        LEFT_OPEN.format(AUTOCOMMIT_OFF),
+        "succeeded",
+    )
     assert written(orders) == [(wrote, "paid")]
 
 
@@ -473,10 +483,11 @@ def test_whatever_a_job_leaves_behind_the_next_one_finds_nothing_of_it(orders: D
                 assert there.count((job_id, "paid")) == 1
                 continue
             left = leaving[row["payload"]["n"]]
-            outcome, error = WANTED.get(left.end, ("failed", LEFT_OPEN) if left.is_open else ("succeeded", None))
+            left_open = LEFT_OPEN.format(OPEN.get(left.transaction))
+            outcome, error = WANTED.get(left.end, ("failed", left_open) if left.is_open else ("succeeded", None))
             assert end.outcome == outcome, (left, end)
             assert error is None or end.error == error, (left, end)
-            assert left.end != "raise" or (LEFT_OPEN in end.traceback) == left.is_open, (left, end)
+            assert left.end != "raise" or (left_open in end.traceback) == left.is_open, (left, end)
             assert [what for of, what in there if of == job_id] == ([] if left.is_open else ["kept"]), left
         assert not open_transactions(orders)
         with orders.write() as session:
