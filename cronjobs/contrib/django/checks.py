@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Any, Final
 
 from django.conf import settings  # type: ignore[import-untyped]
@@ -16,6 +17,7 @@ from cronjobs.engine.config.django_project import APP, alias, config_file, datab
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.database.address import Address, parse_url
+from cronjobs.engine.database.tables import meta
 from cronjobs.errors import CronjobsError
 
 KEYS: Final = ("config", "database")
@@ -89,6 +91,27 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
         )
         found.append(CheckWarning(said, hint=hint, id="cronjobs.W002"))
     return found
+
+
+@register(Tags.database)
+def no_tables_elsewhere(app_configs: Any, databases: Collection[str] | None = None, **_: Any) -> list[CheckWarning]:
+    """Check that only the jobs database has our tables. A job that an app enqueues elsewhere would never run."""
+    jobs = alias(settings)
+    return [
+        CheckWarning(
+            f"the database {name!r} has cronjobs tables, but the jobs database is {jobs!r}, so no tick of this project "
+            f"runs what is enqueued on connections[{name!r}]",
+            hint="Drop them if they are left over: cronjobs db drop --database-url …; or if another project uses "
+            'them, silence this check: SILENCED_SYSTEM_CHECKS = ["cronjobs.W005"]',
+            id="cronjobs.W005",
+        )
+        for name in databases or ()
+        if name != jobs and connections[name].vendor in VENDORS and _has_our_tables(connections[name])
+    ]
+
+
+def _has_our_tables(connection: Any) -> bool:
+    return meta.name in connection.introspection.table_names()
 
 
 @register(Tags.urls)

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command  # type: ignore[import-untyped]
 from django.db import connections  # type: ignore[import-untyped]
+from django.test import override_settings  # type: ignore[import-untyped]
 from django.test.utils import setup_test_environment, teardown_test_environment  # type: ignore[import-untyped]
 from support.commands import until
 from support.django_project import django_project
+from support.djangos import configured
 from support.inboxes import Web
 from support.inboxes import web as web
 
@@ -257,6 +259,20 @@ def test_check_warns_where_ticks_go_to_another_database(
         finally:
             teardown_test_environment()
     assert "secret-7" not in str(found)
+
+
+def test_check_warns_of_tables_in_another_database(sqlite_migrated: str, tmp_path: Path) -> None:
+    """What an app enqueues there is committed, and no tick ever looks at it."""
+    from cronjobs.contrib.django.checks import no_tables_elsewhere
+
+    with django_project(f"sqlite:///{sqlite_migrated}", alias="left"):
+        for jobs in configured(f"sqlite:///{tmp_path / 'other.db'}", "jobs"):
+            with override_settings(CRONJOBS={"database": jobs}):
+                [warning] = no_tables_elsewhere(None, databases=["left", jobs])
+                assert warning.id == "cronjobs.W005"
+                assert "'left' has cronjobs tables, but the jobs database is 'jobs'" in warning.msg
+                assert no_tables_elsewhere(None) == []  # without --database, no check may open a connection
+        assert no_tables_elsewhere(None, databases=["default"]) == []
 
 
 # --- manage.py cronjobs -----------------------------------------------------------------------------------------------
