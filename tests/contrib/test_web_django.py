@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from django.urls import include, path, re_path  # type: ignore[import-untyped]
 from sqlalchemy import Engine, select
 from support.browsing import Browser
 from support.django_project import django_project
-from support.django_site import RANKS, site
+from support.django_site import site, user
 from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
@@ -39,10 +38,11 @@ def view(config: Path, engine: Engine) -> Iterator[Any]:
         yield made
 
 
-def test_staff_sees_superusers_act_and_others_do_neither(view: Any, database: Database) -> None:
+def test_staff_see_and_act_with_the_admins_permissions(view: Any, database: Database) -> None:
     nobody = Browser(view).get("/admin/jobs/queues")
     assert (nobody.status, nobody.header("Location")) == (302, "/accounts/login/?next=/admin/jobs/queues")
-    assert Browser(view, environ={"REMOTE_USER": "bob"}).get("/admin/jobs/").status == 403
+    for name in ("bob", "eve"):  # who is not staff, or has no permission
+        assert Browser(view, environ={"REMOTE_USER": name}).get("/admin/jobs/").status == 403
     for name, done in (("ada", 403), ("root", 303)):
         browser = Browser(view, environ={"REMOTE_USER": name})
         for address in PAGES:
@@ -117,12 +117,6 @@ def test_an_unexpected_error_is_logged_masked(config: Path, engine: Engine, caps
     assert "canary" not in written.replace('LookupError("s3cret-canary")', "")  # the line of code above
 
 
-def users(name: str) -> Any:
-    rank = RANKS[name]
-    ranks = {"is_authenticated": True, "is_active": True, "is_staff": rank > 1, "is_superuser": rank > 2}
-    return SimpleNamespace(**ranks, get_username=lambda: name)
-
-
 @pytest.mark.connects_as(OWNER)
 @pytest.mark.parametrize("enforces", [False, True])
 def test_djangos_test_client_acts_in_the_tests_own_transaction(
@@ -135,12 +129,12 @@ def test_djangos_test_client_acts_in_the_tests_own_transaction(
 
         def post(name: str, **form: str) -> Any:
             asked = RequestFactory().post("/jobs/jobs/1/retry", form)
-            asked.user, asked._dont_enforce_csrf_checks = users(name), not enforces
+            asked.user, asked._dont_enforce_csrf_checks = user(name), not enforces
             return view(asked, "jobs/1/retry").status_code
 
         with transaction.atomic(using=alias):
             asked = RequestFactory().get("/jobs/jobs/1")
-            asked.user = users("ada")
+            asked.user = user("ada")
             assert b"dead" in view(asked, "jobs/1").content
             assert post("bob") == 403
             assert post("ada") == 403
@@ -163,7 +157,7 @@ def test_djangos_test_client_that_enforces_csrf_checks_sends_the_pages_token_bac
 
         def ask(method: str, address: str, *form: dict[str, str]) -> Any:
             asked = getattr(client, method)(f"/jobs/{address}", *form)
-            asked.user, asked._dont_enforce_csrf_checks = users("root"), False
+            asked.user, asked._dont_enforce_csrf_checks = user("root"), False
             response = view(asked, address)
             client.cookies.update(response.cookies)
             return response
@@ -182,5 +176,5 @@ def test_outside_of_djangos_tests_nobody_is_exempt(view: Any, config: Path, engi
     assert browser.post("/admin/jobs/jobs/1/retry", {}).status == 403
     form = "application/x-www-form-urlencoded"
     asked = RequestFactory().post("/jobs/jobs/1/retry", "csrf=x", content_type=form)
-    asked.user, asked._dont_enforce_csrf_checks = users("root"), True
+    asked.user, asked._dont_enforce_csrf_checks = user("root"), True
     assert pages(engine.connect, config=config)(asked, "jobs/1/retry").status_code == 403

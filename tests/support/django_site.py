@@ -12,17 +12,31 @@ from django.test import override_settings  # type: ignore[import-untyped]
 
 from support import djangos as djangos  # this import sets up Django
 
-RANKS = {"": 0, "bob": 1, "ada": 2, "root": 3}  # nobody, a user, staff, superuser
+# whether the user is staff, and the permissions; "" is nobody
+USERS: dict[str, tuple[bool, tuple[str, ...]]] = {
+    "": (False, ()),
+    "bob": (False, ("view", "change")),
+    "eve": (True, ()),
+    "ada": (True, ("view",)),
+    "root": (True, ("change",)),
+}
+
+
+def user(name: str) -> Any:
+    is_staff, may = USERS[name]
+    permissions = {f"cronjobs.{each}_jobmodel" for each in may}
+    return SimpleNamespace(
+        is_authenticated=bool(name),
+        is_active=bool(name),
+        is_staff=is_staff,
+        has_perm=lambda permission: permission in permissions,
+        get_username=lambda: name,
+    )
 
 
 def with_user(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def answer(request: Any) -> Any:
-        name = request.META.get("REMOTE_USER", "")
-        rank = RANKS[name]
-        request.user = SimpleNamespace(
-            is_authenticated=rank > 0, is_active=rank > 0, is_staff=rank > 1, is_superuser=rank > 2
-        )
-        request.user.get_username = lambda: name
+        request.user = user(request.META.get("REMOTE_USER", ""))
         request.urlconf = request.META["tests.urlconf"]
         return get_response(request)
 

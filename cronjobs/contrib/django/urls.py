@@ -1,4 +1,4 @@
-"""The URL of the pages. Include it before the admin's URL. Staff may see the pages, and superusers may act on jobs."""
+"""The URL of the pages. Include it before the admin's URL. The admin's permissions decide who may see them and act."""
 
 from django.urls import re_path  # type: ignore[import-untyped]
 

@@ -35,26 +35,33 @@ Asked = Callable[[Any], bool]
 Connect = Callable[[], AbstractContextManager[Connection]]
 
 
-def is_staff(request: Any) -> bool:
-    return bool(request.user.is_active and request.user.is_staff)
+def may_view_jobs(request: Any) -> bool:
+    """Whether the admin, too, would show jobs to this user. There, permission to change jobs is enough."""
+    return may_change_jobs(request) or _is_permitted(request, "cronjobs.view_jobmodel")
 
 
-def is_superuser(request: Any) -> bool:
-    return bool(request.user.is_active and request.user.is_superuser)
+def may_change_jobs(request: Any) -> bool:
+    return _is_permitted(request, "cronjobs.change_jobmodel")
+
+
+def _is_permitted(request: Any, permission: str) -> bool:
+    user = request.user
+    return bool(user.is_active and user.is_staff and user.has_perm(permission))
 
 
 def pages(
     connect: Connect | None = None,
     *,
-    may_see: Asked = is_staff,
-    may_act: Asked = is_superuser,
+    may_see: Asked = may_view_jobs,
+    may_act: Asked = may_change_jobs,
     config: str | Path | None = None,
 ) -> Any:
     """Return the pages as a view for ``re_path(r"^jobs/(?P<path>.*)$", pages())``.
 
     Users who are not logged in are redirected to LOGIN_URL, or to the admin's login page if that URL does not exist.
 
-    *may_see* and *may_act* take Django's request and return a bool. *connect* is as for ``cronjobs.contrib.web.app``.
+    *may_see* and *may_act* take Django's request and return a bool. By default staff need the admin's permissions to
+    view and to change jobs. *connect* is as for ``cronjobs.contrib.web.app``.
     *config* is the path of cronjobs.yaml; if it is None, the path is CRONJOBS["config"] in Django's settings, else
     $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
