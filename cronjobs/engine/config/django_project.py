@@ -9,11 +9,13 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Final
 
-from cronjobs.engine.config.import_path import MODULE, prepare_imports, variables
+from cronjobs.engine.config.import_path import MODULE, is_installed, prepare_imports, variables
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.sources import checked_url
@@ -125,8 +127,9 @@ def database_url() -> str:
             f"it is not known which Django settings to use: write env: {{{MODULE}: shop.settings}} in this file"
         )
     try:
-        databases = importlib.import_module("django.db").connections
-        name = alias(conf.settings)
+        with redirect_stdout(sys.stderr):  # what the settings print must not be in front of our JSON
+            databases = importlib.import_module("django.db").connections
+            name = alias(conf.settings)
         if name not in databases.settings:
             raise FieldError(
                 f'Django\'s DATABASES has no entry "{one_line(name, 60)}", which the CRONJOBS setting names'
@@ -136,7 +139,7 @@ def database_url() -> str:
         raise
     except Exception as error:
         words = one_line(f"{type(error).__name__}: {error}", 300)
-        raise FieldError(f"Django's settings{_named()} cannot be used: {words}") from None
+        raise FieldError(f"Django's settings{_named()} cannot be used: {words}{_place_of(error)}") from None
     if connection.vendor == "sqlite":
         return f"sqlite:///{connection.settings_dict['NAME']}"
     if connection.vendor == "postgresql":
@@ -147,6 +150,15 @@ def database_url() -> str:
 def _named() -> str:
     module = os.environ.get(MODULE)
     return f" ({one_line(module, 100)})" if module else ""
+
+
+def _place_of(error: Exception) -> str:
+    """Return the line of the user's code that raised *error*, or "". A SyntaxError's text has its own line."""
+    for frame in () if isinstance(error, SyntaxError) else reversed(extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and not is_installed(file):
+            return f" ({one_line(str(file), 200)}:{frame.lineno})"
+    return ""
 
 
 def _of_postgresql(settings: Mapping[str, Any]) -> str:

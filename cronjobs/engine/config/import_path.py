@@ -104,8 +104,13 @@ def _files(spec: ModuleSpec) -> Iterator[Path]:
         # Do not use resolve(), which follows links: an untrusted user could make a link, which we have not checked yet,
         # point into an installed package.
         file = Path(os.path.abspath(place))  # noqa: PTH100
-        if not any(file.is_relative_to(folder) for folder in _INSTALLED):
+        if not is_installed(file):
             yield file
+
+
+def is_installed(file: Path) -> bool:
+    """Whether *file* belongs to Python or to an installed package."""
+    return any(file.is_relative_to(folder) for folder in _INSTALLED)
 
 
 _FOLDERS: Final = (

@@ -412,6 +412,23 @@ def test_broken_settings_are_named_by_check_doctor_and_the_ping(site: Path, web:
     assert "the server" not in found["database"]["fix"]
 
 
+def test_settings_that_raise_are_named_with_their_line_and_print_to_stderr(site: Path) -> None:
+    (site / "cronjobs.yaml").write_text(f"{ENV_LINES[0]}\ndatabase: django\n")
+    with (site / "site_settings.py").open("a") as settings:
+        settings.write('print("debug is on")\n')
+    bare = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(site / "state")}
+    command = [sys.executable, "-m", "cronjobs", "jobs", "list", "--json"]
+    done = subprocess.run(command, cwd=site, env=bare, capture_output=True, text=True, timeout=60)
+    assert (json.loads(done.stdout), done.stderr) == ([], "debug is on\n")
+    with (site / "site_settings.py").open("a") as settings:
+        settings.write("x = {}\ny = x['KEY']\n")
+    lines = (site / "site_settings.py").read_text().count("\n")
+    told = python(site, "-m", "cronjobs", "jobs", "list", code=3)
+    assert (
+        f"Django's settings (site_settings) cannot be used: KeyError: 'KEY' ({site}/site_settings.py:{lines})" in told
+    )
+
+
 def test_config_show_names_djangos_settings_as_the_source(folder: Path, sqlite_url: str) -> None:
     def shown() -> dict[str, tuple[Any, str]]:
         found = effective(load(None, environ={}), Overrides(None, None, {}))
