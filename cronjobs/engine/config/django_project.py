@@ -62,6 +62,15 @@ def alias(settings: Any) -> str:
     return str(cronjobs_settings(settings).get("database", ALIAS))
 
 
+def migrate_command(used: str) -> str | None:
+    """Return what creates our tables for an app that enqueues on the alias *used*. None if it does not have our app."""
+    if not is_host():
+        return None
+    jobs = alias(settings_of_django())
+    command = '"python manage.py migrate"' if jobs == ALIAS else f'"python manage.py migrate --database {jobs}"'
+    return command if used == jobs else f"{command}, and enqueue on connections[{jobs!r}], the jobs database"
+
+
 def config_file(settings: Any) -> Path | None:
     """Return the configuration file named by Django's *settings*, or None if they name none."""
     found = cronjobs_settings(settings).get("config") or getattr(settings, "CRONJOBS_CONFIG", None)

@@ -146,6 +146,10 @@ class _Django(PlainConnection):
             return f"sqlite:///{said['NAME']}"
         return _url(said.get("USER"), said.get("HOST"), said.get("PORT"), said.get("NAME"))
 
+    @property
+    def alias(self) -> str:
+        return str(self._owners.alias)
+
     def commits_by_itself(self) -> bool:
         return not self._owners.in_atomic_block and bool(self._owners.get_autocommit())
 

@@ -273,6 +273,14 @@ def _database(connection: Connection) -> object:
     return url.host, url.port, url.database, url.username
 
 
+def _tables_missing(connection: Connection) -> SchemaMissing:
+    from cronjobs.engine.config import django_project  # apps that only enqueue need not import it
+
+    alias = getattr(connection, "alias", None)  # of Django's connection
+    command = None if alias is None else django_project.migrate_command(alias)
+    return SchemaMissing(database_name(connection), *([] if command is None else [command]))
+
+
 @contextmanager
 def naming_missing_tables(connection: Connection) -> Iterator[None]:
     """Raise SchemaMissing if the tables do not exist.
@@ -285,7 +293,7 @@ def naming_missing_tables(connection: Connection) -> Iterator[None]:
         place = _database(connection), schema_of(connection)
         if place not in _seen:
             if not has_jobs(connection):
-                raise SchemaMissing(database_name(connection))
+                raise _tables_missing(connection)
             _seen.add(place)
     try:
         yield
@@ -300,5 +308,5 @@ def naming_missing_tables(connection: Connection) -> Iterator[None]:
         state = getattr(origin, "sqlstate", None) or getattr(origin.__cause__, "sqlstate", None)
         if "no such table: cronjobs_" in str(origin) or state == "42P01":
             # "from None" keeps the statement and its payload out of the traceback.
-            raise SchemaMissing(database_name(connection)) from None
+            raise _tables_missing(connection) from None
         raise

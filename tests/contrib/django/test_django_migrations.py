@@ -16,11 +16,13 @@ from support.django_project import django_project
 from support.djangos import configured
 
 import cronjobs.contrib.django
+from cronjobs import enqueue
 from cronjobs.contrib.django.revisions import ToRevision
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.schema import migrations
 from cronjobs.engine.store.meta import adopt
+from cronjobs.errors import SchemaMissing
 
 FILES = sorted((Path(cronjobs.contrib.django.__file__).parent / "migrations").glob("0*.py"))
 
@@ -98,6 +100,19 @@ def test_the_setting_says_which_database_has_the_jobs(sqlite_url: str, tmp_path:
     with django_project(jobs, alias="queue", CRONJOBS={"database": "queue"}) as alias:
         migrate(database=alias)
         assert "cronjobs_jobs" in connections[alias].introspection.table_names()
+
+
+def test_without_tables_enqueue_names_djangos_command_and_the_jobs_database(sqlite_url: str, tmp_path: Path) -> None:
+    with django_project(sqlite_url) as default, pytest.raises(SchemaMissing, match=r'run "python manage.py migrate"$'):
+        enqueue(connections[default], "shop.pay")
+    with django_project(f"sqlite:///{tmp_path / 'jobs.db'}", alias="queue", CRONJOBS={"database": "queue"}) as queue:
+        command = 'run "python manage.py migrate --database queue"'
+        with pytest.raises(SchemaMissing, match=f"{command}$"):
+            enqueue(connections[queue], "shop.pay")
+        for wrong in configured(sqlite_url, "default"):
+            with pytest.raises(SchemaMissing) as told:
+                enqueue(connections[wrong], "shop.pay")
+            assert f"{command}, and enqueue on connections['queue'], the jobs database" in str(told.value)
 
 
 @pytest.mark.slow
