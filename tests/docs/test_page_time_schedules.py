@@ -38,6 +38,7 @@ def test_the_first_workday_is_one_of_the_days_that_the_schedule_is_due() -> None
     ("due", "days"),
     [
         ("the last day of the month", ["2027-01-31", "2027-02-28", "2027-03-31"]),
+        ("the last workday of the month", ["2027-01-29", "2027-02-26", "2027-03-31"]),
         ("every second Monday", ["2027-01-04", "2027-01-18", "2027-02-01"]),
         ("the third Thursday of the month", ["2027-01-21", "2027-02-18", "2027-03-18"]),
     ],
