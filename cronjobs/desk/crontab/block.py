@@ -6,7 +6,6 @@ A crontab is decoded as UTF-8 with surrogateescape and split at "\\n" only, so t
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import shlex
 from collections.abc import Sequence
