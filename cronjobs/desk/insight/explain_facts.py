@@ -141,7 +141,7 @@ class AwaitedJob:
 class TypeFacts:
     """Whether some host can run a job type, according to the types that ticks recorded.
 
-    ``known`` is None if no tick recorded any types. ``last``: the newest tick that could run the type. ``since``: when
+    ``known`` is None if no tick recorded any types. ``last``: the newest tick that loaded the type. ``since``: when
     the first tick that could not run it began. ``not_loaded``: modules that the newest ticks failed to import.
     ``silent_since``: when the host of ``last`` last ticked, if it has been silent for longer than usual.
     """
@@ -153,7 +153,10 @@ class TypeFacts:
     silent_since: datetime | None = None
     # Each item has three texts: a host, the module or job type that the host could not load, and the reason.
     not_loaded: tuple[tuple[str, str, str], ...] = ()
-    here: bool = True  # whether the type is registered in the configuration here
+    # Whether the type is registered in the configuration here, or None if its file is broken.
+    here: bool | None = True
+    # If it is not: each module or job type that could not be loaded here, and the reason, unless a tick recorded both.
+    not_loaded_here: tuple[tuple[str, str], ...] = ()
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration
 
 

@@ -426,7 +426,7 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         ends = [
             f"It dies at {at} if every version of the code that ticks has refused it, and after {latest} in any case."
         ]
-    if job.type_facts is not None and not job.type_facts.here and job.type_facts.last is None:
+    if job.type_facts is not None and job.type_facts.here is False and job.type_facts.last is None:
         ends.append(f'If no handler will ever have this name, type "cronjobs jobs cancel {job.id}".')
     if job.unsettled is not None:
         unknown = f"Nobody knows whether its effect {one_line(job.unsettled, 600)} happened"
@@ -468,24 +468,26 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
     if facts.known is False:
         had = "no tick on record has ever known this type"
         if facts.last is not None:
-            # An idle tick loads no handlers, so nobody knows exactly when the type disappeared.
+            # Idle ticks load no handlers, so the type may have disappeared long before *since*.
             since = f" since {times.clock(facts.since)}" if facts.since else ""
             last = (
-                f"the last tick that knew it began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
+                f"the last tick that loaded it began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
             )
             had = f"no tick that loaded handlers has known this type{since} ({last})"
         reasons.append(f'no host can run type "{name(facts.name)}": {had}')
-    if not facts.here:
+    if facts.here is False:
         other = ""
-        # This tick ran on another host, or on this host under a former name.
+        # This tick ran on another host, with another file, or before the code here changed.
         if facts.known and facts.last is not None:
             began = f"began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
-            other = f", but the tick that {began} could run it"
+            other = f", but the tick that {began} loaded it"
             if facts.silent_since is not None:
                 other += f" ({name(facts.last.host)} has not ticked since {times.clock(facts.silent_since)})"
         reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')
     if facts.file_fault is not None:
         reasons.append(f"the type's entry in the file here is broken: {one_line(facts.file_fault, 300)}")
+    for where, why in facts.not_loaded_here:
+        reasons.append(f"{one_line(where, 120)} {one_line(why, 200)} (in this configuration)")
     for host, where, why in facts.not_loaded:
         reasons.append(f"on {name(host)} {one_line(where, 120)} {one_line(why, 200)}")
     return reasons

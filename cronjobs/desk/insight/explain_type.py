@@ -59,10 +59,11 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     facts, times = life.facts, LocalTimes(life.around.now, timezone)
     subject = f"Job type {name(facts.name)}"
     sentences = []
-    if facts.known and facts.here:
+    if facts.known and facts.here is not False:
         sentences.append(f"{subject} can run: a recent tick knew it.")
     elif facts.known is None:
-        here = "this configuration has the type" if facts.here else "this configuration does not have the type"
+        has = {True: "has the type", False: "does not have the type", None: "is invalid, so it does not show the type"}
+        here = f"this configuration {has[facts.here]}"
         sentences.append(f"{subject}: recent ticks did not record which types they know; {here}.")
     reasons = type_reasons(facts, times)
     if reasons:

@@ -275,7 +275,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     if not known or job_type not in types.types:
         row = explaining.last_tick_that_knew(connection, job_type)
         if row is not None:
-            last = tick_facts(explaining.last_tick_with_its_types(connection, row))
+            last = tick_facts(row)
             since = explaining.first_tick_without(connection, row)
             newest = [tick_facts(tick) for tick in last_ticks(connection) if tick.host == row.host]
             signs = [tick.last_sign_at for tick in newest]
@@ -283,6 +283,8 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
             silent_since = max(signs) if quiet else None
         for tick in reversed(explaining.newest_ticks_with_types(connection)):
             faults[tick.host] = _not_loaded(tick.did)
+    recorded = {pair for several in faults.values() for pair in several.items()}
+    faults_here = [(fault.where, fault.what) for fault in types.faults] if job_type not in types.types else []
     paths = f"job_types.{job_type}."
     problems = [str(problem) for problem in settings.problems if f"{problem.path}.".startswith(paths)]
     return TypeFacts(
@@ -293,7 +295,8 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         silent_since,
         tuple((host, where, what) for host, several in faults.items() for where, what in several.items()),
         # If the file is broken, that is no evidence that the type is missing.
-        here=job_type in types.types or settings.broken,
+        here=job_type in types.types or (None if settings.broken else False),
+        not_loaded_here=tuple(pair for pair in faults_here if pair not in recorded),
         file_fault="; ".join(problems) or None,
     )
 

@@ -152,7 +152,7 @@ def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
     assert told.verdict == "not_runnable"
     since = (
         'no host can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
-        "(the last tick that knew it began at 09:00:10 on alpha)"
+        "(the last tick that loaded it began at 09:00:10 on alpha)"
     )
     assert since in told
     assert "on alpha module lately_broken cannot be imported: RuntimeError: no such table: shop" in told
@@ -172,7 +172,7 @@ def test_a_type_that_was_renamed_a_moment_ago_cannot_run(world: World) -> None:
     world.tick(utc("2026-03-02T09:01:10"))
     since = (
         'no host can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
-        "(the last tick that knew it began at 09:00:10 on alpha)"
+        "(the last tick that loaded it began at 09:00:10 on alpha)"
     )
     assert world.ask("t.ok").verdict == "not_runnable"
     assert since in world.ask("t.ok")
@@ -187,9 +187,34 @@ def test_which_tick_can_run_a_type_that_this_configuration_lacks(world: World) -
     world.tick(utc("2026-03-02T09:01:10"))
     why = (
         'no handler or command "t.ok" is registered in this configuration, '
-        "but the tick that began at 09:00:10 on beta could run it"
+        "but the tick that began at 09:00:10 on beta loaded it"
     )
     assert world.ask("t.ok").found["sentences"][0] == f"Job type t.ok: {why}."
+
+
+def test_an_idle_tick_counts_for_no_type_and_a_fault_of_the_code_here_is_named(world: World) -> None:
+    world.file(OK)
+    put(world.database, job_type="t.ok")
+    world.tick(utc("2026-03-02T09:00:10"))
+    (world.folder / "broken_since.py").write_text("raise RuntimeError('no such table: shop')\n")
+    world.file("imports: [broken_since]\n")
+    world.ticks(utc("2026-03-02T09:01:10"), utc("2026-03-02T09:03:10"))
+    assert world.ask("t.ok").found["sentences"][0] == (
+        'Job type t.ok: no handler or command "t.ok" is registered in this configuration, but the tick that began at '
+        "09:00:10 on alpha loaded it; module broken_since cannot be imported: RuntimeError: no such table: shop (in "
+        "this configuration)."
+    )
+
+
+def test_a_broken_file_proves_no_type(world: World) -> None:
+    world.file()
+    put(world.database, job_type="t.ok")
+    (world.folder / "cronjobs.yaml").write_text("schedules: {a: [\n")
+    for name in ("7", "t.nobodys"):
+        answer = world.say(name, "--database-url", world.url)
+        assert (answer.code, answer.out) == (1, ""), answer
+    told = world.ask("t.ok", "--database-url", world.url)
+    assert "this configuration is invalid, so it does not show the type" in told
 
 
 def test_a_broken_entry_of_a_type(world: World) -> None:
@@ -282,7 +307,7 @@ def test_due_work_that_only_a_host_which_stopped_could_run(world: World) -> None
     world.tick(utc("2026-03-02T08:03:10"))
     job_id = put(world.database, job_type="t.ok")
     world.ticks(utc("2026-03-02T08:04:10"), utc("2026-03-02T08:07:10"))
-    could = "the tick that began at 08:02:10 on beta could run it (beta has not ticked since 08:02:1"
+    could = "the tick that began at 08:01:10 on beta loaded it (beta has not ticked since 08:02:1"
     assert could in world.ask(str(job_id))
 
     def late() -> list[str]:
