@@ -17,6 +17,7 @@ from cronjobs.desk.crontab import program
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.judged_types import waiting_without_handler
+from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.desk.insight.waiting import MOST_TYPES
 from cronjobs.desk.insight.watched import STEADY_TICKS, quiet_after
 from cronjobs.desk.store.upgrade_warnings import migrated_by_an_app
@@ -240,9 +241,10 @@ def _crontab(patient: ExaminedSite) -> Diagnosis:
     ticks: bool | None = None
     if patient.database is not None and patient.settings is not None and patient.tables:
         with patient.database.read() as connection:
-            found = database_facts.fired(connection, patient.settings.run.every, patient.host)
+            every = at_their_pace(connection, patient.settings).run.every
+            found = database_facts.fired(connection, every, patient.host)
             begun = [row.started_at for row in statements.ticks_of_host(connection, patient.host)]
-        quiet = quiet_after(patient.settings.run.every)
+        quiet = quiet_after(every)
         # Ignore ticks from before the crontab's last change: a line that is now gone may have started them.
         changed = program.changed_at()
         still = found.last_at is not None and found.now - found.last_at <= quiet

@@ -32,6 +32,7 @@ from cronjobs.contrib.web.security import HEADERS, Access, Login, Visitor, requi
 from cronjobs.contrib.web.templating import PACKAGE, rendered
 from cronjobs.contrib.web.view import View, address
 from cronjobs.desk.insight.formatting import Times
+from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.engine.rules.causes import KEY_DIGITS
 from cronjobs.engine.store.meta import require_schema
 from cronjobs.engine.store.sql import database_now
@@ -131,6 +132,7 @@ class Application:
         settings, types = self.current.now()
         with self.doors.read() as connection:
             project = require_schema(connection).project or settings.project
+            settings = at_their_pace(connection, settings)
             times = Times(database_now(connection), settings.timezone)
             view = View(settings, times, request.base, visitor, request.path, request.query, project)
             return PAGES[endpoint](connection, view, types, **arguments)

@@ -11,6 +11,7 @@ from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.findings_of_ticks import row_of, wrong
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.desk.insight.same_cause import faults_here
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.config.settings import ExecutorSettings, Settings
@@ -29,6 +30,7 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
         return [f'there is no database {file} yet: the first "cronjobs run-due" creates it']
     with closing(open_database(settings)) as database, database.read() as connection:
         require_schema(connection)
+        settings = at_their_pace(connection, settings)
         health = look(connection, settings, known or JobTypes())
     found = judge(health, settings)
     ours = {row_of(*fault) for fault in faults_here(health, settings)}

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.output import Times
+from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.engine.command.database import open_database, ready_database
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.config.settings import Settings
@@ -67,6 +68,9 @@ def jobs_database(
     """
     settings = load_settings(source, only_database=only_database, without_project=without_project)
     with closing(ready_database(settings, only_reads=only_reads)) as database:
+        if settings.broken:
+            with database.read() as connection:
+                settings = at_their_pace(connection, settings)
         yield settings, database
 
 

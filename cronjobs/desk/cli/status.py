@@ -18,6 +18,7 @@ from cronjobs.desk.cli.status_lines import TICKS_SHOWN, cause_lines, head_lines,
 from cronjobs.desk.insight.causes import causes_of
 from cronjobs.desk.insight.formatting import at_work_within
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.desk.insight.queue_trends import queue_trends
 from cronjobs.desk.insight.worst_first import run_by_cron, schedules_shown
 from cronjobs.desk.store.status_facts import unended_ticks
@@ -87,6 +88,7 @@ def status_lines(
     connection: Connection, settings: Settings, types: JobTypes, address: str, *, everything: bool
 ) -> list[str]:
     """Return the screen's lines. Unless *everything*, show only as many schedules as fit the terminal."""
+    settings = at_their_pace(connection, settings)
     health = look(connection, settings, types)
     times = Times(health.now, settings.timezone)
     head = head_lines(health, settings, address, times, everything=everything)
@@ -106,6 +108,7 @@ def status_lines(
 
 
 def _status_json(connection: Connection, settings: Settings, types: JobTypes, address: str, *, everything: bool) -> str:
+    settings = at_their_pace(connection, settings)
     health = look(connection, settings, types)
     most = None if everything else IN_A_PIPE
     shown = schedules_shown(connection, health, settings.run.every, most)

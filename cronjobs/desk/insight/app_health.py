@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from cronjobs.desk.insight.finding import Finding
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
+from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import Address, parse_url
@@ -66,7 +67,8 @@ def health(connection: Any = None, *, config: str | Path | None = None, database
     *connection* is an SQLAlchemy Connection, Session or Engine. The call only reads, in a savepoint, so your
     transaction stays usable if the call fails. If *connection* is None, the database is found as in ``connect``, from
     *config* or *database_url*. The file *config* also supplies ``run.every``, the lease and the limits. Without a file,
-    the defaults apply. Raises SchemaMissing, SchemaTooOld, DatabaseError, or ConfigError if the file cannot be used.
+    the pace of the last ticks stands for ``run.every``, and the other defaults apply. Raises SchemaMissing,
+    SchemaTooOld, DatabaseError, or ConfigError if the file cannot be used.
     """
     settings = Settings(file=NO_FILE, folder=Path(), database=database_url or "", broken=True)
     if config is not None or (connection is None and database_url is None):
@@ -74,6 +76,7 @@ def health(connection: Any = None, *, config: str | Path | None = None, database
         settings = load(path, environ=os.environ, database_url=database_url, need_database=connection is None)
     with _reading(connection, settings) as reading:
         require_schema(reading)
+        settings = at_their_pace(reading, settings)
         facts = look(reading, settings, JobTypes())
     return HealthCheck(tuple(judge(facts, settings, but=OF_THE_FILE)))
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from cronjobs import masking
+from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.given_up import GivenUp
 from cronjobs.errors import MESSAGE_LIMIT
 from cronjobs.text import one_line
@@ -123,8 +124,13 @@ def together(group: Sequence[Finding]) -> Finding:
     )
 
 
-def for_the_file_here(finding: Finding) -> Finding:
-    """Return *finding* with the remark that ticks refuse the file here. That is most likely the finding's cause."""
+def for_the_file_here(finding: Finding, settings: Settings) -> Finding:
+    """Return *finding* with the remark that ticks refuse the file here, if they do. That is most likely its cause.
+
+    Without a file, this may be another folder or another host than that of the ticks.
+    """
+    if not settings.broken or settings.file not in settings.contents:
+        return finding
     return replace(finding, text=f"{finding.text}; ticks refuse the file here", command="cronjobs check")
 
 

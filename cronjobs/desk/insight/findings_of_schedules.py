@@ -46,7 +46,7 @@ FORGOTTEN_PAUSE: Final = timedelta(days=1)
 def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     if ticking(health.ticks, health.now, settings.run.every):
         for off in _schedules_off(health, settings.run.every):
-            yield for_the_file_here(off) if settings.broken else off
+            yield for_the_file_here(off, settings)
     late = behind(health, settings.run.every)
     yield from _behind({name: since for name, since in late.items() if name not in same.not_behind})
     missing = {each.name: each for each in _missing(health.watch)}

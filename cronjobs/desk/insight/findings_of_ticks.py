@@ -43,7 +43,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     # Without a project, or with another project's database, this configuration explains why there are no ticks.
     if not settings.without_project and not foreign:
         for found in _no_tick(health, settings):
-            yield for_the_file_here(found) if settings.broken else found
+            yield for_the_file_here(found, settings)
     if len(health.silent) < len(health.ticks):
         for host, since in health.silent.items():
             text = f"host {host} has not ticked for {rough(health.now - since)}, but others have"

@@ -10,6 +10,8 @@ from support.lookingrows import NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 
+from cronjobs import health
+from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either
@@ -75,6 +77,31 @@ def test_where_no_tick_comes_the_file_that_they_refuse_is_named_with_it(
     first = cronjobs("status", "--json").json["findings"][0]
     assert (first["kind"], first["command"]) == ("no_tick", "cronjobs check")
     assert first["text"].endswith("; ticks refuse the file here")
+
+
+def test_without_a_readable_file_the_ticks_show_how_often_cron_starts_them(
+    cronjobs: Cronjobs, rows: Rows, file: Path, database_url: str, clock: FakeClock, database: Database
+) -> None:
+    for minutes in (*range(180, 50, -10), 58, *range(50, 0, -10)):  # someone started one by hand
+        rows.tick("web1", ago(minutes=minutes))
+    clock.advance(timedelta(minutes=4))
+    url = ("--database-url", database_url)
+    for broken in (NO_YAML, "run: {every: 10m\n", None):
+        if broken is None:
+            file.unlink()
+        else:
+            file.write_text(broken)
+        assert {each["kind"] for each in cronjobs("status", "--json", *url).json["findings"]} == {"config"}
+        assert "without ticks" not in cronjobs("history", *url).out
+        if broken is not None:
+            assert "no tick has reached" not in cronjobs("check", "--live", *url).out
+    with database.read() as connection:
+        assert health(connection).ok
+    clock.advance(timedelta(minutes=30))
+    [first, _] = cronjobs("status", "--json", *url).json["findings"]
+    assert first["text"] == "no tick has reached this database for 44m"
+    with database.read() as connection:
+        assert [each.text for each in health(connection).findings] == [first["text"]]
 
 
 def test_a_file_that_is_no_yaml_or_not_there_says_nothing_and_the_url_may_come_from_elsewhere(

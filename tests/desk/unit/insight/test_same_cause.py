@@ -442,7 +442,8 @@ def test_a_file_that_ticks_refuse_here_is_named_where_nothing_fires_schedules() 
     health = facts(ticks=[tick("web1")], schedules=ScheduleSurvey(active=1))
     health = replace(health, watch=replace(health.watch, fires=False))
     for broken in (False, True):
-        found = {each.key: each for each in troubles(health, replace(SETTINGS, broken=broken))}["schedules_off"]
+        settings = replace(SETTINGS, broken=broken, contents={SETTINGS.file: b""})
+        found = {each.key: each for each in troubles(health, settings)}["schedules_off"]
         assert found.text.endswith("; ticks refuse the file here") == broken
         assert found.command == ("cronjobs check" if broken else "cronjobs crontab show")
 

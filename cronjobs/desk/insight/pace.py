@@ -1,0 +1,38 @@
+"""How often ticks begin, taken from their rows. Needed where no valid file says it (``run.every``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cronjobs.desk.store.explaining import newest_ticks
+from cronjobs.engine.config.settings import RunSettings, Settings
+
+_TICKS: Final = 100  # enough for several rounds of a few hosts that tick in the same minutes
+_GAPS: Final = 3  # fewer show no pace
+
+
+def at_their_pace(connection: Connection, settings: Settings) -> Settings:
+    """Return *settings* with the pace of the newest ticks as ``run.every``, if the file is broken and sets none.
+
+    With the default, every pause between two ticks of a slower crontab line would count as an outage.
+    """
+    if not settings.broken or settings.run.every != RunSettings().every:
+        return settings
+    every = pace_of(row.started_at for row in newest_ticks(connection, _TICKS))
+    return settings if every is None else replace(settings, run=replace(settings.run, every=every))
+
+
+def pace_of(starts: Iterable[datetime]) -> timedelta | None:
+    """Return the usual time between minutes in which ticks began, or None if there are too few of these minutes.
+
+    Hosts that tick in the same minute count once. The median ignores outages and ticks started by hand.
+    """
+    minutes = sorted({at.replace(second=0, microsecond=0) for at in starts})
+    gaps = sorted(later - earlier for earlier, later in pairwise(minutes))
+    return gaps[(len(gaps) - 1) // 2] if len(gaps) >= _GAPS else None
