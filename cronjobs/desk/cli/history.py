@@ -75,17 +75,21 @@ INDENT: Final = 26  # the time of day and the outcome fill this many columns bef
 SECOND: Final = timedelta(seconds=1)
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _WORDS: Final = {"pruned": "removed", "pause": "paused", "deploy": "deployed", "early": "ran early"} | ACTS
-_PLURALS: Final = {
-    "pruned": ("dead job removed by retention", "dead jobs removed by retention"),
-    "no tick": ("time without ticks", "times without ticks"),
-    "no end": ("tick without an end", "ticks without an end"),
-    "not fired": ("time in which no tick fired schedules", "times in which no tick fired schedules"),
-    "clock": ("clock set back", "clocks set back"),
-    "fault": ("fault of a file or of code", "faults of a file or of code"),
-    "early": ("ran early", "ran early"),
-    "pause": ("pause", "pauses"),
-    "deploy": ("deploy", "deploys"),
-} | {word: (f"job {done}", f"jobs {done}") for word, done in (ACTS | {ASKED: "asked to stop"}).items()}
+_PLURALS: Final = (
+    {
+        "pruned": ("dead job removed by retention", "dead jobs removed by retention"),
+        "no tick": ("time without ticks", "times without ticks"),
+        "no end": ("tick without an end", "ticks without an end"),
+        "not fired": ("time in which no tick fired schedules", "times in which no tick fired schedules"),
+        "clock": ("clock set back", "clocks set back"),
+        "fault": ("fault of a file or of code", "faults of a file or of code"),
+        "early": ("ran early", "ran early"),
+        "pause": ("pause", "pauses"),
+        "deploy": ("deploy", "deploys"),
+    }
+    | {word: (f"job {done}", f"jobs {done}") for word, done in (ACTS | {ASKED: "asked to stop"}).items()}
+    | {"settle": ("effect settled", "effects settled")}
+)
 _OF_ATTEMPTS: Final = frozenset(OUTCOME_WORDS.values())
 
 
@@ -178,13 +182,13 @@ def history(
     failed, timed out, were lost, interrupted or cancelled; and occurrences that were missed, or that a wrong clock ran
     early. A line also says when retention removed dead jobs that nobody had dealt with, since their deaths are not
     listed any more. Without --outcome, the list also shows who cancelled jobs or asked them to stop, who retried,
-    dismissed, released or rescheduled them, and who triggered or backfilled a schedule. With --outcome cancelled, it
-    shows who cancelled jobs. Without --outcome and --type, it also shows when no host ticked, when one host did not
-    tick, and when no tick fired schedules; ticks that never recorded their end; clocks that were set back; parts of the
-    file or of the code that ticks could not use; pauses; and deploys, which are files that were applied and hosts that
-    ran other code. If there are more entries than --limit, those with the same error share a line. Then come the
-    counts, by schedule and job type, of what succeeded, was snoozed, skipped or coalesced. stderr says how many entries
-    were left out. "cronjobs jobs show ID" prints whole errors, tracebacks and outputs.
+    dismissed, released or rescheduled them, who triggered or backfilled a schedule, and who settled an effect. With
+    --outcome cancelled, it shows who cancelled jobs. Without --outcome and --type, it also shows when no host ticked,
+    when one host did not tick, and when no tick fired schedules; ticks that never recorded their end; clocks that were
+    set back; parts of the file or of the code that ticks could not use; pauses; and deploys, which are files that were
+    applied and hosts that ran other code. If there are more entries than --limit, those with the same error share a
+    line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or coalesced. stderr
+    says how many entries were left out. "cronjobs jobs show ID" prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
     clock, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An
@@ -456,7 +460,7 @@ def _acts_on_jobs(
 def _job_ids(row: Any) -> list[int]:
     """Return the job ids of an audit entry. Someone may have written anything there with plain SQL."""
     detail = row.detail if isinstance(row.detail, dict) else {}
-    ids = detail.get("ids", [detail.get("job_id")] if row.action == "trigger" else None)
+    ids = detail.get("ids", [detail.get("job_id")] if row.action in ("trigger", "settle") else None)
     if isinstance(ids, list):
         return [id_ for id_ in ids if isinstance(id_, int) and 0 < id_ < 2**63]
     number = row.subject.removeprefix("job ")
@@ -597,6 +601,9 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             dead, jobs = entry["were_dead"], entry["jobs"]
             were = f", {'' if dead == jobs else f'{dead:,} of them '}dead until then," if dead else ""
             stop = " to stop," if entry["asked_to_stop"] else ""
+            if "effect" in entry:
+                verdict = entry["verdict"].replace("-", " ")
+                return f"effect {safe(entry['effect'], 200)} of {_jobs_text(entry)} as {verdict}, by {by}{why}"
             return f"{_jobs_text(entry)}{were}{stop} by {by}{until}{why}"
         case "tick":
             return (

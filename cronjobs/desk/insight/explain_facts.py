@@ -17,13 +17,17 @@ Existence = Literal["defined", "retired", "not_yet", "unreadable"]
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """An action in the audit trail. It came from ``host``. ``moved``: a reschedule's old and new time."""
+    """An action in the audit trail. It came from ``host``. ``moved``: a reschedule's old and new time.
+
+    ``settled``: the effect's key, and whether it was recorded as "done" or "not-done".
+    """
 
     at: datetime
     by: str | None = None
     host: str | None = None
     why: str | None = None
     moved: tuple[datetime, datetime] | None = None
+    settled: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

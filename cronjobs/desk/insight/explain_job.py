@@ -11,6 +11,7 @@ from typing import Final
 
 from cronjobs.desk.insight.explain_facts import (
     AttemptFacts,
+    AuditEntry,
     Explanation,
     JobFacts,
     JobLife,
@@ -272,20 +273,29 @@ _DONE: Final = {
     "cancel": "cancelled",
     "release": "released",
     "reschedule": "rescheduled",
-    "settle": "settled",
     "dismiss": "dismissed",
 }
 
 
 def _acts(job: JobFacts, times: LocalTimes) -> list[str]:
     return [
-        f"It was {_done(job, action, act.at)} by {name(act.by or 'somebody')} at {times.clock(act.at)}"
+        _settled(act, times)
+        if act.settled is not None
+        else f"It was {_done(job, action, act.at)} by {name(act.by or 'somebody')} at {times.clock(act.at)}"
         + (f", from {times.clock(act.moved[0])} to {times.clock(act.moved[1])}" if act.moved else "")
         + (f" (why: {one_line(act.why, 300)})" if act.why else "")
         + (_in_vain(job, act.at) if action == "cancel" else "")
         + "."
         for action, act in job.acts
     ]
+
+
+def _settled(act: AuditEntry, times: LocalTimes) -> str:
+    key, verdict = act.settled or ("", "")
+    so = "no attempt repeats it" if verdict == "done" else "the next attempt does it"
+    why = f" (why: {one_line(act.why, 300)})" if act.why else ""
+    by, was = name(act.by) if act.by else "Somebody", verdict.replace("-", " ")
+    return f"{by} recorded at {times.clock(act.at)} that effect {one_line(key, 600)} was {was}{why}, so {so}."
 
 
 def _done(job: JobFacts, action: str, at: datetime) -> str:

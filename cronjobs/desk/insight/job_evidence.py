@@ -37,6 +37,7 @@ from cronjobs.desk.insight.schedule_history import (
 )
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.desk.rules.pausing import of_queue
+from cronjobs.desk.rules.settling import settled_effect
 from cronjobs.desk.store import explaining
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
@@ -408,7 +409,12 @@ def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
         (row.action, AuditEntry(row.at, row.actor, row.host, row.why, _moved(row.detail)))
         for row in explaining.acts_on_job(connection, job.id)
     ]
-    return replace(job, acts=tuple(acts))
+    acts += [
+        ("settle", AuditEntry(row.at, row.actor, row.host, row.why, settled=settled))
+        for row in explaining.settled_since(connection, job.created_at)
+        if (settled := settled_effect(row)) and row.detail.get("job_id") == job.id
+    ]
+    return replace(job, acts=tuple(sorted(acts, key=lambda act: act[1].at)))
 
 
 def _moved(detail: Any) -> tuple[datetime, datetime] | None:

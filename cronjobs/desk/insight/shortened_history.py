@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from cronjobs.desk.rules.settling import settled_effect
 from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.engine.rules.occurrences import BACKFILLED
 
@@ -23,6 +24,7 @@ ACTS: Final = {
     "dismiss": "dismissed",
     "release": "released",
     "reschedule": "rescheduled",
+    "settle": "settled",
     "trigger": "triggered",
     "backfill": "backfilled",
 }
@@ -118,10 +120,12 @@ def acts_on_jobs(
     found: list[tuple[dict[str, Any], set[int]]] = []
     last: dict[Hashable, tuple[dict[str, Any], set[int]]] = {}
     for row, asked, ids in _cancels_split(rows, at_work):
-        key = (row.action, asked, row.actor, row.host, row.why)
+        settled = settled_effect(row)
+        key = (row.action, asked, row.actor, row.host, row.why, settled)
         if key not in last or row.at - last[key][0]["finished_at"] > ONE_ACT:
             facts = {"action": row.action, "by": row.actor, "host": row.host, "why": row.why, "started_at": row.at}
             facts |= {"were_dead": 0, "asked_to_stop": asked}
+            facts |= {"effect": settled[0], "verdict": settled[1]} if settled is not None else {}
             last[key] = ({"kind": "act"} | facts, set())
             found.append(last[key])
         last[key][0]["finished_at"] = row.at

@@ -203,11 +203,20 @@ def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
     return run(
         connection,
         f"""
-        SELECT a.* FROM {AUDIT} a WHERE a.action IN ('cancel', 'retry', 'release', 'reschedule', 'settle', 'dismiss')
+        SELECT a.* FROM {AUDIT} a WHERE a.action IN ('cancel', 'retry', 'release', 'reschedule', 'dismiss')
           AND a.subject IN (:id_text, :name, 'jobs') AND (a.subject <> 'jobs' OR {_HAS_ID}) ORDER BY a.at, a.id""",
         id=job_id,
         id_text=str(job_id),
         name=f"job {job_id}",
+    ).all()
+
+
+def settled_since(connection: Connection, since: datetime) -> Sequence[Row[Any]]:
+    """Return the audit entries of effects that people settled since *since*, oldest first."""
+    return run(
+        connection,
+        f"SELECT a.* FROM {AUDIT} a WHERE a.action = 'settle' AND a.at >= :since ORDER BY a.at, a.id",
+        since=since,
     ).all()
 
 
