@@ -145,7 +145,7 @@ class ScheduleEvidence:
             facts = replace(facts, previous=previous, next=following)
         [found] = self._with_rows([(facts, row)])
         if found.job is not None:
-            return replace(found, job=in_detail(self.connection, found.job, self.types))
+            return replace(found, job=in_detail(self.connection, found.job, self.types, self.around))
         return found
 
     def latest(self) -> Asked:

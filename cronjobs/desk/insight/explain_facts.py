@@ -109,6 +109,21 @@ class AttemptFacts:
 
 
 @dataclass(frozen=True)
+class LateTry:
+    """An attempt after the first that started late, or long after the attempt before it.
+
+    ``due_at``: when it was due. Only the last attempt's time is recorded, so it is None for earlier ones. ``held``: the
+    pause that delayed it. ``quiet``: the longest time without ticks before it.
+    """
+
+    number: int
+    begun_at: datetime
+    due_at: datetime | None = None
+    held: PauseFacts | None = None
+    quiet: tuple[datetime, datetime] | None = None
+
+
+@dataclass(frozen=True)
 class NotStartedRecord:
     """The last tick that recorded the job as due but not started."""
 
@@ -231,6 +246,7 @@ class JobFacts:
     paused: PauseFacts | None = None  # the pause that holds back the waiting job
     # The pause that delayed the first attempt, and when the delay began.
     held: tuple[datetime, PauseFacts] | None = None
+    late_tries: tuple[LateTry, ...] = ()
     known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None
     passed_over: NotStartedRecord | None = None

@@ -16,6 +16,7 @@ from cronjobs.desk.insight.explain_facts import (
     JobFacts,
     JobLife,
     JobsAhead,
+    LateTry,
     Now,
     OccurrenceOfJob,
     RepeatedEffect,
@@ -23,7 +24,16 @@ from cronjobs.desk.insight.explain_facts import (
     plain,
 )
 from cronjobs.desk.insight.explain_obstacles import settling
-from cronjobs.desk.insight.explain_phrases import enqueued_by, late, name, pause, ran_early_words, triggered, who
+from cronjobs.desk.insight.explain_phrases import (
+    between,
+    enqueued_by,
+    late,
+    name,
+    pause,
+    ran_early_words,
+    triggered,
+    who,
+)
 from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.engine.rules.concurrency import in_the_past
@@ -187,7 +197,8 @@ def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime
         later = tuple(each for each in job.attempts if each.finished_at > after)
         acts = tuple(pair for pair in job.acts if pair[1].at > after)
         repeated = tuple(effect for effect in job.repeated if effect.begun_at > after)
-        then = replace(job, attempts=later, acts=acts, repeated=repeated)
+        tries = tuple(each for each in job.late_tries if each.begun_at > after)
+        then = replace(job, attempts=later, acts=acts, repeated=repeated, late_tries=tries)
         return [*in_order(_happened(then, times)), *_state(job, times, around)]
     return [*in_order([*_late_begin(job, times), *_happened(job, times)]), *_state(job, times, around)]
 
@@ -204,10 +215,21 @@ def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     if job.held is not None:
         sentences.append((job.held[0], f"It was held back: {pause(job.held[1], times)}."))
     sentences += [(effect.begun_at, _repeated(effect, times)) for effect in job.repeated]
+    sentences += [(each.begun_at, said) for each in job.late_tries for said in _late_try(job, each, times)]
     instants = sorted(at for at, _ in acts)
     for _, between in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
         sentences += _attempt_sentences(tuple(between), times)
     return sentences
+
+
+def _late_try(job: JobFacts, late_try: LateTry, times: LocalTimes) -> list[str]:
+    why = [pause(late_try.held, times)] if late_try.held else []
+    why += [f"no tick reached the database {between(*late_try.quiet, times)}"] if late_try.quiet else []
+    if late_try.due_at is None:
+        return [f"Before attempt {late_try.number} began, {'; '.join(why)}."]
+    due, behind = times.clock(late_try.due_at), late(late_try.begun_at - late_try.due_at)
+    said = f"Attempt {late_try.number} was due at {due} and started {behind}, at {times.clock(late_try.begun_at)}"
+    return [*_passed_over(job, times), f"{said}{': ' if why else ''}{'; '.join(why)}."]
 
 
 def _repeated(effect: RepeatedEffect, times: LocalTimes) -> str:

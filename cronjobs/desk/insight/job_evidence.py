@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -16,6 +17,7 @@ from cronjobs.desk.insight.explain_facts import (
     Excluded,
     JobFacts,
     JobLife,
+    LateTry,
     LedgerFacts,
     NotStartedRecord,
     Now,
@@ -68,6 +70,7 @@ from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
 NOT_DONE: Final = (Status.DEAD, Status.CANCELLED)
+LATE_TRIES: Final = 10  # find out for at most this many attempts why they started late
 
 HOLDERS_NAMED: Final = 3
 
@@ -193,12 +196,12 @@ def _passed_over(
     """Return two maps by job id: the last tick that says why it did not start the job, and the options that exclude it.
 
     The second map has only the jobs that the options of all ticks exclude. If *rows* has a single job, the first map
-    includes the job even if it has started since.
+    includes the job even if its last attempt has started since.
     """
     due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
     waiting = due.keys()
     if not due and len(rows) == 1 and (begun := attempts.get(rows[0].id)):
-        due = {rows[0].id: begun[0].started_at}
+        due = {rows[0].id: begun[-1].started_at}
     asked = [row for row in rows if row.id in due]
     if not asked:
         return {}, {}
@@ -340,7 +343,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     if job is None and not rows:
         return None
     if job is not None:
-        job = with_triggered(in_detail(connection, job, types), _triggered_since(connection, job))
+        job = with_triggered(in_detail(connection, job, types, around), _triggered_since(connection, job))
     made_for = tuple(
         OccurrenceOfJob(row.schedule, _zone_of(row.definition, settings.timezone), ledger_facts(row)) for row in rows
     )
@@ -379,13 +382,14 @@ def with_triggered(job: JobFacts, triggered: Iterable[Triggered]) -> JobFacts:
     return replace(job, triggered=later)
 
 
-def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobTypes]) -> JobFacts:
+def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobTypes], around: Now) -> JobFacts:
     """Return *job* with facts that are too costly to read for each job of a list."""
     most = job.most
     if job.status == Status.DEAD and job.failures and most is None and not job.job_type.startswith(EXEC_PREFIX):
         job_type = types().types.get(job.job_type)
         most = None if job_type is None else job_type.retry.max_attempts
-    return replace(_with_acts(connection, job), most=most, held=_held(connection, job))
+    late_tries = tuple(_late_tries(connection, job, around.quiet_after))
+    return replace(_with_acts(connection, job), most=most, held=_held(connection, job), late_tries=late_tries)
 
 
 def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] | None:
@@ -396,12 +400,54 @@ def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] 
     # If run_at is later than the first attempt, a retry has overwritten it. No pause can have held the job back before
     # the job was created.
     due = max(job.created_at, job.run_at if job.run_at <= begun else job.scheduled_for or job.created_at)
-    pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), ["all", f"queue {job.queue}"]))
+    pause = _pause_until(connection, job.queue, due, begun)
+    return None if pause is None else (max(due, pause.since), pause)
+
+
+def _pause_until(connection: Connection, queue: str, due: datetime, begun: datetime) -> PauseFacts | None:
+    """Return the pause of the queue that ended last between these times, or None."""
+    pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), ["all", f"queue {queue}"]))
     over = [(end, pause) for pause in pauses if (end := ends_at(pause)) and pause.since < begun and due < end <= begun]
     if not over:
         return None
     end, pause = max(over, key=lambda pair: pair[0])
-    return max(due, pause.since), replace(pause, ended_at=end)
+    return replace(pause, ended_at=end)
+
+
+def _late_tries(connection: Connection, job: JobFacts, late: timedelta) -> Iterable[LateTry]:
+    """Find what delayed the last attempts after the first by more than *late*, oldest first."""
+    ended = [(each.number, each.started_at, each.finished_at) for each in job.attempts[-LATE_TRIES - 1 :]]
+    if job.status == Status.RUNNING and job.started_at and (not ended or ended[-1][0] < job.attempt):
+        ended.append((job.attempt, job.started_at, job.started_at))
+    for (_, _, before), (number, begun, _) in pairwise(ended):
+        is_last = number == job.attempt and job.status not in (Status.QUEUED, Status.FAILED)
+        due = job.run_at if is_last and before <= job.run_at <= begun else None
+        since = due or before
+        if begun - since <= late:
+            continue
+        ticks = explaining.records_between(connection, before, begun)
+        spans = [(tick.started_at, tick.finished_at) for tick in ticks]
+        quiet = longest_quiet(spans, None if len(ticks) == explaining.TICKS_READ else before, begun, late)
+        # A time without ticks that had ended when the attempt became due did not delay it.
+        quiet = None if quiet is None or quiet[1] <= since else quiet
+        held = _pause_until(connection, job.queue, since, begun)
+        if due or quiet or held:
+            yield LateTry(number, begun, due, held, quiet)
+
+
+def longest_quiet(
+    spans: Iterable[tuple[datetime, datetime]], first: datetime | None, last: datetime, longer: timedelta
+) -> tuple[datetime, datetime] | None:
+    """Return the longest time between *first* and *last* without any of these ticks, if it is *longer* than that.
+
+    *spans*: when ticks began and ended. *first*: None if the first tick begins the time to look at.
+    """
+    found, quiet_from = None, first
+    for begun, finished in [*sorted(spans), (last, last)]:
+        if quiet_from is not None and begun - quiet_from > longer:
+            longer, found = begun - quiet_from, (quiet_from, begun)
+        quiet_from = finished if quiet_from is None else max(quiet_from, finished)
+    return found
 
 
 def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from support.hosts import put
 
 from cronjobs import GiveUp
 from cronjobs.engine.database import tables
+from cronjobs.engine.jobs import registry
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.store import claims, leases, operating
 from cronjobs.engine.store.operating import OperatorAction
@@ -563,3 +565,33 @@ def test_a_death_says_whether_its_tries_or_its_handler_ended_it(world: World) ->
     gave_up = "after it failed 1 of 2 tries: its handler raised GiveUp, which ends all tries."
     assert gave_up in world.ask("s", "--at", "01:59")
     assert "after it failed 2 of 2 tries." in world.ask("s", "--at", "02:00")
+
+
+def test_why_a_retry_started_hours_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file("defaults: {retry: {delays: [4m]}}\n")
+    world.plan = [fail(), fail(), fail()]
+    put(world.database, job_type="t.work")
+    world.tick(utc("2026-03-02T09:00:10"))
+    world.go(utc("2026-03-02T09:01:00"))
+    brake(world, "pause", "--all", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-02T09:01:10"), utc("2026-03-02T10:00:10"))
+    world.go(utc("2026-03-02T10:00:30"))
+    brake(world, "resume", "--all", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-02T10:01:10"))  # attempt 2
+    world.tick(utc("2026-03-02T13:00:10"))  # attempt 3
+    told = world.ask("1")
+    assert "Before attempt 2 began, everything was paused by ada from 09:01:00 to 10:00:3" in told
+    assert "Before attempt 3 began, no tick reached the database between 10:01:10 and 13:00:10." in told
+    registered = registry._registered.pop("t.work")
+    world.ticks(utc("2026-03-02T13:01:10"), utc("2026-03-02T13:20:10"))
+    registry._registered["t.work"] = registered
+    world.tick(utc("2026-03-02T16:21:10"))  # attempt 4
+    [*_, passed_over, late, last] = world.ask("1").steady
+    assert passed_over.startswith(
+        "The tick that began at 13:20:10 on alpha did not start it: no host knew the job type"
+    )
+    assert re.sub(r"at 13:0\d:\d\d and started \dh\d\dm late", "at … and started … late", late) == (
+        "Attempt 4 was due at … and started … late, at 16:21:10: no tick reached the database between 13:20:10 and "
+        "16:21:10."
+    )
+    assert last == "Attempt 4 succeeded at 16:21:10 on alpha, after a moment."
