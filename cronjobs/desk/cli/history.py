@@ -563,7 +563,9 @@ def _reason(text: str, times: LocalTimes) -> str:
     by, _, before = text.partition(BEFORE) if text.startswith(BACKFILLED) else ("", "", text)
     if by:
         before = before.partition(" (")[2].removesuffix(")")
-    return safe(on_the_clock("; ".join(each for each in (before, by and f"later enqueued by a {by}") if each), times), 200)
+    return safe(
+        on_the_clock("; ".join(each for each in (before, by and f"later enqueued by a {by}") if each), times), 200
+    )
 
 
 def _entry_text(entry: Entry, times: LocalTimes) -> str:

@@ -26,7 +26,7 @@ from cronjobs.desk.cli.output import (
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.status_json import run_object
 from cronjobs.desk.insight.formatting import on_the_clock
-from cronjobs.desk.insight.schedule_facts import PRUNED, RunFacts, last_runs
+from cronjobs.desk.insight.schedule_facts import PRUNED, RunFacts, last_runs, really_next
 from cronjobs.desk.store import listing
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.fields import zone_exists
@@ -67,7 +67,8 @@ def list_schedules(source: Source, as_json: JsonOption = False) -> None:
     with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)
         last = last_runs(connection, [schedule.id for schedule in stored])
-    listed = [_object(schedule, settings, times.now, last.get(schedule.id), 1) for schedule in stored]
+        due = really_next(connection, {schedule.name: schedule.next_at for schedule in stored})
+    listed = [_object(each, due[each.name], settings, times.now, last.get(each.id), 1) for each in stored]
     listed = sorted([*listed, *_only_in_file(stored, settings, times.now, 1)], key=lambda found: str(found["name"]))
     if as_json:
         write([json_text(listed)])
@@ -78,7 +79,7 @@ def list_schedules(source: Source, as_json: JsonOption = False) -> None:
             safe(timing_text(found["definition"])),
             safe(_value(found["definition"], "job")),
             found["state"],
-            times.ago(found["next"][0]) if found["next"] else "",
+            _due(found["next"][0], times) if found["next"] else "",
             _last_text(found["last"], times),
         ]
         for found in listed
@@ -105,9 +106,10 @@ def show(
         stored = schedules.all_schedules(connection)
         here = next((schedule for schedule in stored if schedule.name == name), None)
         rows = listing.ledger(connection, here.id, LEDGER_SHOWN) if here is not None else []
+        due = really_next(connection, {here.name: here.next_at} if here is not None else {})
     ledger = [columns_of(row) for row in rows]
     if here is not None:
-        found = _object(here, settings, times.now, None, NEXT_SHOWN)
+        found = _object(here, due[here.name], settings, times.now, None, NEXT_SHOWN)
     else:
         only = {found["name"]: found for found in _only_in_file(stored, settings, times.now, NEXT_SHOWN)}
         if name not in only:
@@ -121,16 +123,22 @@ def show(
 
 
 def _object(
-    stored: StoredSchedule, settings: Settings, now: datetime, last: RunFacts | None, count: int
+    stored: StoredSchedule, due: datetime | None, settings: Settings, now: datetime, last: RunFacts | None, count: int
 ) -> dict[str, Any]:
-    """Return the row with computed values: state, next occurrences, newest run."""
+    """Return the row with computed values: state, next occurrences, newest run.
+
+    *due*: the first occurrence that no tick has settled and no wrong clock has run. It may be overdue.
+    """
     if stored.status == "retired":
         state = "retired"
     elif stored.name in settings.disabled_schedules:
         state = "disabled"
     else:
         state = "paused" if stored.paused else "active"
-    coming = _coming(stored.name, stored.definition, now, count) if state in ("active", "paused") else []
+    coming = []
+    if state in ("active", "paused"):
+        first = [due] if due is not None and (due > now or state == "active") else []
+        coming = [*first, *_coming(stored.name, stored.definition, max([now, *first]), count - len(first))]
     row = {name: value for name, value in vars(stored).items() if name not in ("read_at", "pauses")}
     return row | {
         "definition": settings.shown_definition(row["definition"]),
@@ -177,6 +185,10 @@ def timing_text(definition: Any) -> str:
     return str(_value(definition, "cron") or "?")
 
 
+def _due(at: datetime, times: Times) -> str:
+    return f"due {times.ago(at)}" if at <= times.now else times.ago(at)
+
+
 def _last_text(last: Mapping[str, Any] | None, times: Times) -> str:
     if last is None:
         return "none yet"
@@ -203,7 +215,7 @@ def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[s
     lines += labelled("timing", [f"{safe(timing_text(definition))}  ({zone})" if definition else "?"])
     lines += labelled("job", [safe(_value(definition, "job"))] if definition else [])
     lines += labelled("", _other_settings(definition))
-    coming = [f"{times.clock(at)} {times.timezone}, {times.ago(at)}" for at in found["next"]]
+    coming = [f"{times.clock(at)} {times.timezone}, {_due(at, times)}" for at in found["next"]]
     lines += labelled("next", coming or ["none"])
     if found["seen_until"] is not None:
         lines += labelled("settled", [f"every occurrence up to {times.both(found['seen_until'])} {times.timezone}"])

@@ -217,8 +217,8 @@ def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     sentences += [(effect.begun_at, _repeated(effect, times)) for effect in job.repeated]
     sentences += [(each.begun_at, said) for each in job.late_tries for said in _late_try(job, each, times)]
     instants = sorted(at for at, _ in acts)
-    for _, between in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
-        sentences += _attempt_sentences(tuple(between), times)
+    for _, group in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
+        sentences += _attempt_sentences(tuple(group), times)
     return sentences
 
 

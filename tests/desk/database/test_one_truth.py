@@ -94,7 +94,8 @@ def test_what_was_missed_stays_in_the_history_after_a_backfill(world: World) -> 
     world.ticks(utc("2026-03-03T03:32:00"), utc("2026-03-03T03:34:00"))
     after = " ".join(world.cronjobs("history", "--since", "3h").out.split())
     assert (
-        f"03:00:00 missed hourly, 2 occurrences from 02:00:00 to 03:00:00: {why}; later enqueued by a backfill by" in after
+        f"03:00:00 missed hourly, 2 occurrences from 02:00:00 to 03:00:00: {why}; later enqueued by a backfill by"
+        in after
     )
     assert "2 missed" in after
     assert "2 jobs backfilled" in after

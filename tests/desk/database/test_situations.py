@@ -1338,3 +1338,23 @@ def test_a_key_that_was_spent_and_is_forgotten(world: World) -> None:
     put(world.database, job_type="t.work", idempotency_key="invoice:42")
     assert "with the idempotency key invoice:42" in world.ask("--key", "invoice:42")
     assert is_well(world)
+
+
+def test_schedules_list_names_the_next_run_that_status_names(world: World) -> None:
+    world.file(s='cron: "0 * * * *"')
+    world.tick(utc("2026-03-02T08:00:10"))
+    world.tick(utc("2026-03-02T09:59:10"))  # this clock is an hour ahead
+    world.tick(utc("2026-03-02T10:00:10"))
+    world.go(utc("2026-03-02T09:01:10"))
+    assert next_of(world) == (["2026-03-02T11:00:00+00:00"], "in 1h59m")
+    world.go(utc("2026-03-02T13:01:10"))
+    assert next_of(world) == (["2026-03-02T11:00:00+00:00"], "due 2h1m ago")
+    assert "next       11:00:00 UTC, due 2h1m ago" in world.cronjobs("schedules", "show", "s").out
+
+
+def next_of(world: World) -> tuple[list[str], str]:
+    [listed] = world.cronjobs("schedules", "list", "--json").json
+    line = world.cronjobs("schedules", "list").out.splitlines()[1]
+    [said] = re.findall(r"active  (.*?)  ", line)
+    assert said.removeprefix("in ") in world.cronjobs("status").out
+    return listed["next"], said
