@@ -46,8 +46,10 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
             yield for_the_file_here(found, settings)
     if len(health.silent) < len(health.ticks):
         for host, since in health.silent.items():
-            text = f"host {host} has not ticked for {rough(health.now - since)}, but others have"
-            yield Finding("host", text, since=since, command=_SHOW_CRON, subject=host)
+            quiet = f"host {host} has not ticked for {rough(health.now - since)}, but others have"
+            # There is no command, because it would show this host's crontab, and not theirs.
+            text = f'{quiet} (on that host, "cronjobs doctor" says why)'
+            yield Finding("host", text, since=since, subject=host)
     at_work = ticking(health.ticks, health.now, settings.run.every)
     yield from _endings(health, at_work)
     for tick in at_work:

@@ -170,7 +170,9 @@ def test_a_host_that_stopped_ticking_is_noticed_while_others_go_on(yard: Yard) -
     ticked(yard, "alpha", 12, timedelta(0))
     ticked(yard, "beta", 12, timedelta(minutes=30))
     [found] = noticed(yard, "host")
-    assert found.text == "host beta has not ticked for 31m, but others have"
+    why = '(on that host, "cronjobs doctor" says why)'
+    assert found.text == f"host beta has not ticked for 31m, but others have {why}"
+    assert found.command is None  # every command here would show this host
 
 
 @pytest.mark.parametrize(("times", "ago"), [(3, timedelta(minutes=30)), (12, timedelta(days=2))])
