@@ -118,7 +118,8 @@ def show(
     del found["last"]
     zone = _value(found["definition"], "timezone")
     own = Times(times.now, zone) if isinstance(zone, str) and zone_exists(zone) else times
-    as_text = [*_lines(found, own, settings), "", *_ledger_lines(ledger, own)]
+    in_force = [each for each in (here.pauses if here else ()) if each.until is None or each.until > times.now]
+    as_text = [*_lines(found, own, settings, in_force), "", *_ledger_lines(ledger, own)]
     write([json_text(found | {"ledger": ledger})] if as_json else as_text)
 
 
@@ -204,10 +205,10 @@ def unknown_schedule(name: str, known: Sequence[str]) -> str:
     return f'there is no schedule "{safe(name, 80)}": {hint}'
 
 
-def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[str]:
+def _lines(found: Mapping[str, Any], times: Times, settings: Settings, pauses: Sequence[Any]) -> list[str]:
     state, definition, room = found["state"], found["definition"], width() - 11
     lines = [f"schedule {safe(found['name'])}  {coloured(state, COLOURS.get(state, 'green'))}"]
-    remark = found["paused"] if state == "paused" else _STATES[state]
+    remark = "; ".join(_pause_text(each, times) for each in pauses) if state == "paused" else _STATES[state]
     if state == "disabled":
         remark = ": ".join([remark, *map(str, settings.problems_of(found["name"]))])
     lines += labelled("", wrapped(safe(remark, 600), room) if remark else [])
@@ -220,6 +221,12 @@ def _lines(found: Mapping[str, Any], times: Times, settings: Settings) -> list[s
     if found["seen_until"] is not None:
         lines += labelled("settled", [f"every occurrence up to {times.both(found['seen_until'])} {times.timezone}"])
     return lines
+
+
+def _pause_text(pause: Any, times: Times) -> str:
+    """Return text such as "paused by ada: stocktaking (until 03:00:00; what comes due is skipped)"."""
+    until = f"until {times.clock(pause.until)}" if pause.until else "until someone resumes it"
+    return f"{pause.said} ({until}{'; what comes due is skipped' if pause.skip else ''})"
 
 
 def _other_settings(definition: Any) -> list[str]:

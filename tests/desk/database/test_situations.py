@@ -1359,3 +1359,14 @@ def next_of(world: World) -> tuple[list[str], str]:
     [said] = re.findall(r"active  (.*?)  ", line)
     assert said.removeprefix("in ") in world.cronjobs("status").out
     return listed["next"], said
+
+
+def test_schedules_show_says_until_when_a_pause_lasts_and_that_it_skips(world: World) -> None:
+    world.file(s='cron: "0 * * * *"', t='cron: "0 * * * *"')
+    world.tick(utc("2026-03-02T08:00:10"))
+    pause = ("pause", "--why", "stocktaking")
+    assert world.cronjobs(*pause, "s", "--skip", "--until", "2026-03-02T12:00").code == 0
+    assert world.cronjobs(*pause, "t").code == 0
+    said = world.cronjobs("schedules", "show", "s").out
+    assert ": stocktaking (until 12:00:00; what comes due is skipped)\n" in said
+    assert ": stocktaking (until someone resumes it)\n" in world.cronjobs("schedules", "show", "t").out
