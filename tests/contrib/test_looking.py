@@ -41,7 +41,7 @@ now        2026-07-01 14:03:07 Europe/Berlin
 
 TROUBLE    - critical unresolved:os:system: 1 due job waits: no handler or
              command "os:system" is registered here, since 14:02:57: "cronjobs
-             jobs list --type os:system"
+             explain --type os:system"
            - critical dead: 2 dead jobs that nobody has retried or dismissed,
              since 2026-06-28 14:03:07: "cronjobs jobs list --status dead"
            - warning late: 1 job has been due for more than 2m and has not

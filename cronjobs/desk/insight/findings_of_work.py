@@ -222,7 +222,7 @@ def _unknown_type(job_type: str, health: Health) -> Finding:
         text,
         Severity.CRITICAL,
         since=health.unknown_since.get(job_type),
-        command="cronjobs check" if names else typed("cronjobs jobs list --type", job_type),
+        command="cronjobs check" if names else typed("cronjobs explain --type", job_type),
         subject=job_type,
         rows=tuple(names),
     )
