@@ -321,9 +321,10 @@ def _bytes_of(secret: str) -> bytes:
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
-    """Yield the base64 characters that depend only on *data*, for any number of bytes before *data*.
+    """Yield what *data* looks like inside a longer base64 text, without characters that also encode its neighbours.
 
-    Also yield them together with the final characters, in case nothing follows *data*.
+    That depends on the number of bytes before *data*, modulo 3, so there are three forms. Also yield each form together
+    with its final characters, in case nothing follows *data*.
     """
     for before in range(3):
         encoded = b64encode(b"\0" * before + data).decode()

@@ -1,4 +1,4 @@
-"""A tick and the commands read the same number of rows, however many there are. Measured in work, not in seconds.
+"""The number of rows that a tick or a command reads does not grow with the tables. Measured in work, not in seconds.
 
 On PostgreSQL each is measured without statistics (as before the first autovacuum), with fresh statistics, and with
 statistics of only some tables (as during autovacuum).

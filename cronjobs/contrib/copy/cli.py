@@ -40,8 +40,9 @@ def copy(
         typer.Option(
             "--to",
             metavar="URL",
-            help="The new database (PostgreSQL). Default: the configured one. In single quotes, '${NEW_URL}' is read "
-            "from that variable and '${file:PATH}' from that file, so the URL is not in the list of processes.",
+            help="The new database (PostgreSQL). Default: the configured one. To keep the password out of the list of "
+            "processes, pass '${NEW_URL}' or '${file:PATH}' in single quotes. cronjobs then reads the URL from that "
+            "variable or file.",
         ),
     ] = None,
     old: Annotated[

@@ -182,7 +182,9 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
     with source.write() as connection:
         found = read_meta(connection)
         if (found.project, found.environment) != (before.project, before.environment):
-            raise CopyRefused("another copy of the old database has just started or ended: run this command again")
+            raise CopyRefused(
+                'another "cronjobs db copy" from the old database has just started or ended: run this command again'
+            )
         running = store.leased(connection)
         if running and not waits:
             raise CopyRefused(f"{_named(running)} on the old side: wait for them with --wait 60s")

@@ -118,7 +118,9 @@ def _timezone(facts: ReleaseFacts) -> ReleaseItem:
     in_utc = [name for name, each in facts.settings.schedules.items() if each.cron and each.timezone == "UTC"]
     if in_utc and "timezone" not in facts.settings.positions:
         text = f"the file has no timezone:, so these schedules use UTC: {_names_of(in_utc)}"
-        return ReleaseItem("time zone", about, "ask", text, "write timezone: Europe/Berlin, or timezone: UTC")
+        return ReleaseItem(
+            "time zone", about, "ask", text, 'add "timezone: Europe/Berlin" to the file, or "timezone: UTC"'
+        )
     return ReleaseItem("time zone", about, "ok", f"{facts.settings.timezone}, unless a schedule names its own")
 
 
@@ -194,7 +196,7 @@ def _runs_again(job_type: JobType) -> bool:
 def _log(facts: ReleaseFacts) -> ReleaseItem:
     about = "Does a log record the id, attempt, duration and reason of each job?"
     if facts.settings.log is None:
-        return ReleaseItem("log", about, "to do", "there is no log", "write log: cronjobs.log in the file")
+        return ReleaseItem("log", about, "to do", "there is no log", 'add "log: cronjobs.log" to the file')
     if not facts.rotations:
         text = f"{facts.settings.log}: no file in /etc/logrotate.d names this log, so it may grow forever"
         return ReleaseItem("log", about, "ask", text, "examples/deploy/logrotate")
@@ -236,7 +238,9 @@ def _retention(facts: ReleaseFacts) -> ReleaseItem:
     text = f"succeeded jobs for {succeeded}, dead jobs for {dead}, keys for {keys}"
     if "retention" in facts.settings.positions:
         return ReleaseItem("retention", about, "ok", text)
-    return ReleaseItem("retention", about, "ask", f"by default: {text}", "write retention: in the file")
+    return ReleaseItem(
+        "retention", about, "ask", f"by default: {text}", 'add "retention:" with the times that you want to the file'
+    )
 
 
 def _names_of(names: Sequence[str]) -> str:
@@ -268,7 +272,7 @@ def _questions() -> Iterator[ReleaseItem]:
             "docs/how-to/operating.md#back-up-and-restore",
         ),
         "rehearsal": (
-            "Has this release passed a drill, in which runners are killed and mails counted?",
+            'Has this release passed "cronjobs drill", which kills runners and counts the mails that arrive?',
             "cronjobs drill",
         ),
         "deploy": (

@@ -164,8 +164,8 @@ def listed(
     missing = sorted(wrong_addresses - refused - unknown)
     others = sorted({each.receipt for each in dead} - unknown - (refused & wrong_addresses))
     said = (
-        f"dead, each listed with its reason: refused permanently (550), not retried: {len(refused)}; stopped, since "
-        f"nobody knew whether the mail had been sent: {len(unknown)}"
+        f"each dead job is listed with its reason: {len(refused)} refused permanently (550) and not retried, "
+        f"{len(unknown)} stopped because nobody knew whether the mail had been sent"
         + (f"; retried, but should not be: {_some(twice)}" if twice else "")
         + (f"; not listed: {_some(missing)}" if missing else "")
         + (f"; dead for another reason: {_some(others)}" if others else "")

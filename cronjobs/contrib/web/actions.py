@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest, NotFound
 
 from cronjobs.contrib.web.bulk import CHANGES
-from cronjobs.desk.insight.acking import acknowledge, take_ack_back
+from cronjobs.desk.insight.acking import CHOICES, USUAL, acknowledge, take_ack_back
 from cronjobs.desk.insight.finding import together
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
@@ -25,9 +24,8 @@ from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record
 from cronjobs.errors import UsageError
+from cronjobs.model import duration
 from cronjobs.text import clean, one_line
-
-ACK_FOR: Final = {"8h": timedelta(hours=8), "1d": timedelta(days=1), "7d": timedelta(days=7)}
 
 
 @dataclass(frozen=True)
@@ -130,16 +128,16 @@ class Act:
 
     def _acknowledge(self) -> Done:
         """Acknowledge the finding with the rows and the severity that it has now."""
-        key, span = self.form.get("finding", ""), ACK_FOR.get(self.form.get("for", "7d"))
-        if span is None:
-            raise BadRequest(f'the field "for" must be one of {", ".join(ACK_FOR)}')
+        key, span = self.form.get("finding", ""), self.form.get("for", USUAL)
+        if span not in CHOICES:
+            raise BadRequest(f'the field "for" must be one of {", ".join(CHOICES)}')
         health = look(self.connection, self.settings, self.types)
         named = [each for each in judge(health, self.settings) if each.key == key]
         if not named:
             return Done("/", "gone")
         now = health.now  # not later: what begins after the look was not seen
         who = {"by": self.actor, "host": self.host, "why": self.why}
-        acknowledge(self.connection, together(named), until=now + span, now=now, **who)
+        acknowledge(self.connection, together(named), until=now + duration(span), now=now, **who)
         return Done("/", "acked")
 
     def _take_ack_back(self) -> Done:

@@ -1,4 +1,7 @@
-"""The last 24 hours of a schedule as a strip of 96 quarter-hours. ``macros.html`` draws the strip as SVG."""
+"""The last 24 hours of a schedule as a strip of 96 quarter-hours. ``macros.html`` draws the strip as SVG.
+
+``engine/rules/quarters.py`` decides which outcome a quarter-hour shows.
+"""
 
 from __future__ import annotations
 

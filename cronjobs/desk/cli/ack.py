@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
 from cronjobs.desk.cli.output import Times, counted, safe, sentence
 from cronjobs.desk.cli.project_database import by_hand, operator, our_database
-from cronjobs.desk.insight.acking import acknowledge, take_ack_back
+from cronjobs.desk.insight.acking import LONGEST, USUAL, acknowledge, take_ack_back
 from cronjobs.desk.insight.finding import together
 from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.gathering import look
@@ -25,9 +25,6 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store.given_up import KINDS
 from cronjobs.errors import UsageError
 
-A_WEEK: Final = "7d"
-LONGEST: Final = timedelta(days=366)
-
 
 def ack(
     source: Source,
@@ -37,7 +34,7 @@ def ack(
             metavar="FINDING", help=("The finding's key as listed, e.g. dead or host:web2."), show_default=False
         ),
     ] = None,
-    span: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long: 8h, 3d.")] = A_WEEK,
+    span: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long: 8h, 3d.")] = USUAL,
     why: WhyOption = None,
     remove: Annotated[bool, typer.Option("--remove", help="Withdraw the ack: the finding is an alarm again.")] = False,
     as_json: JsonOption = False,

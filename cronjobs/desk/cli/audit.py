@@ -58,7 +58,7 @@ def audit(
     """List who did what, in chronological order: cancels, retries, pauses, and the files that each host applied.
 
     This list does not show who enqueued a job: see the job's enqueued_by. --json prints an array with one object per
-    entry. The keys are the table's columns.
+    entry. The keys are the columns of cronjobs_audit.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         begin = None if since is None else since_instant(since, times.now, times.timezone)

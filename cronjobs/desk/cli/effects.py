@@ -62,9 +62,9 @@ def list_effects(
     """List effects, the most recently begun first.
 
     An unknown effect was begun, but its outcome was never recorded. A stopped effect is unknown, and a job died because
-    of it. A skipped effect is unknown, but was counted as done. "Repeats" counts how often the effect was
-    repeated because its outcome was unknown; such an effect may have happened more than once. --json prints an array
-    with one object per effect; the keys are the table's columns, and "standing" is the state shown in this list.
+    of it. A skipped effect is unknown, but was counted as done. "Repeats" counts how often the effect was repeated
+    because its outcome was unknown; such an effect may have happened more than once. --json prints an array with one
+    object per effect; the keys are the columns of cronjobs_effects, and "standing" is the state shown in this list.
     """
     with snapshot(source, only_database=True) as (_, connection, times):
         holders = Holders()

@@ -61,7 +61,7 @@ def enqueue(
     concurrency_key: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY", help=("The key under which the file's limits: count this job."), show_default=False
+            metavar="KEY", help=("The key under which the limits in the file count this job."), show_default=False
         ),
     ] = None,
     max_attempts: Annotated[

@@ -83,8 +83,8 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first; with --status succeeded, dead or cancelled, most recently ended first.
 
-    --json prints an array with one object per job. The keys are the table's columns. With --group-by error it has one
-    object per error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
+    --json prints an array with one object per job. The keys are the columns of cronjobs_jobs. With --group-by error it
+    has one object per error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
     first_seen_at, last_seen_at, sample_job_id.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):

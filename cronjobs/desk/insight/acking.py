@@ -1,9 +1,12 @@
-"""Acknowledge a finding in its present state, or withdraw an acknowledgement."""
+"""Acknowledge a finding in its present state, or withdraw an acknowledgement.
+
+``findings.acknowledged`` decides which findings an ack covers.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -11,6 +14,10 @@ from cronjobs.desk.insight.finding import Finding
 from cronjobs.engine.store.acks import StoredAck, delete_ack, put_ack
 from cronjobs.engine.store.given_up import KINDS
 from cronjobs.engine.store.ticks import record
+
+USUAL: Final = "7d"  # how long an ack holds unless its author sets another time
+LONGEST: Final = timedelta(days=366)
+CHOICES: Final = {"8h": "8 hours", "1d": "a day", USUAL: "7 days"}  # what the pages offer
 
 
 def acknowledge(

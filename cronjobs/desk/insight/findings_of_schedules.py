@@ -82,7 +82,7 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         text = f"{'; '.join(parts)}, and no later run succeeded"
         oldest = missing[names[0]]
         if oldest.awaited is not None:
-            text += f"; job {oldest.awaited.id} of {oldest.name}, triggered since, has not ended"
+            text += f"; someone has since triggered job {oldest.awaited.id} of {oldest.name}, which has not ended"
         job_id = None if oldest.awaited is None else oldest.awaited.id
         newest = max(each.decided_at for each in missing.values())
         yield Finding(

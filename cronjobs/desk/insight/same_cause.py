@@ -26,7 +26,7 @@ from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
-# Two hosts may record the same change of types this far apart.
+# If hosts record within this time that a job type has become unknown, that is one change.
 SHORTLY: Final = timedelta(minutes=10)
 # If code could not be imported, a fault's ``where`` (see jobs.job_types) begins with one of these.
 _OF_MODULES: Final = ("module ", "setup ")

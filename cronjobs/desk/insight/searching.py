@@ -1,6 +1,6 @@
 """Parse a search for jobs, one line of text as typed on the web pages, into a Filter. Pure.
 
-Also parses values that commands' options share with a search.
+Options of commands accept some of the same values; they are parsed here, too.
 
 ``type:billing status:dead error:"no invoice" since:24h key:invoice:42 queue:mail schedule:nightly cause:KEY 17 mail``
 """
@@ -64,7 +64,7 @@ class Search:
         status = None if self.status is None else read_status(self.status)
         if self.cause is not None and status not in (None, Status.DEAD):
             raise SearchError(
-                f"cause: matches only dead jobs, so it cannot be combined with status:{status_word(status or '')}"
+                f'"cause:" finds only dead jobs, so it cannot be combined with status:{status_word(status or "")}'
             )
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone, "since:")
         return Filter(

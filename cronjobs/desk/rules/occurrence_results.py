@@ -18,7 +18,7 @@ from cronjobs.engine.rules.occurrences import ran_early
 
 # The grace of a schedule without ``grace:``. Only ``UnrunOccurrences`` uses it.
 DEFAULT_GRACE: Final = timedelta(hours=1)
-# After an attempt's timeout, its runner has this long to stop it while it still renews the lease.
+# After its attempt's timeout, a runner that still renews the lease may take this long to stop the attempt.
 OVERRUN: Final = timedelta(minutes=5)
 
 SAID_ELSEWHERE: Final = ("missed", "dead")  # other findings report these reasons, and these findings end by other rules

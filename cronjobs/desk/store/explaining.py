@@ -379,8 +379,8 @@ def first_tick_without(connection: Connection, knew: Row[Any]) -> datetime:
     """Return the start of the first tick after the last one that could run a type.
 
     *knew* is the last tick that recorded the type. Most ticks record no types. So the first tick without the type is
-    the same host's next tick that recorded types. If there is none, it is the first tick of any host after that host's
-    last tick.
+    the same host's next tick that recorded types. If that host has recorded none since, it is the first later tick of
+    any host.
     """
     last = last_tick_with_its_types(connection, knew)
     at: datetime | None = run(

@@ -293,8 +293,9 @@ FILE: Final[Keys] = {
     "env": ConfigKey(
         fields.variables,
         "{LANG: C.UTF-8}",
-        "Environment variables for handlers and commands. They override the environment's, except "
-        "DJANGO_SETTINGS_MODULE: docs/tutorials/django.md#other-settings-in-production.",
+        "Environment variables for handlers and commands. They take precedence over variables that the process already "
+        "has. For DJANGO_SETTINGS_MODULE it is the other way round; see "
+        "docs/tutorials/django.md#other-settings-in-production.",
         "none",
     ),
     "timezone": ConfigKey(

@@ -280,7 +280,7 @@ class InFlight:
     def note_overdue(self, attempt: Attempt, outcome: str, now: float) -> None:
         """Note that the attempt's thread is still running although it should have stopped.
 
-        *outcome* goes into its history row, once.
+        *outcome* is written to the attempt's history row, and only once.
         """
         attempt.recorded, attempt.recorded_at, attempt.is_row_due = outcome, now, True
         self.move(attempt, Phase.OVERDUE)

@@ -287,7 +287,7 @@ def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, A
 
 def _rows(job_type: str, rows: Iterable[Row], options: Options) -> list[dict[str, Any]]:
     if "idempotency_key" in options:
-        raise UsageError("all rows cannot have the same idempotency_key: give each row its own, as (payload, {…})")
+        raise UsageError("rows cannot share one idempotency_key: give each row its own, as (payload, {…})")
     template = row_of(new_job(job_type, {}, **options))
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise UsageError(f"rows is {type(rows).__name__}: pass a list of payloads, or of (payload, {{…}})")

@@ -95,7 +95,10 @@ class HandlerPayload:
         return self._rest is None and names <= self._checks.keys() and self._required <= names
 
     def first_unknown(self, names: Iterable[str]) -> str:
-        """Return the first of *names* that no parameter takes, or "". A renamed parameter is missing and unknown."""
+        """Return the first of *names* that no parameter takes, or "".
+
+        If a parameter was renamed, the payload lacks the new name and still has the old one.
+        """
         return "" if self._rest is not None else next((name for name in names if name not in self._checks), "")
 
     def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:

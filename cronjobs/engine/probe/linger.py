@@ -84,7 +84,7 @@ def stay(
 ) -> int:
     """Look every *poll_s* seconds, and *run* a full tick if there is work. Return the exit code.
 
-    With less than *room_s* left until the end at *until*, no full tick starts.
+    No full tick starts later than *room_s* before *until*, when this process ends.
 
     A full tick may leave work undone, because of a paused queue or a limit. Then the pauses before the next full tick
     grow until new work is found.

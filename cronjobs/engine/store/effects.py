@@ -93,8 +93,8 @@ def record(connection: Connection, key: str, lease: Lease, result: str | None) -
     Returns False if a newer attempt has begun the effect since. If the reply was lost, call this again; a second call
     changes nothing.
     """
-    # This is an INSERT because the row may be gone: an operator may have recorded too early that the effect was not
-    # carried out. The attempt knows that it was.
+    # This is an INSERT because the row may be gone. An operator who settles the effect as not done deletes the row, and
+    # may have done so too early. The attempt knows that the effect was carried out.
     written = run(
         connection,
         f"""INSERT INTO {EFFECTS} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)

@@ -221,7 +221,7 @@ def begin(sides: Sides, chance: random.Random) -> None:
 
 
 def close(old: Database, new: Database) -> None:
-    """Close the old side, and stop there, as a copy does that is killed early."""
+    """Close the old side and stop there, like a copy that is killed early."""
     with old.read() as connection:
         before = read_meta(connection)
     copying._close(old, before, copying.moved_to(new), "ada", waits=False)

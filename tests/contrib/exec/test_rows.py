@@ -1,4 +1,4 @@
-"""The table of ``status`` lists the lines that cron itself runs like schedules."""
+"""``status`` lists the crontab lines that cron itself runs, in the same way as it lists schedules."""
 
 from __future__ import annotations
 

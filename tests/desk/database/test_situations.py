@@ -799,7 +799,7 @@ def test_missed_runs_are_not_to_be_made_up_for_while_a_triggered_job_waits(
     world.plan = [put_off(10 * MINUTE)]
     world.tick()
     [missed] = [each for each in world.cronjobs("status", "--json").json["findings"] if each["key"] == "missed"]
-    assert missed["text"].endswith(f"; job {missed['job_id']} of s, triggered since, has not ended")
+    assert missed["text"].endswith(f"; someone has since triggered job {missed['job_id']} of s, which has not ended")
     assert missed["command"] == f"cronjobs explain {missed['job_id']}"
     world.tick(utc("2026-03-03T02:20:00"))
     assert found(world) == {}

@@ -77,7 +77,7 @@ class World:
         self.dice = random.Random()
 
     def ago(self, *minutes: int) -> datetime:
-        """Never on the minute: on PostgreSQL time passes while we look."""
+        """Return an instant not a whole number of minutes ago: PostgreSQL's clock goes on during the test."""
         return self.now - self.dice.choice(minutes) * MINUTE - timedelta(seconds=30)
 
     def chance(self, one_in: int) -> bool:

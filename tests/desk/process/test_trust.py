@@ -1,7 +1,7 @@
 """Files that root does not trust: check reports them, and no process of root runs them.
 
-Where the tests run as root, what others own here is really theirs. Elsewhere a test cannot give a file away; then what
-belongs to whoever runs the tests counts as root's, and what is given away as nobody's.
+If the tests run as root, they really give files to the user nobody. Other users cannot give files away, so the tests
+then pretend: files of the user who runs the tests count as root's, and files given away count as nobody's.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def test_a_tick_ends_on_time_although_a_handler_has_stopped_the_clock(sqlite_pro
     naps = "\n@job('t.naps', timeout='2s')\ndef naps(): time.sleep(0.1)\n"
     project = sqlite_project.configure("run: {workers: 1}\n", HANDLERS + naps)
     add(project, "t.leave", act=CLOCKS[clock])
-    assert project.tick("--only", "t.none").wait() == 0  # what starts the tests' processes is there
+    assert project.tick("--only", "t.none").wait() == 0  # starts the server that forks the tests' processes
     project.add_many("t.naps", 300)
     tick = project.start("--budget", "5s")
     assert tick.wait(60) == (0 if clock == "python's" else -signal.SIGKILL)

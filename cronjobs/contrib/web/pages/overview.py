@@ -13,6 +13,7 @@ from cronjobs.contrib.web.pages.cause import causes_section
 from cronjobs.contrib.web.pages.now import now_sections
 from cronjobs.contrib.web.strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below
 from cronjobs.contrib.web.view import View
+from cronjobs.desk.insight.acking import CHOICES, USUAL
 from cronjobs.desk.insight.causes import causes_of
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import judge
@@ -35,7 +36,6 @@ OPEN_FINDINGS: Final = 5  # show this many findings in full, and fold the rest
 TRIGGERS: Final = 5  # show a trigger button for at most this many schedules of a finding
 MOST_PAGES: Final = 10_000
 LONGEST_SEARCH: Final = 200  # characters
-ACK_FOR: Final = {"8h": "8 hours", "1d": "a day", "7d": "7 days"}
 
 
 def overview(connection: Connection, view: View, types: JobTypes) -> str:
@@ -95,7 +95,8 @@ def wrong_sections(connection: Connection, health: Health, view: View) -> dict[s
         "findings": judge(health, view.settings),
         "most_findings": FINDINGS,
         "open_findings": OPEN_FINDINGS,
-        "ack_for": ACK_FOR,
+        "ack_for": CHOICES,
+        "usual": USUAL,
         "triggers": TRIGGERS,
         "well": WELL,
     }
