@@ -909,7 +909,8 @@ def check(world: World, incident: Incident) -> None:
     reported = {trouble.kind for trouble in found if trouble.alarm and trouble.kind != "config"}
     assert reported == set(live.split()) - {"config"}
     for trouble in found:
-        elsewhere = trouble.kind == "config" and '(for details, run "cronjobs check" there)' in trouble.text
+        there = {"config": '(for details, run "cronjobs check" there)', "host": '(on that host, "cronjobs doctor"'}
+        elsewhere = there.get(trouble.kind, "nowhere") in trouble.text
         assert elsewhere or (trouble.command or "").startswith(("cronjobs ", "timedatectl"))
         if trouble.kind not in UNDATED and "in the future" not in trouble.text:
             assert trouble.since is not None, trouble

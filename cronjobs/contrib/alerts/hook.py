@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from cronjobs import events
@@ -17,7 +18,7 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.job_types import remembered, runnable_types
 from cronjobs.engine.tick.extras import Hook, RunSummary
-from cronjobs.engine.tick.mail_throttle import Alarm, away_name, database_name
+from cronjobs.engine.tick.mail_throttle import Alarm, away_name
 from cronjobs.errors import ConfigError, CronjobsError, DatabaseBusy
 
 LEAST_LEFT_S: Final = 3.0  # a look needs this much time left in the tick
@@ -147,8 +148,7 @@ def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
 
 
 def _alert_outage(settings: Settings, kind: str, text: str, until: float) -> None:
-    now, (of_database, of_file) = SYSTEM.now(), _alarms(settings)
-    alarm = of_database if kind == AWAY else of_file
+    now, alarm = SYSTEM.now(), _alarm(settings.file)
     left_s = until - SYSTEM.monotonic() - LEFT_FOR_MARKS_S
     if left_s < LEAST_S:
         return
@@ -161,16 +161,15 @@ def _alert_outage(settings: Settings, kind: str, text: str, until: float) -> Non
 
 def alert_outage_over(settings: Settings, now: datetime, left_s: Callable[[], float]) -> None:
     """Report the end of this host's outage to the channels that got its alert."""
-    alarms = _alarms(settings)
-    causes = {cause for alarm in alarms for cause in alarm.causes()}
+    alarm = _alarm(settings.file)
+    causes = alarm.causes()
     channels = [name for name in (settings.alerts.channels if settings.alerts is not None else ()) if name in causes]
     if not channels or left_s() < LEAST_S:
         return  # the next look will report it
     message = texts.note(texts.back(), settings, Identity.here().host, now)
     for name, failed in _deliver(channels, message, settings, left_s()):
         if failed is None:
-            for alarm in alarms:
-                alarm.forget(name)
+            alarm.forget(name)
 
 
 def _deliver(
@@ -190,7 +189,5 @@ def _channels(settings: Settings, kind: str) -> list[str]:
     ]
 
 
-def _alarms(settings: Settings) -> tuple[Alarm, Alarm]:
-    """Return which channels know of an outage of the database, and which know that the file cannot be used."""
-    of_database, of_file = away_name(settings.file, database_name(settings)), away_name(settings.file)
-    return Alarm(settings.file, name=of_database), Alarm(settings.file, name=of_file)
+def _alarm(file: Path) -> Alarm:
+    return Alarm(file, name=away_name(file))

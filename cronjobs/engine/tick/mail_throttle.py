@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from cronjobs import events
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.host.state_folder import State
 from cronjobs.engine.probe.fast_path import QUIET_UNTIL
 from cronjobs.engine.rules.repeating import DAILY, HOURLY, silence
@@ -242,6 +241,8 @@ def known_log(config: Path) -> Path | None:
 
 def database_name(settings: Settings) -> str:
     """Return the URL of the file's database without secrets, or "" if there is none. A new password changes nothing."""
+    from cronjobs.engine.database.address import parse_url  # commands without a database do not need SQLAlchemy
+
     try:
         return str(parse_url(settings.database, settings.schema)) if settings.database else ""
     except CronjobsError:
@@ -262,9 +263,12 @@ def alarm_name(config: Path, database: str = "") -> str:
     return f"alarm-{_name(config, database)}.json"
 
 
-def away_name(config: Path, database: str = "") -> str:
-    """The name of the file that lists the channels to which the alert "no tick can start here" was sent."""
-    return f"away-{_name(config, database)}.json"
+def away_name(config: Path) -> str:
+    """The name of the file that lists the channels to which the alert "no tick can start here" was sent.
+
+    It is the same for all databases: if another database is written into the file, the alert is over.
+    """
+    return f"away-{_name(config)}.json"
 
 
 def messages_name(config: Path) -> str:

@@ -96,6 +96,9 @@ def test_an_apps_file_that_never_had_our_tables_gets_them(project: Project) -> N
     create_again(project.folder / "other.db")
     project.url = f"sqlite:///{project.folder / 'other.db'}"
     project.write()
+    listed = project.call("jobs", "list")  # only reads
+    assert (listed.code, 'run "cronjobs db upgrade"' in listed.err) == (4, True)
+    assert project.call("run-due").code == 0
     assert project.call("jobs", "list").code == 0
 
 
