@@ -44,12 +44,11 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     if not settings.without_project and not foreign:
         for found in _no_tick(health, settings):
             yield for_the_file_here(found, settings)
-    if len(health.silent) < len(health.ticks):
-        for host, since in health.silent.items():
-            quiet = f"host {host} has not ticked for {rough(health.now - since)}, but others have"
-            # There is no command, because it would show this host's crontab, and not theirs.
-            text = f'{quiet} (on that host, "cronjobs doctor" says why)'
-            yield Finding("host", text, since=since, subject=host)
+    for host, since in health.silent.items():
+        quiet = f"host {host} has not ticked for {rough(health.now - since)}, but others have"
+        # There is no command, because it would show this host's crontab, and not theirs.
+        text = f'{quiet} (on that host, "cronjobs doctor" says why)'
+        yield Finding("host", text, since=since, subject=host)
     at_work = ticking(health.ticks, health.now, settings.run.every)
     yield from _endings(health, at_work)
     for tick in at_work:

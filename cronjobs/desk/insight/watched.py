@@ -96,15 +96,19 @@ def last_ticking(ticks: Sequence[dict[str, Any]], now: datetime, every: timedelt
 def silent_hosts(
     connection: Connection, last_ticks: Sequence[Mapping[str, Any]], now: datetime, every: timedelta
 ) -> dict[str, datetime]:
-    """Find hosts that ticked steadily within the last day and then stopped. Map each to the time of its last tick.
+    """Find hosts that ticked steadily within the last day and then stopped, while another host went on.
 
+    Map each to the time of its last tick. If all hosts stopped together, none has stopped while another went on.
     A container with a new random name for each tick never counts as steady. CRONJOBS_HOST gives it a fixed name.
     """
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in last_ticks}
+    newest = max(signs.values(), default=now)
     return {
         host: last
         for host, last in signs.items()
-        if quiet_after(every) < now - last < FORGOTTEN and status_facts.ticked_at_least(connection, host, STEADY_TICKS)
+        if quiet_after(every) < now - last < FORGOTTEN
+        and newest - last > every
+        and status_facts.ticked_at_least(connection, host, STEADY_TICKS)
     }
 
 

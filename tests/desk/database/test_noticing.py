@@ -175,6 +175,15 @@ def test_a_host_that_stopped_ticking_is_noticed_while_others_go_on(yard: Yard) -
     assert found.command is None  # every command here would show this host
 
 
+def test_a_host_that_stopped_last_is_not_the_one_that_stopped_while_others_went_on(yard: Yard) -> None:
+    """An old tick of another host counted as a sign that others went on, beside the finding that nobody ticks."""
+    ticked(yard, "alpha", 1, timedelta(minutes=20))
+    ticked(yard, "beta", 12, timedelta(minutes=4))
+    ticked(yard, "gamma", 12, timedelta(minutes=4, seconds=20))
+    assert noticed(yard, "host") == []
+    assert len(noticed(yard, "no_tick")) == 1
+
+
 @pytest.mark.parametrize(("times", "ago"), [(3, timedelta(minutes=30)), (12, timedelta(days=2))])
 def test_a_passing_host_or_one_long_gone_is_not_expected(yard: Yard, times: int, ago: timedelta) -> None:
     ticked(yard, "alpha", 12, timedelta(0))
