@@ -131,7 +131,7 @@ def settle(
         # Find the jobs by their error, which is the text of EffectUnknown, truncated as the worker stores it.
         dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
     done = "is recorded as done: no attempt will repeat it"
-    undone = "counts as never begun: the next attempt will do it"
+    undone = "counts as never begun: a later attempt will do it, if there is one"
     echo(f"effect {safe(found.key)} {done if verdict is Verdict.DONE else undone}")
     for job_id in dead[:LISTED_JOBS]:
         echo(f"job {job_id} died because of it: cronjobs jobs retry {job_id}")

@@ -102,7 +102,7 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
         operation.result.changed += len(changed.done | changed.asked)
         operation.result.asked += len(changed.asked)
         operation.report(changed.done, done)
-        if operation.verb in (RETRY, DISMISS) and operation.named:
+        if operation.verb in (RETRY, CANCEL, DISMISS) and operation.named:
             _report_unknown_effects(operation, changed.done, done)
         if changed.asked:
             _report_asked(operation, changed.asked)

@@ -200,13 +200,14 @@ class Triggered:
 
 
 @dataclass(frozen=True)
-class RepeatedEffect:
-    """An effect that this attempt repeated because it had been begun before, and its outcome was unknown."""
+class DoubtfulEffect:
+    """An effect that this attempt began last, and that was repeated or skipped while its outcome was unknown."""
 
     key: str
     attempt: int
     begun_at: datetime
     repeats: int  # by this attempt and by earlier ones
+    skipped: bool  # True if a later attempt counted it as done
 
 
 @dataclass(frozen=True)
@@ -236,8 +237,8 @@ class JobFacts:
     locked_until: datetime | None = None
     cancel_requested_at: datetime | None = None
     dismissed: bool = False  # whether the job is dead and was dismissed
-    repeated: tuple[RepeatedEffect, ...] = ()
-    # The key of an unsettled effect that the dead job died of, or that the job began.
+    doubtful: tuple[DoubtfulEffect, ...] = ()
+    # The key of an unsettled effect that the dead job died of, or that the job began before it was cancelled.
     unsettled: str | None = None
     # If the job did not succeed: later runs of its schedule that were triggered by hand, newest first.
     triggered: tuple[Triggered, ...] = ()

@@ -12,6 +12,7 @@ from typing import Final
 from cronjobs.desk.insight.explain_facts import (
     AttemptFacts,
     AuditEntry,
+    DoubtfulEffect,
     Explanation,
     JobFacts,
     JobLife,
@@ -19,7 +20,6 @@ from cronjobs.desk.insight.explain_facts import (
     LateTry,
     Now,
     OccurrenceOfJob,
-    RepeatedEffect,
     TypeFacts,
     plain,
 )
@@ -196,9 +196,9 @@ def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime
     if after is not None:
         later = tuple(each for each in job.attempts if each.finished_at > after)
         acts = tuple(pair for pair in job.acts if pair[1].at > after)
-        repeated = tuple(effect for effect in job.repeated if effect.begun_at > after)
+        doubtful = tuple(effect for effect in job.doubtful if effect.begun_at > after)
         tries = tuple(each for each in job.late_tries if each.begun_at > after)
-        then = replace(job, attempts=later, acts=acts, repeated=repeated, late_tries=tries)
+        then = replace(job, attempts=later, acts=acts, doubtful=doubtful, late_tries=tries)
         return [*in_order(_happened(then, times)), *_state(job, times, around)]
     return [*in_order([*_late_begin(job, times), *_happened(job, times)]), *_state(job, times, around)]
 
@@ -214,7 +214,7 @@ def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     sentences = list(acts)
     if job.held is not None:
         sentences.append((job.held[0], f"It was held back: {pause(job.held[1], times)}."))
-    sentences += [(effect.begun_at, _repeated(effect, times)) for effect in job.repeated]
+    sentences += [(effect.begun_at, _doubtful(effect, times)) for effect in job.doubtful]
     sentences += [(each.begun_at, said) for each in job.late_tries for said in _late_try(job, each, times)]
     instants = sorted(at for at, _ in acts)
     for _, group in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
@@ -232,7 +232,13 @@ def _late_try(job: JobFacts, late_try: LateTry, times: LocalTimes) -> list[str]:
     return [*_passed_over(job, times), f"{said}{': ' if why else ''}{'; '.join(why)}."]
 
 
-def _repeated(effect: RepeatedEffect, times: LocalTimes) -> str:
+def _doubtful(effect: DoubtfulEffect, times: LocalTimes) -> str:
+    if effect.skipped:
+        return (
+            f"Attempt {effect.attempt} began the effect {one_line(effect.key, 600)} at {times.clock(effect.begun_at)}, "
+            "and nobody knows whether it happened. A later attempt counted it as done (on_unknown), so it may never "
+            "have happened."
+        )
     most = "twice" if effect.repeats == 1 else f"up to {effect.repeats + 1:,} times"
     return (
         f"Attempt {effect.attempt} repeated the effect {one_line(effect.key, 600)} at {times.clock(effect.begun_at)}, "
@@ -314,7 +320,7 @@ def _acts(job: JobFacts, times: LocalTimes) -> list[str]:
 
 def _settled(act: AuditEntry, times: LocalTimes) -> str:
     key, verdict = act.settled or ("", "")
-    so = "no attempt repeats it" if verdict == "done" else "the next attempt does it"
+    so = "no attempt repeats it" if verdict == "done" else "a later attempt would do it"
     why = f" (why: {one_line(act.why, 300)})" if act.why else ""
     by, was = name(act.by) if act.by else "Somebody", verdict.replace("-", " ")
     return f"{by} recorded at {times.clock(act.at)} that effect {one_line(key, 600)} was {was}{why}, so {so}."

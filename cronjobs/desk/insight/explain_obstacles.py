@@ -33,7 +33,7 @@ def with_obstacles(
         last = job.attempts[-1] if job.attempts else None
         error = (last.error_type, last.error) if last else (None, None)
         return replace(job, unsettled=unsettled_effect(connection, job.id, *error))
-    if job.status in (Status.QUEUED, Status.FAILED) and job.attempt:
+    if job.status in (Status.QUEUED, Status.FAILED, Status.CANCELLED) and job.attempt:
         job = replace(job, unsettled=unknown_of(connection, [job.id]).get(job.id))
     if job.status not in (Status.QUEUED, Status.FAILED) or job.run_at > database_now(connection):
         return job

@@ -14,6 +14,7 @@ from cronjobs.desk.insight.excluded_jobs import options_against
 from cronjobs.desk.insight.explain_facts import (
     AttemptFacts,
     AuditEntry,
+    DoubtfulEffect,
     Excluded,
     JobFacts,
     JobLife,
@@ -23,7 +24,6 @@ from cronjobs.desk.insight.explain_facts import (
     Now,
     OccurrenceOfJob,
     PauseFacts,
-    RepeatedEffect,
     TickFacts,
     Triggered,
     TypeFacts,
@@ -48,7 +48,7 @@ from cronjobs.engine.rules.concurrency import Limit, reached
 from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.store import schedules
 from cronjobs.engine.store.concurrency import running_by_key
-from cronjobs.engine.store.effects import repeated_of
+from cronjobs.engine.store.effects import doubtful_of
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.meta import is_ours, read_meta
@@ -141,9 +141,10 @@ def job_facts(
             run.attempt, run.outcome, run.started_at, run.finished_at, _host(run.runner), run.error_type, run.error
         )
         attempts.setdefault(run.job_id, []).append(attempt)
-    repeated: dict[int, list[RepeatedEffect]] = {}
-    for row in repeated_of(connection, job_ids):
-        repeated.setdefault(row.job_id, []).append(RepeatedEffect(row.key, row.attempt, row.begun_at, row.repeats))
+    doubtful: dict[int, list[DoubtfulEffect]] = {}
+    for row in doubtful_of(connection, job_ids):
+        effect = DoubtfulEffect(row.key, row.attempt, row.begun_at, row.repeats, bool(row.skipped))
+        doubtful.setdefault(row.job_id, []).append(effect)
     brakes = [pause for pause in map(pause_from, pause_rows) if in_force(pause, around.now)]
     running = running_by_key(connection) if settings.limits else {}
     on_clusters = explaining.workers_of(connection, [row.id for row in rows if row.status == "running"])
@@ -164,7 +165,7 @@ def job_facts(
             host=_host(row.locked_by) if row.locked_by else None,
             runner_gone=row.status == "running" and holders.is_gone(row.locked_by or "") is True,
             attempts=tuple(attempts.get(row.id, ())),
-            repeated=tuple(repeated.get(row.id, ())),
+            doubtful=tuple(doubtful.get(row.id, ())),
             paused=paused[0] if waits and paused else None,
             limit=_limit(connection, stopped_by, row.concurrency_key) if stopped_by else None,
             known=not waits or job_type is not None,

@@ -181,12 +181,15 @@ def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, st
     return {row.job_id: row.key for row in rows}
 
 
-def repeated_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
-    """Return the effects that these jobs began last and that were repeated: job_id, attempt, key, begun_at, repeats."""
+def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
+    """Return the effects that these jobs began last and that were repeated or skipped while their outcome was unknown.
+
+    Each row has job_id, attempt, key, begun_at, repeats and ``skipped``.
+    """
     return run(
         connection,
-        f"""SELECT e.job_id, e.attempt, e.key, e.begun_at, e.repeats FROM {EFFECTS} e
-           WHERE e.job_id {AMONG_IDS} AND e.repeats > 0 ORDER BY e.begun_at, e.key""",
+        f"""SELECT e.job_id, e.attempt, e.key, e.begun_at, e.repeats, e.state = 'skipped' AS skipped FROM {EFFECTS} e
+           WHERE e.job_id {AMONG_IDS} AND (e.repeats > 0 OR e.state = 'skipped') ORDER BY e.begun_at, e.key""",
         ids=sorted(job_ids),
     ).all()
 

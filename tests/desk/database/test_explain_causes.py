@@ -271,6 +271,43 @@ def test_a_waiting_job_names_its_unknown_effect(world: World) -> None:
     assert "pay:7 happened" not in " ".join(world.ask("1").steady)
 
 
+def test_an_effect_that_was_skipped_may_never_have_happened(world: World) -> None:
+    a_night(world)
+
+    def skip() -> None:
+        row = {"key": "pay:7", "job_id": 1, "attempt": 1, "state": "skipped", "begun_at": world.clock.now()}
+        with world.database.write() as connection:
+            connection.execute(insert(tables.effects).values(row))
+
+    world.plan = [skip]
+    world.tick(utc("2026-11-20T07:15:12"))
+    [said] = [sentence for sentence in world.ask("1").steady if "pay:7" in sentence]
+    assert said.startswith("Attempt 1 began the effect pay:7 at 02:15:12, and nobody knows whether it happened.")
+    assert said.endswith("so it may never have happened.")
+
+
+def test_a_cancelled_job_names_its_unknown_effect(world: World) -> None:
+    """Before the cancel, explain named it. Afterwards only the list of effects did."""
+    a_night(world)
+
+    def fail() -> None:
+        with world.database.write() as connection:
+            connection.execute(insert(tables.effects).values(key="pay:7", job_id=1, attempt=1, state="begun"))
+        raise ValueError("no answer")
+
+    world.plan = [fail]
+    world.tick(utc("2026-11-20T07:15:12"))
+    cancelled = world.cronjobs("jobs", "cancel", "1")
+    unknown = "Nobody knows whether its effect pay:7 happened. Find out, then run: cronjobs effects settle pay:7 done"
+    assert (cancelled.code, unknown in " ".join(cancelled.out.split())) == (0, True)
+    told = world.ask("1").steady
+    assert (
+        'First find out whether effect pay:7 happened, and record it: "cronjobs effects settle pay:7 done"' in told[-2]
+    )
+    assert world.cronjobs("effects", "settle", "pay:7", "not-done").code == 0
+    assert "find out" not in " ".join(world.ask("1").steady)
+
+
 @pytest.mark.parametrize(("repeats", "most"), [(0, None), (1, "twice"), (3, "up to 4 times")])
 def test_an_effect_that_may_have_happened_more_than_once_is_named(world: World, repeats: int, most: str | None) -> None:
     a_night(world)
