@@ -40,7 +40,9 @@ def require_still_there(folder: Path, address: Address) -> None:
 def _may_have_tables(file: Path) -> bool:
     """Return False if the file can be read and has none of our tables. Other faults are found when it is opened."""
     # "rw" does not create the file. With "ro", SQLite could not read a file in WAL mode that nobody has open.
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as found:
+    uri = f"{file.absolute().as_uri()}?mode=rw"
+    # Do not wait for a lock: whoever holds it is using the file, and our own connection waits within the tick's time.
+    with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True, timeout=0)) as found:
         return found.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (_OUR_TABLE,)).fetchone() is not None
     return True
 
