@@ -307,7 +307,7 @@ _DONE: Final = {
 
 def _acts(job: JobFacts, times: LocalTimes) -> list[str]:
     return [
-        _settled(act, times)
+        _settled(act, *act.settled, times)
         if act.settled is not None
         else f"It was {_done(job, action, act.at)} by {name(act.by or 'somebody')} at {times.clock(act.at)}"
         + (f", from {times.clock(act.moved[0])} to {times.clock(act.moved[1])}" if act.moved else "")
@@ -318,8 +318,7 @@ def _acts(job: JobFacts, times: LocalTimes) -> list[str]:
     ]
 
 
-def _settled(act: AuditEntry, times: LocalTimes) -> str:
-    key, verdict = act.settled or ("", "")
+def _settled(act: AuditEntry, key: str, verdict: str, times: LocalTimes) -> str:
     so = "no attempt repeats it" if verdict == "done" else "a later attempt would do it"
     why = f" (why: {one_line(act.why, 300)})" if act.why else ""
     by, was = name(act.by) if act.by else "Somebody", verdict.replace("-", " ")

@@ -253,16 +253,21 @@ def test_the_job_of_its_schedule_that_a_job_waits_for_is_named(world: World, ask
     assert "of schedule s" not in world.ask("2").steady[-1]
 
 
-def test_a_waiting_job_names_its_unknown_effect(world: World) -> None:
+def fails_in_an_effect(world: World) -> None:
+    """Job 1 begins the effect pay:7, and fails before it has recorded an outcome."""
     a_night(world)
 
-    def fail() -> None:
+    def begin_and_fail() -> None:
         with world.database.write() as connection:
             connection.execute(insert(tables.effects).values(key="pay:7", job_id=1, attempt=1, state="begun"))
         raise ValueError("no answer")
 
-    world.plan = [fail]
+    world.plan = [begin_and_fail]
     world.tick(utc("2026-11-20T07:15:12"))
+
+
+def test_a_waiting_job_names_its_unknown_effect(world: World) -> None:
+    fails_in_an_effect(world)
     assert world.ask("1").steady[-1] == (
         "Nobody knows whether its effect pay:7 happened; if you find out before its next try, record it: "
         '"cronjobs effects settle pay:7 done" (or not-done).'
@@ -288,15 +293,7 @@ def test_an_effect_that_was_skipped_may_never_have_happened(world: World) -> Non
 
 def test_a_cancelled_job_names_its_unknown_effect(world: World) -> None:
     """Before the cancel, explain named it. Afterwards only the list of effects did."""
-    a_night(world)
-
-    def fail() -> None:
-        with world.database.write() as connection:
-            connection.execute(insert(tables.effects).values(key="pay:7", job_id=1, attempt=1, state="begun"))
-        raise ValueError("no answer")
-
-    world.plan = [fail]
-    world.tick(utc("2026-11-20T07:15:12"))
+    fails_in_an_effect(world)
     cancelled = world.cronjobs("jobs", "cancel", "1")
     unknown = "Nobody knows whether its effect pay:7 happened. Find out, then run: cronjobs effects settle pay:7 done"
     assert (cancelled.code, unknown in " ".join(cancelled.out.split())) == (0, True)
