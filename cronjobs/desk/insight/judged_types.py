@@ -59,7 +59,7 @@ def waiting_without_handler(
     """
     if types.faults:
         return {}
-    here = (host, Loaded(types.types.keys(), source_hash(settings)))
+    here = (host, str(settings.file), Loaded(types.types.keys(), source_hash(settings)))
     present = present_types(connection, remembered(settings.run.every), here) or frozenset()
     return waiting_by_other_types(connection, present | types.types.keys() | set(settings.disabled_job_types), limit)
 

@@ -113,23 +113,24 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
 
 @dataclass(frozen=True)
 class ListUse:
-    """One list of job types that ticks of ``host`` recorded.
+    """The newest list of job types that ticks of ``host`` with the file ``config`` recorded.
 
-    ``first`` and ``last`` are the ids of the first and last such tick.
+    ``first`` and ``last`` are the ids of the first and last tick of this host and file that recorded a list.
     """
 
     host: str
+    config: str | None
     hash: str
     first: float
     last: float
 
 
 def present_types(
-    connection: Connection, within: timedelta = REMEMBERED, here: tuple[str, Loaded] | None = None
+    connection: Connection, within: timedelta = REMEMBERED, here: tuple[str, str, Loaded] | None = None
 ) -> frozenset[str] | None:
-    """Like ``runnable_types``, but without types that a deploy has removed or renamed.
+    """Like ``runnable_types``, but without types that a deploy or a fault has taken away.
 
-    These are the types to show to people. *here* is a host, and the code that its tick has just loaded.
+    These are the types to show to people. *here* is a host, its file, and the code that its tick has just loaded.
     """
     rows = run(
         connection,
@@ -137,43 +138,43 @@ def present_types(
         WITH newest AS (
           SELECT max(t.started_at) AS at FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at <= {NOW}),
         used AS (
-          SELECT t.id, t.host, t.job_types FROM {TICKS} t WHERE t.job_types IS NOT NULL
+          SELECT t.id FROM {TICKS} t WHERE t.job_types IS NOT NULL
             AND t.started_at >= (SELECT {_BEFORE_NEWEST} FROM newest n) AND t.started_at <= {WITHIN_AHEAD}
           UNION
           SELECT (SELECT t.id FROM {TICKS} t WHERE t.host = h.host AND t.job_types IS NOT NULL
-                  ORDER BY t.id DESC LIMIT 1),
-            h.host,
-            (SELECT t.job_types FROM {TICKS} t WHERE t.host = h.host AND t.job_types IS NOT NULL
-             ORDER BY t.id DESC LIMIT 1)
+                  ORDER BY t.id DESC LIMIT 1)
           FROM (SELECT DISTINCT t.host FROM {TICKS} t
                 WHERE t.started_at >= {WITHIN_AGO} AND t.started_at <= {WITHIN_AHEAD}) h),
-        uses AS (SELECT u.host, u.job_types, min(u.id) AS first, max(u.id) AS last FROM used u
-                 GROUP BY u.host, u.job_types)
-        SELECT u.*, l.names FROM uses u JOIN {JOB_TYPE_LISTS} l ON l.hash = u.job_types""",
+        uses AS (SELECT t.host, t.config, min(t.id) AS first, max(t.id) AS last
+                 FROM {TICKS} t WHERE t.id IN (SELECT u.id FROM used u) GROUP BY t.host, t.config)
+        SELECT u.*, l.hash, l.names
+        FROM uses u JOIN {TICKS} t ON t.id = u.last JOIN {JOB_TYPE_LISTS} l ON l.hash = t.job_types""",
         within_s=within.total_seconds(),
     ).all()
     if not (rows or here):
         return None
-    uses = [ListUse(row.host, row.job_types, row.first, row.last) for row in rows]
-    names: dict[str, Collection[str]] = {row.job_types: row.names for row in rows if isinstance(row.names, list)}
+    uses = [ListUse(row.host, row.config, row.hash, row.first, row.last) for row in rows]
+    names: dict[str, Collection[str]] = {row.hash: row.names for row in rows if isinstance(row.names, list)}
     if here is not None:
-        host, loaded = here
+        host, config, loaded = here
         names[loaded.hash] = loaded.names
-        uses = with_list(uses, host, loaded.hash)
+        uses = with_list(uses, host, config, loaded.hash)
     return frozenset(str(name) for hash_ in in_use(uses) for name in names.get(hash_, ()))
 
 
-def with_list(uses: Iterable[ListUse], host: str, hash_: str) -> list[ListUse]:
-    """Return *uses* with one more use of this list, by *host*, now."""
+def with_list(uses: Iterable[ListUse], host: str, config: str, hash_: str) -> list[ListUse]:
+    """Return *uses* after one more use of this list, by *host* with the file *config*, now."""
     now = float("inf")
-    first = min((use.first for use in uses if (use.host, use.hash) == (host, hash_)), default=now)
-    return [*(use for use in uses if (use.host, use.hash) != (host, hash_)), ListUse(host, hash_, first, now)]
+    first = min((use.first for use in uses if (use.host, use.config) == (host, config)), default=now)
+    others = (use for use in uses if (use.host, use.config) != (host, config))
+    return [*others, ListUse(host, config, hash_, first, now)]
 
 
 def in_use(uses: Collection[ListUse]) -> set[str]:
     """Return the lists that no deploy has replaced.
 
-    A list has been replaced if its host began to use another list only after the last use of this one. Two crontab
-    lines of one host with different handlers take turns, so both of their lists are in use.
+    A file has been replaced if its host began to use another file only after the last use of this one. Two crontab
+    lines of one host with different files take turns, so the lists of both are in use. Of one file only the newest
+    list counts: code that is broken, mended and broken again does not take turns.
     """
     return {use.hash for use in uses if not any(other.host == use.host and other.first > use.last for other in uses)}

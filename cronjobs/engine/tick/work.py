@@ -196,7 +196,7 @@ class Work:
         if self.types().runnable is None:
             return None
         loaded = self.tick.row.loaded
-        here = None if loaded is None else (self.tick.identity.host, loaded)
+        here = None if loaded is None else (self.tick.identity.host, self.tick.row.config, loaded)
         return present_types(connection, remembered(self.tick.settings.run.every), here)
 
     def report_left_behind(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from cronjobs import GiveUp, Snooze, cancel
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting
 from cronjobs.engine.database import tables
+from cronjobs.engine.jobs import registry
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.store import claims, leases, operating
 from cronjobs.engine.store.operating import OperatorAction
@@ -486,6 +488,23 @@ def test_a_module_that_cannot_be_imported(world: World) -> None:
     assert "no such table: shop" in said["config:alpha"]
     assert "without t.away, 1 due job waits" in said["config:alpha"]
     assert alarm(world) == 1
+
+
+def test_a_module_that_breaks_again_soon_after_it_was_mended(world: World) -> None:
+    works = "from cronjobs import job\n\n\n@job('t.away')\ndef away() -> None: ...\n"
+    world.file("imports: [off_and_on]\n", s='cron: "* * * * *", job: t.away, grace: 2m')
+    for minute, code in enumerate([works, "raise RuntimeError\n"] * 2 + [""] * 4, 1):
+        if code:
+            (world.folder / "off_and_on.py").write_text(code)
+        sys.modules.pop("off_and_on", None)
+        registry._registered.pop("t.away", None)
+        world.tick(utc(f"2026-03-02T09:0{minute}:10"))
+    said = found(world)
+    assert said.keys() == {"config:alpha"}
+    assert re.search(r"without t.away, .* wait", said["config:alpha"])
+    [finding] = world.cronjobs("status", "--json").json["findings"]
+    assert finding["severity"] == "critical"
+    assert "the last tick that loaded it began at 09:03:10 on alpha" in world.ask("--type", "t.away")
 
 
 def test_a_type_that_nobody_knows(world: World) -> None:

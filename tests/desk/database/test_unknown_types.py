@@ -211,12 +211,13 @@ def test_a_type_that_is_renamed_on_its_only_host_is_told_at_once(
     assert red(host) == []
 
 
-def test_two_lines_of_one_crontab_with_different_handlers_know_the_types_of_both(
+def test_two_lines_of_one_crontab_with_different_files_know_the_types_of_both(
     database: Database, host: Host, clock: FakeClock
 ) -> None:
-    for names in (["t.one"], ["t.two"], ["t.one"], ["t.two"]):
-        know(*names)
-        put(database, job_type=names[0])
+    for job_type in ("t.one", "t.two", "t.one", "t.two"):
+        host.carry(file=host.folder / f"{job_type}.yaml")
+        know(job_type)
+        put(database, job_type=job_type)
         clock.advance(MINUTE)
         host.tick()
     with database.read() as connection:
@@ -236,9 +237,9 @@ def test_an_idle_hosts_last_list_counts_as_long_as_it_ticks(database: Database, 
     ("order", "present"),
     [("a", "a"), ("ab", "b"), ("aabb", "b"), ("aba", "ab"), ("abab", "ab"), ("aabbc", "c"), ("abcbc", "bc")],
 )
-def test_which_lists_of_a_host_no_deploy_has_replaced(order: str, present: str) -> None:
-    uses = [ListUse("beta", "z", -2, -1)]
-    uses += [ListUse("alpha", name, order.index(name), order.rindex(name)) for name in set(order)]
+def test_which_files_of_a_host_no_deploy_has_replaced(order: str, present: str) -> None:
+    uses = [ListUse("beta", "z.yaml", "z", -2, -1)]
+    uses += [ListUse("alpha", f"{name}.yaml", name, order.index(name), order.rindex(name)) for name in set(order)]
     assert in_use(uses) == {"z", *present}
 
 
