@@ -304,7 +304,8 @@ def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], la
 
 def _two_files(connection: Connection, every: timedelta) -> dict[str, TwoFiles]:
     """Find the hosts that tick with several files in turns, so that ticks do not apply all of them."""
-    window = silence_after(every)
+    # ``judge_file`` measures the silence of the file in force from the host's last tick, and decides at the next one.
+    window = silence_after(every) + 2 * every
     now = _with_several(store.configs_between(connection, window, timedelta(0)))
     before = _with_several(store.configs_between(connection, DIFFERENT_FILES + window, DIFFERENT_FILES)) if now else {}
     found = {}

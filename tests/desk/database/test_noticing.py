@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import insert, update
+from support.hosts import Host
 from support.yard import MINUTE, START, Yard, at, minutely
 
 from cronjobs.desk.insight.findings import Finding, troubles
@@ -223,6 +224,26 @@ def test_two_files_of_one_host_are_named_with_the_command_that_removes_one(yard:
         )
         assert found.command == "cronjobs crontab remove --config '/srv/release 1/cronjobs.yaml'"
         assert found.alarm == (minutes > 0)
+
+
+def test_two_files_of_one_host_are_named_until_the_waiting_one_is_applied(yard: Yard) -> None:
+    host = Host(yard.database, yard.folder)
+    files = [
+        host.carry(file=yard.folder / path, schedules=yard.file(minutely(name=name)).schedules)
+        for path, name in (("old.yaml", "o"), ("new.yaml", "n"), ("old.yaml", "o"), ("new.yaml", "n"))
+    ]
+    for host.settings in files:
+        host.tick()
+        yard.clock.advance(timedelta(seconds=10))
+    assert noticed(yard, "files")
+    host.settings, waits = files[0], 0
+    while not host.said("schedules.applied")[2:]:
+        assert "schedules of" in noticed(yard, "files")[0].text
+        yard.clock.advance(MINUTE)
+        host.tick()
+        waits += 1
+        assert waits < 9
+    assert noticed(yard, "files") == []
 
 
 def test_hosts_that_come_and_go_do_not_show_since_when_files_differ(yard: Yard) -> None:
