@@ -17,6 +17,7 @@ from cronjobs.desk.crontab import program
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.judged_types import waiting_without_handler
+from cronjobs.desk.insight.kept_from_starting import kept_from_starting_here
 from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.desk.insight.waiting import MOST_TYPES
 from cronjobs.desk.insight.watched import STEADY_TICKS, quiet_after
@@ -260,7 +261,7 @@ def _cron_line(patient: ExaminedSite) -> host_verdicts.CronLine:
 def _firing(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
         found = database_facts.fired(connection, patient.config.run.every, patient.host)
-    return host_verdicts.firing(found, _cron_line(patient))
+    return host_verdicts.firing(found, _cron_line(patient), kept_from_starting_here(patient.config))
 
 
 def _mail(patient: ExaminedSite) -> Diagnosis:

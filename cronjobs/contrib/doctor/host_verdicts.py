@@ -13,6 +13,7 @@ from cronjobs.desk.crontab.other_blocks import OtherBlock
 from cronjobs.desk.init.app_alembic import HOW_TO_FILTER
 from cronjobs.desk.insight.finding import typed, waits_for_handler
 from cronjobs.desk.insight.formatting import in_full
+from cronjobs.desk.insight.kept_from_starting import Causes, did_not_start
 from cronjobs.model import duration_text, rough
 
 MIB: Final = 1 << 20
@@ -152,8 +153,11 @@ class TickTimes:
     elsewhere_at: datetime | None = None
 
 
-def firing(found: TickTimes, cron: CronLine) -> Diagnosis:
-    """Judge whether ticks run on this host. *cron* is the state of this host's crontab."""
+def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
+    """Judge whether ticks run on this host.
+
+    *cron* is the state of this host's crontab. *kept*: why the last ticks of the file here did not start.
+    """
     every = duration_text(found.every)
     if found.last_at is not None and found.now - found.last_at <= found.quiet_after:
         return ok(f"ticks run on {found.host}")
@@ -162,6 +166,8 @@ def firing(found: TickTimes, cron: CronLine) -> Diagnosis:
         return not_applicable(f"{found.host} has never ticked; other hosts do")
     since = "never" if found.last_at is None else f"the last was at {in_full(found.last_at, 'UTC')}"
     text = f"no ticks are running on {found.host} ({since}), although one is due every {every}"
+    if kept:
+        return problem(f"{text}; {did_not_start('this host', kept)}", "correct this: cron's next tick then starts")
     if cron.state == "missing" and cron.twice:
         return not_applicable(f"no ticks are running on {found.host} ({since}), and {cron.twice}")
     if elsewhere:

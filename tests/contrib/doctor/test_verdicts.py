@@ -105,6 +105,11 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("ok", host.firing(FIRED, LINE), "ticks run on web1"),
     ("problem", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE), LINE), "the last was at 2026-03-02 07:50:00"),
     ("problem", host.firing(replace(FIRED, last_at=None), LINE), "never"),
+    (
+        "problem",
+        host.firing(replace(FIRED, last_at=None), LINE, (("the database belongs to another project", 4),)),
+        "ticks of this host did not start: the database belongs to another project (4 times)",
+    ),
     ("warning", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE, elsewhere_at=NOW), LINE), "other hosts tick"),
     ("not applicable", host.firing(replace(FIRED, last_at=None, elsewhere_at=NOW), LINE), "other hosts do"),
     (
