@@ -86,6 +86,9 @@ def list_schedules(source: Source, as_json: JsonOption = False) -> None:
     ]
     header = ["name", "timing", "job", "state", "next", "last"]
     write(table(rows, header, room=width(), at_most={0: max(16, width() // 5), 1: 18, 2: max(12, width() // 6)}))
+    for found in listed:
+        for problem in settings.problems_of(found["name"]) if found["state"] == "disabled" else ():
+            write(wrapped(safe(problem, 600), width()))
     if not rows:
         typer.echo("no schedules in the database or the file", err=True)
 
@@ -137,9 +140,11 @@ def _object(
     else:
         state = "paused" if stored.paused else "active"
     coming = []
-    if state in ("active", "paused"):
-        first = [due] if due is not None and (due > now or state == "active") else []
-        coming = [*first, *_coming(stored.name, stored.definition, max([now, *first]), count - len(first))]
+    skips = [pause.until for pause in stored.pauses if pause.skip and (pause.until is None or pause.until > now)]
+    if state in ("active", "paused") and None not in skips:
+        after = max([now, *filter(None, skips)])
+        first = [due] if due is not None and (due > after or state == "active") else []
+        coming = [*first, *_coming(stored.name, stored.definition, max([after, *first]), count - len(first))]
     row = {name: value for name, value in vars(stored).items() if name not in ("read_at", "pauses")}
     return row | {
         "definition": settings.shown_definition(row["definition"]),

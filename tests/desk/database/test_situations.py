@@ -471,6 +471,20 @@ def test_two_ticks_that_a_timer_killed(world: World) -> None:
     assert alarm(world) == 1
 
 
+def test_the_list_of_schedules_shows_no_occurrence_that_a_pause_skips_and_why_an_entry_is_disabled(
+    world: World,
+) -> None:
+    world.file(always='cron: "0 * * * *"', while_='cron: "0 * * * *"', on='cron: "0 * * * *"')
+    world.tick(utc("2026-03-02T09:01:10"))
+    world.cronjobs("pause", "--skip", "always")
+    world.cronjobs("pause", "--skip", "while-", "--until", "2026-03-02T12:30+00:00")
+    world.file(always='cron: "0 * * * *"', while_='cron: "0 * * * *"', on='cron: "61 * * * *"')
+    shown = {each["name"]: each["next"] for each in world.cronjobs("schedules", "list", "--json").json}
+    assert [shown[name] for name in ("always", "on")] == [[], []]
+    assert shown["while-"] == ["2026-03-02T13:00:00+00:00"]
+    assert "minute 61 is not in 0–59" in world.cronjobs("schedules", "list").out
+
+
 # --- what cannot run --------------------------------------------------------------------------------------------------
 
 
