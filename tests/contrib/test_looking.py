@@ -67,7 +67,7 @@ dead       2 in all, 1 in the last 24 h
 paused     queue mail until 15:00:00, by hugo: provider down
 ticks      host  began     took  version  file      did
            web1  6s ago   310ms  0.1.0    3f2a9c1b  3 succeeded, 1 dead
-           web2  31s ago         0.1.0    3f2a9c1b  at work
+           web2  31s ago         0.1.0    3f2a9c1b  no end recorded yet
 """
 
 

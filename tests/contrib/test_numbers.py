@@ -396,7 +396,7 @@ def newest(rows: Sequence[Any], count: int) -> list[Any]:
 
 def words_of(tick: Any, right: Select) -> str:
     if tick.finished_at is None:
-        return "at work" if right.now - tick.started_at < 2 * MINUTE else "did not end; was it killed?"
+        return "no end recorded yet" if right.now - tick.started_at < 2 * MINUTE else "did not end; was it killed?"
     done = did_in_words(tick.did)
     ended = ("" if done else "no job was due") if tick.ended == "nothing is due" else tick.ended
     return "; ".join(part for part in (done, ended) if part)

@@ -421,25 +421,24 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
     if job.started_at is not None:
         begun += f", {rough(now - job.started_at)} ago" if job.started_at <= now else " by a clock that was ahead"
     stop = "; it was asked to stop" if job.cancel_requested_at else ""
-    if job.locked_until is not None and job.locked_until < now:
+    runs = "was running"
+    if job.runner_gone:
+        lease = "; the process is gone, so the next tick on that host will settle the outcome"
+    elif job.locked_until is not None and job.locked_until < now:
         over = rough(now - job.locked_until)
         lease = f"; its lease ended {over} ago, so the next tick will settle its outcome"
     else:
         left = rough(job.locked_until - now) if job.locked_until else "no time"
-        lease = f"; its lease has {left} left"
+        runs, lease = "is running now", f"; its lease has {left} left"
     where = f"on {name(job.host or '?')}"
     if job.cluster_worker == "":
         where, begun = f"submitted to its cluster by {name(job.host or '?')}, but no worker there has started it", ""
     elif job.cluster_worker is not None:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
-    gone = "the process is gone, so the next tick on that host will settle the outcome"
     # The outcome is recorded, but the thread may still be running.
     if job.attempts and job.attempts[-1].number == job.attempt:
-        left = f"; {gone}" if job.runner_gone else lease
-        return f"Job {job.id} is still leased for attempt {job.attempt} {where}{left}."
-    if job.runner_gone:
-        return f"Job {job.id} was running: attempt {job.attempt} {where}{begun}{stop}; {gone}."
-    return f"Job {job.id} is running now: attempt {job.attempt} {where}{begun}{stop}{lease}."
+        return f"Job {job.id} is still leased for attempt {job.attempt} {where}{lease}."
+    return f"Job {job.id} {runs}: attempt {job.attempt} {where}{begun}{stop}{lease}."
 
 
 def _reported(job: JobFacts, now: datetime) -> list[str]:

@@ -57,16 +57,19 @@ def at_work_within(budget: timedelta) -> timedelta:
     return max(timedelta(minutes=2), budget + timedelta(minutes=1))
 
 
-def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, gone: bool = False) -> str:
+def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, gone: bool | None = None) -> str:
     """Say what a tick did and how it ended. An unfinished tick long past *budget* was probably killed.
 
-    *gone*: whether the tick's process is known to have ended.
+    *gone*: whether the tick's process has ended, or None if this cannot be known here.
     """
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     # A tick completes its row last of all, so this tick has not ended.
     if tick["finished_at"] is None:
-        at_work = now - tick["started_at"] < at_work_within(budget)
-        ended = "its process is gone" if gone else "at work" if at_work else "did not end; was it killed?"
+        if gone is None:
+            may_work = now - tick["started_at"] < at_work_within(budget)
+            ended = "no end recorded yet" if may_work else "did not end; was it killed?"
+        else:
+            ended = "its process is gone" if gone else "at work"
     else:
         ended = safe(tick["ended"])
     # Say only "no job", since schedules that the tick could not fire may be due.

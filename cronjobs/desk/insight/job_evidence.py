@@ -186,7 +186,11 @@ def job_facts(
 def _limit(connection: Connection, limit: Limit, key: str) -> str:
     """Return why a job with this key waits for *limit*, and which jobs run under it."""
     holders = explaining.jobs_under(connection, limit.prefix, key, HOLDERS_NAMED + 1) if limit.most != 0 else []
-    named = [f"job {each.id} on {_host(each.locked_by)}" for each in holders[:HOLDERS_NAMED]]
+    runners = Holders()
+    named = []
+    for each in holders[:HOLDERS_NAMED]:
+        gone = ", whose process is gone" if runners.is_gone(each.locked_by) else ""
+        named.append(f"job {each.id} on {_host(each.locked_by)}{gone}")
     more = " and others" if len(holders) > HOLDERS_NAMED else ""
     return f"{limit.reached} by {', '.join(named)}{more}" if named else limit.reached
 

@@ -27,10 +27,10 @@ class Holders:
             self._gone[locked_by] = is_gone(locked_by, self.here)
         return self._gone[locked_by]
 
-    def tick_is_gone(self, tick: Mapping[str, Any]) -> bool:
-        """Whether *tick*, a row without an end, is known to have ended. Plain SQL may have written any ``did``."""
+    def tick_is_gone(self, tick: Mapping[str, Any]) -> bool | None:
+        """Like ``is_gone``, of *tick*, a row without an end. Plain SQL may have written any ``did``."""
         runner = tick["did"].get("runner") if isinstance(tick["did"], Mapping) else None
-        return isinstance(runner, str) and self.is_gone(runner) is True
+        return self.is_gone(runner) if isinstance(runner, str) else None
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
         """Whether the runner is gone. If unknown: whether the lease ends so late that no runner can have written it.

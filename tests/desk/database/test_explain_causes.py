@@ -412,14 +412,19 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
         [job] = claims.held_by(connection, "beta:boot:1:1:1:dead")
         overdue = running_row(job, TimedOut("timed out after 2s"), timedelta(seconds=2), "1")
         leases.record_overdue(connection, [overdue])
-    assert "at work" in world.cronjobs("status").out
+    assert "no end recorded yet" in world.cronjobs("status").out
     monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
     gone = "the process is gone, so the next tick on that host will settle"
     assert f"Job {job_id} is still leased for attempt 1 on beta; {gone} the outcome." in world.ask(str(job_id))
     assert gone in " ".join(world.cronjobs("jobs", "show", str(job_id)).out.split())
+    world.file('limits: {"api:": 1}\n')
+    with world.database.write() as connection:
+        connection.execute(update(tables.jobs).values(concurrency_key="api:0"))
+    waits = put(world.database, job_type="t.work", concurrency_key="api:1")
+    assert f"by job {job_id} on beta, whose process is gone" in world.ask(str(waits))
     shown = world.cronjobs("status").out
     assert "its process is gone" in shown
-    assert "at work" not in shown
+    assert "no end recorded yet" not in shown
 
 
 def test_an_attempt_that_timed_out_while_its_thread_ran_on_is_not_running_now(world: World) -> None:

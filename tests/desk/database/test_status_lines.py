@@ -179,7 +179,7 @@ def test_a_tick_at_work_is_shown_beside_a_later_one_that_has_ended(cronjobs: Cro
     shown = [" ".join(line.split()) for line in out[out.index("\nticks ") :].splitlines()[2:]]
     assert shown[0] == "web10 5s ago 310ms 0.1.0 3f2a9c1b no job was due"
     assert [line.split()[0] for line in shown] == ["web10", "web11", "web12", "web13", "web14", "web10", "…"]
-    assert shown[-2:] == ["web10 40s ago 0.1.0 3f2a9c1b at work", "… and 1 host more"]
+    assert shown[-2:] == ["web10 40s ago 0.1.0 3f2a9c1b no end recorded yet", "… and 1 host more"]
 
 
 # --- trends -----------------------------------------------------------------------------------------------------------
