@@ -7,6 +7,7 @@ import shlex
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -14,6 +15,7 @@ import typer
 
 from cronjobs.clock import sleep
 from cronjobs.desk.cli.filters import ALL, Filters
+from cronjobs.desk.cli.known_types import unknown_types
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
 from cronjobs.desk.cli.output import Times, counted, safe, status_word, table, width
 from cronjobs.desk.cli.progress import Progress, interruptible, is_interactive
@@ -22,6 +24,7 @@ from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.store import listing
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.store import effects, operating
@@ -57,6 +60,7 @@ class ChangeResult:
     asked: int = 0  # how many of the changed jobs are running and were asked to stop
     sentences: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    types: set[str] = field(default_factory=set)  # the job types of retried jobs
     # The jobs to try again, since another transaction has locked their rows.
     again: list[int] = field(default_factory=list)
     stopped_early: bool = False
@@ -99,6 +103,8 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
     def change(operation: Operation, ids: Sequence[int]) -> None:
         with operation.database.write() as connection:
             changed = write(connection, ids, operation.act)
+            if operation.verb is RETRY:
+                operation.result.types |= operating.types_of(connection, changed.done)
         operation.result.changed += len(changed.done | changed.asked)
         operation.result.asked += len(changed.asked)
         operation.report(changed.done, done)
@@ -326,6 +332,17 @@ def _print(operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
         complain(f"stopped: {_done_so_far(operation, len(chosen))}; those changes stay")
 
 
+def _warn_of_unknown_types(operation: Operation) -> None:
+    """Warn if no host can run the retried jobs. This may import the handlers, so the result is already printed."""
+    with suppress(UntrustedFiles):
+        unknown, _ = unknown_types(operation.settings, operation.database, operation.result.types)
+        for job_type in unknown[:KINDS_SHOWN]:
+            complain(
+                f'no handler has the job type "{safe(job_type, 200)}", here or on a host that ticked lately: its jobs '
+                "wait until some host knows the type"
+            )
+
+
 def _alike(refused: Mapping[int, str]) -> list[str]:
     """Return a line for each kind of reason, with its first job. Reasons of one kind differ only in their numbers."""
     kinds: dict[str, list[int]] = {}
@@ -372,7 +389,8 @@ def _command(verb: Verb, text: str) -> Callable[..., None]:
                 if operation.result.changed:
                     complain(f"{_done_so_far(operation, len(chosen))}; this stays. Then:")
                 raise
-        _print(operation, chosen, as_json)
+            _print(operation, chosen, as_json)
+            _warn_of_unknown_types(operation)
         if operation.result.stopped_early:
             raise typer.Exit(130)
         if operation.result.refused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any
 
@@ -62,23 +62,31 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
         complain(f'the entry of {one_line(job_type, 200)} in the configuration is invalid: see "cronjobs check"')
 
 
-def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:
-    """Raise UsageError if no handler has *job_type*, here or on a host that ticked recently.
+def unknown_types(settings: Settings, database: Database, job_types: Collection[str]) -> tuple[list[str], set[str]]:
+    """Return those of *job_types* that no handler has, here or on a host that ticked recently, and all types with one.
 
-    Does not raise if a module here failed to import, since that module may define the type. Imports the handlers only
-    if the type is neither in the file nor in a recent tick's list.
+    If a module here failed to import, it may define any type, so none is unknown. Imports the handlers only if a type
+    is neither in the file nor in a recent tick's list.
     """
-    if job_type in settings.job_types or job_type in settings.disabled_job_types:
-        return
+    left = set(job_types) - settings.job_types.keys() - settings.disabled_job_types
     within = remembered(settings.run.every)
     with database.read() as connection:
-        elsewhere = runnable_types(connection, within)
-        if elsewhere is not None and job_type in elsewhere:
-            return
+        elsewhere = (runnable_types(connection, within) if left else None) or frozenset()
+    if not left - elsewhere:
+        return [], set()
     known = known_types(settings)
-    if job_type in known.types or any(fault.where.startswith(("module ", "setup ")) for fault in known.faults):
+    if any(fault.where.startswith(("module ", "setup ")) for fault in known.faults):
+        return [], set()
+    registered = {*known.types, *elsewhere}
+    return sorted(left - registered), registered
+
+
+def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:
+    """Raise UsageError if *job_type* is unknown."""
+    unknown, registered = unknown_types(settings, database, [job_type])
+    if not unknown:
         return
-    meant = nearest(job_type, {*known.types, *(elsewhere or ())})
+    meant = nearest(job_type, registered)
     guess = f', did you mean "{meant}"?' if meant else ":"
     raise UsageError(
         f'no handler has the job type "{one_line(job_type, 200)}", here or on a host that ticked lately{guess} nothing '

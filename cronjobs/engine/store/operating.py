@@ -222,6 +222,12 @@ def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
     return found
 
 
+def types_of(connection: Connection, ids: Collection[int]) -> set[str]:
+    """Return the job types of the jobs among *ids* that exist."""
+    statement = f"SELECT DISTINCT j.job_type FROM {JOBS} j WHERE j.id {AMONG_IDS}"
+    return set(run(connection, statement, ids=sorted(ids)).scalars())
+
+
 # --- release ----------------------------------------------------------------------------------------------------------
 
 

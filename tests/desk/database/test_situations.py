@@ -521,6 +521,17 @@ def test_a_module_that_breaks_again_soon_after_it_was_mended(world: World) -> No
     assert "the last tick that loaded it began at 09:03:10 on alpha" in world.ask("--type", "t.away")
 
 
+def test_a_retried_job_of_a_type_that_nobody_knows(world: World) -> None:
+    world.file()
+    dead = {"status": "dead", "attempts": 1, "failures": 1, "finished_at": world.clock.now()}
+    for job_type in ("t.away", "t.work"):
+        put(world.database, job_type=job_type, **dead)
+    answer = world.cronjobs("jobs", "retry", "1", "2")
+    assert answer.code == 0
+    assert 'no handler has the job type "t.away", here or on a host that ticked lately: its jobs wait' in answer.err
+    assert "t.work" not in answer.err
+
+
 def test_a_type_that_nobody_knows(world: World) -> None:
     world.file()
     job_id = put(world.database, job_type="t.away")
