@@ -219,12 +219,13 @@ def test_the_command_line_prints_what_the_page_shows(sqlite_migrated: str, tmp_p
     assert "".join(printed) == shown
 
 
-def test_the_command_line_warns_of_a_misfit_and_enqueues_it(sqlite_migrated: str, tmp_path: Path) -> None:
+def test_the_command_line_refuses_a_misfit_and_with_force_enqueues_it(sqlite_migrated: str, tmp_path: Path) -> None:
     shell = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
     shell.write(handlers=PAGE.block("python", "# shop.py"))
-    answer = shell.run("enqueue", "billing.send_invoice", "--payload", "{}", env={"DATABASE_URL": shell.url})
-    assert (answer.code, answer.out) == (0, "job 1 enqueued, due now\n")
-    assert "payload does not fit billing.send_invoice" in answer.err
+    for force, code, out in (([], 2, ""), (["--force"], 0, "job 1 enqueued, due now\n")):
+        answer = shell.run("enqueue", "billing.send_invoice", *force, env={"DATABASE_URL": shell.url})
+        assert (answer.code, answer.out) == (code, out)
+        assert "payload does not fit billing.send_invoice" in answer.err
 
 
 # --- what the page lists ----------------------------------------------------------------------------------------------

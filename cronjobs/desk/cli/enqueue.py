@@ -13,7 +13,7 @@ import typer
 from cronjobs import events
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli import parse_values
-from cronjobs.desk.cli.known_types import refuse_unknown, warn_if_unfit
+from cronjobs.desk.cli.known_types import refuse_unfit, refuse_unknown, warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, type_names
 from cronjobs.desk.cli.output import status_word
 from cronjobs.desk.cli.pauses import say_paused
@@ -77,7 +77,9 @@ def enqueue(
         str,
         typer.Option(metavar="DURATION", help="How long to wait for room if the queue is full and has on_full: wait."),
     ] = "30s",
-    force: Annotated[bool, typer.Option("--force", help="Accept a TYPE for which no handler is registered.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Accept a TYPE without a handler, or a payload that does not fit.")
+    ] = False,
     no_import: Annotated[
         bool, typer.Option("--no-import", help="Do not import handlers, or check that TYPE has a handler.")
     ] = False,
@@ -85,9 +87,9 @@ def enqueue(
 ) -> None:
     """Enqueue one job; a tick runs it when it is due.
 
-    The command refuses a TYPE for which neither this host nor any host that ticked recently has a handler. --force
-    enqueues the job anyway. You get a warning if the payload does not fit the handler here. A full queue (max_waiting
-    in the file) refuses the job, drops it, or makes the command wait. A dropped job is reported and counted.
+    The command refuses a TYPE for which neither this host nor any host that ticked recently has a handler, and a
+    payload that does not fit the handler here. --force enqueues the job anyway. A full queue (max_waiting in the file)
+    refuses the job, drops it, or makes the command wait. A dropped job is reported and counted.
 
     Exit codes: 0 enqueued, already exists, or dropped by its queue; 1 its queue is full; 2 refused: nothing was
     written; 3 configuration; 4 database.
@@ -118,6 +120,7 @@ def enqueue(
         new = replace(new, enqueued_by=f"cli:{operator()}")
         if not force and not no_import:
             refuse_unknown(settings, database, job_type)
+            refuse_unfit(settings, job_type, arguments)
 
         def put_it() -> tuple[Inserted, str | None]:
             with database.write() as connection:

@@ -42,11 +42,8 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
         for line in error.lines:
             complain(line)
         return
-    found = known.types.get(job_type)
-    if found is not None:
-        with users_code():
-            fault = found.registration.bind(payload) if found.registration else None
-        if fault:
+    if job_type in known.types:
+        if fault := _misfit(known, job_type, payload):
             complain(one_line(fault, 1000))
             complain(f"if the payload is wrong: {undo}")
         return
@@ -60,6 +57,27 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
         complain(one_line(f"{import_fault.where}: {import_fault.what}", 1000))
     if job_type in settings.disabled_job_types:
         complain(f'the entry of {one_line(job_type, 200)} in the configuration is invalid: see "cronjobs check"')
+
+
+def _misfit(known: JobTypes, job_type: str, payload: Mapping[str, Any]) -> str | None:
+    """Return why the handler here does not take *payload*. Return None if it does, or if there is no handler here."""
+    found = known.types.get(job_type)
+    with users_code():
+        return found.registration.bind(payload) if found is not None and found.registration else None
+
+
+def refuse_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any]) -> None:
+    """Raise UsageError if the handler here does not take *payload*. A command takes any payload."""
+    if job_type in settings.job_types and settings.job_types[job_type].command:
+        return
+    try:
+        fault = _misfit(known_types(settings), job_type, payload)
+    except UntrustedFiles:
+        return
+    if fault:
+        raise UsageError(
+            f"{one_line(fault, 1000)}: nothing was written; to enqueue it for code that takes it, add --force"
+        )
 
 
 def unknown_types(settings: Settings, database: Database, job_types: Collection[str]) -> tuple[list[str], set[str]]:

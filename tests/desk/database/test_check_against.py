@@ -275,7 +275,8 @@ def test_a_handler_in_a_process_of_its_own_gets_what_it_annotates(tmp_path: Path
     project = Project(tmp_path, database_url)
     project.write("", HANDLERS)
     for sku in ('"x"', "3"):
-        project.call("enqueue", "t.apart", "--payload", f'{{"day": "2026-11-23", "line": {{"sku": {sku}}}}}')
+        payload = f'{{"day": "2026-11-23", "line": {{"sku": {sku}}}}}'
+        project.call("enqueue", "t.apart", "--force", "--payload", payload)
     assert project.run("run-due").code == 0
     done, failed = project.jobs()
     assert done["result"] == ["Line", 2026]

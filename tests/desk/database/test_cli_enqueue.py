@@ -258,12 +258,17 @@ def test_a_type_that_a_host_which_ticked_lately_has_is_enqueued(project: Project
     assert [row["job_type"] for row in project.jobs()] == ["t.say"]
 
 
-def test_a_payload_that_does_not_fit_is_enqueued_and_warned_about(lite: Project) -> None:
+def test_a_payload_that_does_not_fit_is_refused_and_with_force_enqueued(lite: Project) -> None:
     lite.write(YAML, HANDLERS)
     assert lite.run("enqueue", "t.say", "--payload", '{"line": "x"}').err.splitlines()[-1] == "a module that prints"
     misfit = lite.run("enqueue", "t.say", "--payload", '{"lime": "x"}')
-    assert misfit.code == 0
-    assert "payload does not fit t.say(ctx, line: str): missing a required argument: 'line'" in misfit.err
+    why = "payload does not fit t.say(ctx, line: str): missing a required argument: 'line'"
+    assert (misfit.code, misfit.out, len(lite.jobs())) == (2, "", 1)
+    assert why in misfit.err
+    assert ": nothing was written; to enqueue it for code that takes it, add --force" in misfit.err
+    forced = lite.run("enqueue", "t.say", "--payload", '{"lime": "x"}', "--force")
+    assert (forced.code, len(lite.jobs())) == (0, 2)
+    assert why in forced.err
     assert lite.run("enqueue", "t.nothing", "--no-import").err == ""
 
 
@@ -290,7 +295,7 @@ def test_a_module_that_ends_the_process_never_makes_a_job_that_was_not_written_l
 @pytest.mark.parametrize("where", [">&-", "2>&- >&-", ">/dev/full", "<&- >&- 2>&-", "| true"])
 def test_it_is_enqueued_whatever_became_of_the_streams(lite: Project, where: str) -> None:
     lite.write(YAML, HANDLERS)
-    command = f"set -o pipefail; {' '.join(lite.run.__globals__['CRONJOBS'])} enqueue t.say --payload '{{}}' {where}"
+    command = f"set -o pipefail; {' '.join(lite.run.__globals__['CRONJOBS'])} enqueue t.say --force {where}"
     code = os.waitstatus_to_exitcode(os.system(f'cd {lite.folder} && bash -c "{command}" 2>/dev/null'))
     assert code == 0
     assert len(lite.jobs()) == 1
