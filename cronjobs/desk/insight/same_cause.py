@@ -21,6 +21,7 @@ from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import Watched, last_ticking, quiet_after, ticking
 from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, failed_runs
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
@@ -312,8 +313,11 @@ def faults_here(health: Health, settings: Settings) -> list[tuple[str, str]]:
 def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any]]:
     """Return the ticks of ``last_ticking`` that recorded faults other than those here."""
     here = dict(starmap(as_noted, faults_here(health, settings)))
-    at_work = last_ticking(health.ticks, health.now, settings.run.every)
-    return [tick for tick in at_work if not recorded_faults(tick).items() <= here.items()]
+    last = last_ticking(health.ticks, health.now, settings.run.every)
+    # If no tick starts with the file here, this host's last tick recorded the faults of an earlier file.
+    none_starts = settings.broken and not ticking(health.ticks, health.now, settings.run.every)
+    outdated = Identity.here().host if none_starts else None
+    return [tick for tick in last if tick["host"] != outdated and not recorded_faults(tick).items() <= here.items()]
 
 
 def recorded_faults(tick: Mapping[str, Any], *kinds: str) -> dict[str, str]:

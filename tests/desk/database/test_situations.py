@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from datetime import timedelta
@@ -31,6 +32,7 @@ from cronjobs import GiveUp, Snooze, cancel
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting
 from cronjobs.engine.database import tables
+from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.store import claims, leases, operating
@@ -519,6 +521,15 @@ def test_a_module_that_breaks_again_soon_after_it_was_mended(world: World) -> No
     [finding] = world.cronjobs("status", "--json").json["findings"]
     assert finding["severity"] == "critical"
     assert "the last tick that loaded it began at 09:03:10 on alpha" in world.ask("--type", "t.away")
+
+
+def test_a_bad_entry_is_no_finding_any_more_once_the_file_is_no_yaml(world: World) -> None:
+    world.file('job_types: {t.ok: {command: ["true"], timeout: never}}\n')
+    world.tick(host=Identity.here().host)
+    (world.folder / "cronjobs.yaml").write_text(f"database: {json.dumps(world.url)}\nx: [\n")
+    world.clock.advance(HOUR)
+    shown = world.cronjobs("status", "--json", "--database-url", world.url).json["findings"]
+    assert {each["key"] for each in shown} == {"no_tick", "config"}
 
 
 def test_a_retried_job_of_a_type_that_nobody_knows(world: World) -> None:
