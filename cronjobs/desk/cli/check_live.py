@@ -35,8 +35,10 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     found = judge(health, settings)
     ours = {row_of(*fault) for fault in faults_here(health, settings)}
     elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
-    # Skip findings that a fault in a file or its code causes, since the fault itself is reported.
-    covering = [covered for each in found if each.kind == "config" for covered in each.covers]
+    # Skip findings that a fault in a file or its code causes, since the fault itself is reported. ``check`` reports the
+    # faults here without what waits for them, so schedules that are due and not fired are still listed.
+    config = [each for each in found if each.kind == "config"]
+    covering = [by for each in config for by in each.covers if each in elsewhere or by.key != "behind"]
     # `check` already reports faults in the file on this host.
     kinds = {"config"} if known else {"config", "unresolved", "late"}
     troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in covering)]

@@ -643,6 +643,7 @@ def test_a_schedule_whose_entry_is_broken(world: World) -> None:
     assert "minute 61 is not in 0–59" in said
     assert said.endswith("; due, but not fired by any tick: s")
     assert alarm(world) == 1
+    assert "due, but not fired by any tick: s" in world.cronjobs("check", "--live").out
 
 
 def test_a_bad_limit(world: World) -> None:
