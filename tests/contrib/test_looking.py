@@ -371,13 +371,13 @@ def test_jobs_show_tells_the_whole_life_of_a_job(cronjobs: Cronjobs, rows: Rows)
     assert 'payload    {"region": "us"}' in out
     assert out.endswith(
         """
-1st attempt  failed  10m ago (13:53:07), took 1m, on web1, worker 3
+attempt 2  failed  10m ago (13:53:07), took 1m, on web1, worker 3
   OSError: boom
   traceback
     Trace
       back
 
-2nd attempt  lost  10m ago (13:53:07), found 2m after it began, on web1
+attempt 4  lost  10m ago (13:53:07), found 2m after it began, on web1
   output
     line 1
     line 2

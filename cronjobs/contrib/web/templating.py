@@ -39,7 +39,6 @@ def environment() -> Environment:
             formatting.died_lost,
             formatting.host_of,
             formatting.key_text,
-            formatting.ordinal,
             formatting.ran_for,
         ),
         *(formatting.safe, formatting.status_word, formatting.took, formatting.tries, rough, seconds_text, beside),

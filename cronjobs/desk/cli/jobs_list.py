@@ -368,12 +368,12 @@ def _run_lines(runs: Sequence[Mapping[str, Any]], count: int, times: Times) -> l
     lines = []
     if count > len(runs):
         lines += ["", f"… {count - len(runs):,} earlier attempts: --json has them all"]
-    for number, run in enumerate(runs, count - len(runs) + 1):
+    for run in runs:
         outcome = run["outcome"]
         painted = coloured(outcome.replace("_", " "), COLOURS.get(outcome, "white"))
         where = f"on {host_of(run['runner'])}" + (f", worker {safe(run['worker'], 40)}" if run["worker"] else "")
         ran = ran_for(outcome, run["started_at"], run["finished_at"])
-        lines += ["", f"{ordinal(number)} attempt  {painted}  {times.both(run['started_at'])}, {ran}, {where}"]
+        lines += ["", f"attempt {run['attempt']}  {painted}  {times.both(run['started_at'])}, {ran}, {where}"]
         if run["error"]:
             lines += block(class_and_text(safe(run["error_type"], 120), str(run["error"])), "  ")
         for label in ("traceback", "output"):
