@@ -602,11 +602,12 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
             if _ran_early(facts, row):
                 return f"job {row.job_id}, ran early, because a clock was ahead: {ended}"
             if row.reason is not None and row.reason.startswith(BACKFILLED):
-                return f"job {row.job_id}, {one_line(row.reason, 200)}: {ended}"
-            delay = _delay(facts, row, times)
+                return f"job {row.job_id}: {ended}; {one_line(row.reason, 200)}"
             after, began = row.decided_at - facts.last_for, _began_late(facts)
             begun = f", begun {rough(began)} late" if began is not None and began - after > ON_TIME_WITHIN else ""
-            return f"job {row.job_id}, {'made ' if begun else ''}{late(after)}{delay}{begun}: {ended}"
+            return (
+                f"job {row.job_id}, {'made ' if begun else ''}{late(after)}{begun}: {ended}{_delay(facts, row, times)}"
+            )
         case "coalesced" if row is not None:
             made = row.decided_at if not _joined(facts, row) else facts.job.created_at if facts.job else None
             at = f", made at {times.clock(made)}," if made else ""

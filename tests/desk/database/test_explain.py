@@ -409,7 +409,7 @@ def test_made_up_for_by_a_backfill(world: World, monkeypatch: pytest.MonkeyPatch
     ]
     found = world.ask("s", "--from", "2026-03-03T01:55").found
     assert found["summary"] == "35 occurrences: 4 enqueued, 30 missed, 1 coalesced"
-    assert "job 4, backfill by ada; before: missed" in world.say("s", "--from", "2026-03-03T01:55").out
+    assert "job 4: succeeded; backfill by ada; before: missed" in world.say("s", "--from", "2026-03-03T01:55").out
 
 
 def test_skipped_for_a_job_that_somebody_triggered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
