@@ -41,8 +41,8 @@ def resume(
 ) -> None:
     """End one pause: of --all, of a queue, or of a schedule; other pauses stay.
 
-    The next tick runs the jobs that waited. Each schedule's catch_up decides what becomes of the occurrences that were
-    held back. The command prints the outcome, and then the pauses that are still in force.
+    The next tick runs the jobs that waited. Each schedule's catch_up decides what becomes of the occurrences that
+    waited. The command prints the outcome, and then the pauses that are still in force.
     """
     scope, name = target(everything, queue, schedule)
     with our_database(source) as (settings, database):
@@ -90,7 +90,7 @@ def _settle_held(database: Database, settings: Settings, held: Mapping[str, Rang
 
 
 def _held_line(timezone: str, schedule: str, what: Range, became: Sequence[Mapping[str, Any]], *, still: bool) -> str:
-    """Return text such as "nightly: 3 occurrences were held back, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
+    """Return text such as "nightly: 3 occurrences waited, from … to …: 2 coalesced, 1 enqueued (job 17)"."""
     span = in_full(what.last, timezone)
     if what.count > 1:
         span = f"from {in_full(what.first, timezone)} to {span}"
@@ -101,5 +101,6 @@ def _held_line(timezone: str, schedule: str, what: Range, became: Sequence[Mappi
     if jobs := [str(facts["job_id"]) for facts in became if facts["outcome"] == "enqueued"]:
         parts[-1] += f" (job {', '.join(jobs[:5])}{', …' if len(jobs) > 5 else ''})"
     then = ", ".join(parts) or ("still held back by another pause" if still else "a tick is settling them")
-    count = "1 occurrence was" if what.count == 1 else f"{what.count:,} occurrences were"
-    return safe(f"{schedule}: {count} held back, {span}: {then}", 1000)
+    count = "1 occurrence" if what.count == 1 else f"{what.count:,} occurrences"
+    # Not "held back": some may have been due before the pause, in an outage.
+    return safe(f"{schedule}: {count} waited, {span}: {then}", 1000)

@@ -24,12 +24,14 @@ from cronjobs.desk.insight.explain_facts import (
     Triggered,
 )
 from cronjobs.desk.insight.job_evidence import (
+    could_delay,
     count_of,
     in_detail,
     job_facts,
     ledger_facts,
     surroundings,
     tick_facts,
+    ticked_in,
     triggered_since,
     with_triggered,
 )
@@ -97,6 +99,7 @@ class ScheduleEvidence:
             else pause
             for pause in pauses_over_time(explaining.trail(connection, ("pause", "resume"), subjects), names)
         ]
+        self.ticked_in = ticked_in(connection, self.pauses)
         self.pause_rows = explaining.pause_rows(connection)
         self.owed = _pieces(stored)
         first_tick = explaining.first_tick_at(connection)
@@ -434,7 +437,9 @@ class ScheduleEvidence:
         def end(pause: PauseFacts) -> datetime:
             return ends_at(pause) or settled
 
-        held = [pause for pause in self.pauses if held_back(pause, due, settled)]
+        held = [
+            pause for pause in self.pauses if held_back(pause, due, settled) and could_delay(pause, due, self.ticked_in)
+        ]
         found = [max(held, key=lambda pause: (pause.since <= due, end(pause)))] if held else []
         for pause in sorted(held, key=lambda pause: pause.since):
             if end(pause) > end(found[-1]):

@@ -245,10 +245,11 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         return [f"It was settled by a tick whose clock was ahead and showed {times.clock(row.decided_at)}."]
     if brake is not None:
         held = f"{capital(_it_was(facts))} held back: {_pauses(facts, times)}."
-        ended = brake.ended_at
+        first, ended = (*facts.held_before, brake)[0], brake.ended_at
+        sentences = [*(_outage(facts, times) if first.since > facts.last_for else []), held]
         if ended is None or row.decided_at - ended <= ON_TIME_WITHIN:
-            return [held]
-        return [held, f"No tick settled {_it(facts)} between its end and {times.clock(row.decided_at)}."]
+            return sentences
+        return [*sentences, f"No tick settled {_it(facts)} between its end and {times.clock(row.decided_at)}."]
     if after is not None and after != facts.settler and after.last_sign_at < row.decided_at:
         which = "it" if facts.count == 1 else "the last of them"
         why = _left_by(facts, after) or "the reason is not recorded"
@@ -436,6 +437,8 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         held = "is held back" if facts.count == 1 else "are held back"
         them = "it" if facts.count == 1 else "they"
         sentences = [f"{capital(them)} {held}: {_pauses(facts, times)}.", f"At its end {_decides(facts)}."]
+        if last is not None and last.started_at <= facts.last_for < brake.since:
+            sentences.insert(0, _last_tick(last, times))
     else:
         waits = "It waits" if facts.count == 1 else "They wait"
         sentences = [*was_held, f"{waits} for a tick to settle {_it(facts)}; it is {times.clock(now)}."]
@@ -446,7 +449,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         elif last is None:
             pass
         elif last.started_at <= could_since:
-            sentences.append(f"The last tick began at {times.clock(last.started_at)} on host {name(last.host)}.")
+            sentences.append(_last_tick(last, times))
         elif brake is None and not facts.owed:
             why = _left_by(facts, last) or "the reason is not recorded"
             sentences.append(
@@ -461,6 +464,10 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             f"{one_line(facts.file_fault, 400)}."
         )
     return sentences
+
+
+def _last_tick(last: TickFacts, times: LocalTimes) -> str:
+    return f"The last tick began at {times.clock(last.started_at)} on host {name(last.host)}."
 
 
 def _decides(facts: OccurrenceFacts) -> str:

@@ -45,6 +45,7 @@ from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Limit, reached
+from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN
 from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.store import schedules
 from cronjobs.engine.store.concurrency import running_by_key
@@ -393,11 +394,28 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
     if job.status == Status.DEAD and job.failures and most is None and not job.job_type.startswith(EXEC_PREFIX):
         job_type = types().types.get(job.job_type)
         most = None if job_type is None else job_type.retry.max_attempts
-    late_tries = tuple(_late_tries(connection, job, around.quiet_after))
-    return replace(_with_acts(connection, job), most=most, held=_held(connection, job), late_tries=late_tries)
+    pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), ["all", f"queue {job.queue}"]))
+    ticked = ticked_in(connection, pauses)
+    held, late_tries = _held(job, pauses, ticked), tuple(_late_tries(connection, job, around, pauses, ticked))
+    return replace(_with_acts(connection, job), most=most, held=held, late_tries=late_tries)
 
 
-def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] | None:
+def ticked_in(connection: Connection, pauses: Sequence[PauseFacts]) -> Collection[PauseFacts]:
+    """Return those *pauses* in which a tick began. The others delayed nothing that was due before they began."""
+    moments = [{"number": number, "due_at": pause.since} for number, pause in enumerate(pauses)]
+    first = {number: after for number, (_, after) in explaining.ticks_beside(connection, moments).items() if after}
+    ticks = explaining.ticks_of(connection, set(first.values()))
+    return {pauses[number] for number, tick in first.items() if in_force(pauses[number], ticks[tick].started_at)}
+
+
+def could_delay(pause: PauseFacts, due: datetime, ticked: Collection[PauseFacts]) -> bool:
+    """Whether the pause could delay what was due at *due*: it was in force then, or one of those ``ticked_in``."""
+    return pause.since <= due or pause in ticked
+
+
+def _held(
+    job: JobFacts, pauses: Sequence[PauseFacts], ticked: Collection[PauseFacts]
+) -> tuple[datetime, PauseFacts] | None:
     """Return when a pause began to delay the first attempt, and the pause (of several pauses, the last to end)."""
     begun = job.attempts[0].started_at if job.attempts else job.started_at
     if begun is None:
@@ -405,22 +423,30 @@ def _held(connection: Connection, job: JobFacts) -> tuple[datetime, PauseFacts] 
     # If run_at is later than the first attempt, a retry has overwritten it. No pause can have held the job back before
     # the job was created.
     due = max(job.created_at, job.run_at if job.run_at <= begun else job.scheduled_for or job.created_at)
-    pause = _pause_until(connection, job.queue, due, begun)
+    pause = _pause_until(pauses, ticked, due, begun)
     return None if pause is None else (max(due, pause.since), pause)
 
 
-def _pause_until(connection: Connection, queue: str, due: datetime, begun: datetime) -> PauseFacts | None:
-    """Return the pause of the queue that ended last between these times, or None."""
-    pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), ["all", f"queue {queue}"]))
-    over = [(end, pause) for pause in pauses if (end := ends_at(pause)) and pause.since < begun and due < end <= begun]
+def _pause_until(
+    pauses: Sequence[PauseFacts], ticked: Collection[PauseFacts], due: datetime, begun: datetime
+) -> PauseFacts | None:
+    """Return the pause that ended last of those that delayed the start from *due* to *begun*, or None."""
+    over = [
+        (end, pause)
+        for pause in pauses
+        if (end := ends_at(pause)) and due < end <= begun and could_delay(pause, due, ticked)
+    ]
     if not over:
         return None
     end, pause = max(over, key=lambda pair: pair[0])
     return replace(pause, ended_at=end)
 
 
-def _late_tries(connection: Connection, job: JobFacts, late: timedelta) -> Iterable[LateTry]:
-    """Find what delayed the last attempts after the first by more than *late*, oldest first."""
+def _late_tries(
+    connection: Connection, job: JobFacts, around: Now, pauses: Sequence[PauseFacts], ticked: Collection[PauseFacts]
+) -> Iterable[LateTry]:
+    """Find what delayed the last attempts after the first, oldest first."""
+    late = around.quiet_after
     ended = [(each.number, each.started_at, each.finished_at) for each in job.attempts[-LATE_TRIES - 1 :]]
     if job.status == Status.RUNNING and job.started_at and (not ended or ended[-1][0] < job.attempt):
         ended.append((job.attempt, job.started_at, job.started_at))
@@ -428,14 +454,14 @@ def _late_tries(connection: Connection, job: JobFacts, late: timedelta) -> Itera
         is_last = number == job.attempt and job.status not in (Status.QUEUED, Status.FAILED)
         due = job.run_at if is_last and before <= job.run_at <= begun else None
         since = due or before
-        if begun - since <= late:
+        held = _pause_until(pauses, ticked, since, begun)
+        if held is None and begun - since <= ON_TIME_WITHIN:
             continue
         ticks = explaining.records_between(connection, before, begun)
         spans = [(tick.started_at, tick.finished_at) for tick in ticks]
         quiet = longest_quiet(spans, None if len(ticks) == explaining.TICKS_READ else before, begun, late)
         # A time without ticks that had ended when the attempt became due did not delay it.
         quiet = None if quiet is None or quiet[1] <= since else quiet
-        held = _pause_until(connection, job.queue, since, begun)
         if due or quiet or held:
             yield LateTry(number, begun, due, held, quiet)
 

@@ -241,7 +241,7 @@ def test_a_paused_schedule_waits_and_resume_lists_what_it_held_back(project: Pro
     resumed = project.call("resume", "a")
     job = next(job for job in project.jobs() if job["schedule"] == "a")
     assert re.fullmatch(
-        rf"a: [23] occurrences were held back, from .* to .*: [12] coalesced, 1 enqueued \(job {job['id']}\)\n",
+        rf"a: [23] occurrences waited, from .* to .*: [12] coalesced, 1 enqueued \(job {job['id']}\)\n",
         resumed.out,
     )
 

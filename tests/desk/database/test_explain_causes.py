@@ -103,6 +103,47 @@ def test_each_pause_that_held_an_occurrence_back_is_named(
     assert "No tick" not in told
 
 
+@pytest.mark.parametrize("settles", ["tick", "resume"])
+def test_a_short_pause_is_not_blamed_for_the_outage_before_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, settles: str
+) -> None:
+    world.file(s='cron: "5 2 * * *"')
+    put(world.database, job_type="t.work", run_at=utc("2026-03-03T02:05:00"))
+    world.tick(utc("2026-03-03T02:03:00"))
+    world.go(utc("2026-03-03T04:50:00"))
+    brake(world, "pause", "--all", monkeypatch=monkeypatch)
+    assert "The last tick began at 02:03:00 on host alpha. It is held back" in world.ask("s", "--at", "02:05")
+    world.go(utc("2026-03-03T04:58:00"))
+    if settles == "resume":
+        resumed = world.cronjobs("resume", "--all").out
+        assert resumed.startswith("s: 1 occurrence waited, 2026-03-03 02:05:00 UTC")
+    else:
+        brake(world, "pause", "--all", "--for", "1s", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-03T04:59:00"))
+    until = "04:58:00" if settles == "resume" else "04:59:00"
+    quiet = f"o tick reached the database between 02:03:00 and {until}"
+    told = world.ask("s", "--at", "02:05")
+    assert f"N{quiet}." in told
+    assert f"(n{quiet})" in " ".join(world.say("s", "--since", "4h").out.split())
+    assert "paused" not in told
+    assert "paused" not in world.ask("1")
+
+
+def test_an_outage_and_the_pause_that_was_on_at_its_end_are_both_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.file(s='cron: "5 2 * * *"')
+    world.tick(utc("2026-03-03T02:03:00"))
+    world.go(utc("2026-03-03T04:50:00"))
+    brake(world, "pause", "s", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-03T04:55:00"), utc("2026-03-03T04:58:00"))
+    brake(world, "resume", "s", monkeypatch=monkeypatch)
+    said = (
+        "No tick reached the database between 02:03:00 and 04:55:00. It was held back: the schedule was paused by ada"
+    )
+    assert said in world.ask("s", "--at", "02:05")
+
+
 def test_a_pause_that_someone_changed_is_still_by_whoever_began_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -604,6 +645,23 @@ def test_a_death_says_whether_its_tries_or_its_handler_ended_it(world: World) ->
     gave_up = "after it failed 1 of 2 tries: its handler raised GiveUp, which ends all tries."
     assert gave_up in world.ask("s", "--at", "01:59")
     assert "after it failed 2 of 2 tries." in world.ask("s", "--at", "02:00")
+
+
+@pytest.mark.parametrize("due", ["run_at", None])
+def test_a_pause_that_delayed_a_retry_by_a_minute_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, due: str | None
+) -> None:
+    world.file("defaults: {retry: {delays: [1m], jitter: 0}}\n")
+    world.plan = [fail()] if due else [fail(), fail()]
+    put(world.database, job_type="t.work")
+    world.tick(utc("2026-03-02T09:00:10"))
+    brake(world, "pause", "--queue", "default", "--why", "deploy", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-02T09:01:40"))
+    brake(world, "resume", "--queue", "default", monkeypatch=monkeypatch)
+    world.tick(utc("2026-03-02T09:02:10"))
+    world.tick(utc("2026-03-02T09:04:10"))
+    said = "Attempt 2 was due at 09:01:10 and started 1m late, at 09:02:10: " if due else "Before attempt 2 began, "
+    assert f"{said}queue default was paused by ada from 09:00:10 to 09:01:4" in world.ask("1")
 
 
 def test_why_a_retry_started_hours_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
