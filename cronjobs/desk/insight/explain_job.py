@@ -20,12 +20,14 @@ from cronjobs.desk.insight.explain_facts import (
     LateTry,
     Now,
     OccurrenceOfJob,
+    TickFacts,
     TypeFacts,
     plain,
 )
 from cronjobs.desk.insight.explain_obstacles import settling
 from cronjobs.desk.insight.explain_phrases import (
     between,
+    capital,
     enqueued_by,
     late,
     name,
@@ -158,9 +160,8 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
     if job.passed_over is None:
         return []
     tick = job.passed_over.tick
-    began = f"The tick that began at {times.clock(tick.started_at)} on {name(tick.host)}"
     again = " again" if job.passed_over.again else ""
-    return [f"{began} did not start it{again}: {in_the_past(job.passed_over.why)}."]
+    return [f"{capital(tick_that_began(tick, times))} did not start it{again}: {in_the_past(job.passed_over.why)}."]
 
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
@@ -498,6 +499,10 @@ def _ahead(ahead: JobsAhead | None) -> str:
     return f"{number}{which} {come} first{among}; after {'it' if come == 'comes' else 'them'} "
 
 
+def tick_that_began(tick: TickFacts, times: LocalTimes) -> str:
+    return f"the tick that began at {times.clock(tick.started_at)} on {name(tick.host)}"
+
+
 def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
     """Explain why jobs of this type do not start, if the type is the reason."""
     reasons = []
@@ -515,8 +520,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         other = ""
         # This tick ran on another host, with another file, or before the code here changed.
         if facts.known and facts.last is not None:
-            began = f"began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
-            other = f", but the tick that {began} loaded it"
+            other = f", but {tick_that_began(facts.last, times)} loaded it"
             if facts.silent_since is not None:
                 other += f" ({name(facts.last.host)} has not ticked since {times.clock(facts.silent_since)})"
         reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')

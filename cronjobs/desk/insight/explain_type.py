@@ -9,7 +9,7 @@ from shlex import quote
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.explain_facts import Explanation, JobFacts, Now, TypeFacts, plain
-from cronjobs.desk.insight.explain_job import job_sentences, type_reasons
+from cronjobs.desk.insight.explain_job import job_sentences, tick_that_began, type_reasons
 from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_phrases import name
 from cronjobs.desk.insight.formatting import LocalTimes
@@ -18,6 +18,7 @@ from cronjobs.desk.store import explaining
 from cronjobs.desk.store.status_facts import deaths
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store.crashing_types import crashing
 from cronjobs.text import one_line
 
 SCHEDULES_NAMED = 5
@@ -35,6 +36,8 @@ class TypeLife:
     oldest: JobFacts | None
     # The time of death of the newest dead job that nobody has dealt with.
     died_at: datetime | None = None
+    # When its jobs began to run in child processes, because it crashed the processes of ticks.
+    crashing_since: datetime | None = None
 
 
 def type_life(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeLife | None:
@@ -51,7 +54,8 @@ def type_life(connection: Connection, job_type: str, settings: Settings, types: 
         oldest = job_facts(connection, [found.oldest], settings, lambda: types, around, pauses).get(found.oldest)
         oldest = None if oldest is None else with_obstacles(connection, oldest, settings, lambda: types)
     died_at = deaths(connection).last_of.get(job_type)
-    return TypeLife(facts, around, schedules, found.waiting, found.due, oldest, died_at)
+    crashing_since = next((each.found_at for each in crashing(connection) if each.job_type == job_type), None)
+    return TypeLife(facts, around, schedules, found.waiting, found.due, oldest, died_at, crashing_since)
 
 
 def explain_type(life: TypeLife, timezone: str) -> Explanation:
@@ -60,7 +64,9 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     subject = f"Job type {name(facts.name)}"
     sentences = []
     if facts.known and facts.here is not False:
-        sentences.append(f"{subject} can run: a recent tick knew it.")
+        # Whether a job of it can run depends on more: pauses, limits, and the options of ticks.
+        loaded = f": {tick_that_began(facts.last, times)} loaded it" if facts.last is not None else ""
+        sentences.append(f"{subject} is known{loaded}.")
     elif facts.known is None:
         has = {True: "has the type", False: "does not have the type", None: "is invalid, so it does not show the type"}
         here = f"this configuration {has[facts.here]}"
@@ -70,6 +76,11 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
         why = "; ".join(reasons)
         cannot = "" if facts.known else " cannot run"
         sentences.append(f"{why[:1].upper()}{why[1:]}." if sentences else f"{subject}{cannot}: {why}.")
+    if life.crashing_since is not None:
+        sentences.append(
+            "It was running in ticks that died, so its jobs have run in child processes since "
+            f"{times.clock(life.crashing_since)}."
+        )
     if life.schedules:
         more = len(life.schedules) - SCHEDULES_NAMED
         named = ", ".join(name(each) for each in life.schedules[:SCHEDULES_NAMED])

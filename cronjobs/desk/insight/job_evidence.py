@@ -281,11 +281,10 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     """Return whether some host can run a job type, and if not, why not, as far as ticks recorded it."""
     runnable = present_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
-    last, since, silent_since, faults = None, None, None, {}
+    since, silent_since, faults = None, None, {}
+    row = explaining.last_tick_that_knew(connection, job_type)
     if not known or job_type not in types.types:
-        row = explaining.last_tick_that_knew(connection, job_type)
         if row is not None:
-            last = tick_facts(row)
             since = explaining.first_tick_without(connection, row)
             newest = [tick_facts(tick) for tick in last_ticks(connection) if tick.host == row.host]
             signs = [tick.last_sign_at for tick in newest]
@@ -300,7 +299,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     return TypeFacts(
         job_type,
         known,
-        last,
+        None if row is None else tick_facts(row),
         since,
         silent_since,
         tuple((host, where, what) for host, several in faults.items() for where, what in several.items()),

@@ -19,6 +19,7 @@ from cronjobs.desk.insight.explain_facts import AttemptFacts, AuditEntry, JobFac
 from cronjobs.desk.insight.explain_job import job_sentences
 from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.engine.database import tables
+from cronjobs.engine.store.crashing_types import note_deaths
 from cronjobs.engine.store.ticks import record
 from cronjobs.engine.tick.result import MOST_NOTED, Result, noted
 
@@ -123,9 +124,23 @@ def test_a_type_that_runs(world: World) -> None:
     told = world.ask("t.ok")
     assert told.verdict == "runnable"
     assert told.found["sentences"] == [
-        "Job type t.ok can run: a recent tick knew it.",
+        "Job type t.ok is known: the tick that began at 08:01:30 on alpha loaded it.",
         "Schedules that use it: s.",
         "No job of this type is waiting.",
+    ]
+
+
+def test_a_type_that_crashes_its_process_says_so(world: World) -> None:
+    world.file()
+    put(world.database, job_type="t.work")
+    world.tick(utc("2026-03-02T09:00:10"))
+    for tick in ("a", "b"):
+        with world.database.write() as connection:
+            note_deaths(connection, {"t.work": f"alpha:boot:4026530000:77:1234:{tick}"})
+    told = world.ask("t.work")
+    assert told.steady[:2] == [
+        "Job type t.work is known: the tick that began at 09:00:10 on alpha loaded it.",
+        "It was running in ticks that died, so its jobs have run in child processes since 09:00:10.",
     ]
 
 
