@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from cronjobs.model import OnLost, RetryPolicy, duration
 
-ON_LOST: Final = "not retried (on_lost: dead)"
-MAX_LOSSES: Final = "not retried after so many losses (run.max_losses)"
+ON_LOST: Final = "no automatic retry (on_lost: dead)"
+MAX_LOSSES: Final = "no automatic retry after so many losses (run.max_losses)"
 # The error type of a waiting job whose last runner died before it had read the job's row.
 NOT_READ: Final = "NotRead"
 # A runner may live this much longer than its limit, to finish its last writes.

@@ -183,8 +183,8 @@ def test_retry_until_is_named_where_it_ended_the_tries(world: World) -> None:
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
-        ({"on_lost": "dead"}, "not retried (on_lost: dead)"),
-        ({"max_losses": 1}, "not retried after so many losses (run.max_losses)"),
+        ({"on_lost": "dead"}, "no automatic retry (on_lost: dead)"),
+        ({"max_losses": 1}, "no automatic retry after so many losses (run.max_losses)"),
     ],
 )
 def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why: str) -> None:

@@ -401,7 +401,7 @@ def test_a_lost_job_that_is_not_to_run_again_is_dead_each_time(world: World) -> 
         no_room(world)
         world.leave_hanging(on_lost="dead")
         world.tick(utc(f"2026-03-02T{hour}:02:10"))
-        assert " after it was lost once: not retried (on_lost: dead)." in world.ask("s", "--at", f"{hour}:00")
+        assert " after it was lost once: no automatic retry (on_lost: dead)." in world.ask("s", "--at", f"{hour}:00")
     assert found(world) == {"dead": "2 dead jobs that nobody has retried or dismissed"}
     assert alarm(world) == 1
 
