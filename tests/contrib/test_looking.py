@@ -430,6 +430,11 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
             r"is dead: no\ndisk; the job will not run again unless someone retries it",
         ),
         (
+            {"status": "dead", "last_error": "no", "error_type": "SignatureMismatch"},
+            {},
+            "is dead: no; a retry fails again unless its handler or its payload is changed first",
+        ),
+        (
             {"status": "dead", "last_error": "exit status 1", "job_type": "exec:backup"},
             {},
             "is dead: exit status 1; cron runs its line again when it is due",

@@ -234,6 +234,8 @@ def test_after_a_day_it_is_dead_though_no_tick_may_claim_it(fleet: Fleet, tick: 
     assert (death.job_id, death.error) == (job_id, job.last_error)
     assert life is not None
     assert "no code has accepted it for 24 hours" in " ".join(explain_job(life).sentences)
+    retry = f'only if someone types "cronjobs jobs retry {job_id}", and fails again unless its handler or its payload'
+    assert retry in explain_job(life).sentences[-1]
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # SQLite locks no single row
