@@ -106,6 +106,8 @@ class AttemptFacts:
     host: str
     error_type: str | None = None
     error: str | None = None
+    # If the attempt was lost: why ticks of its host did not start meanwhile, for example because the database was away.
+    kept_from_starting: Causes = ()
 
 
 @dataclass(frozen=True)

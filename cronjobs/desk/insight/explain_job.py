@@ -287,7 +287,9 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
         case "lost":
             begun = times.clock(attempt.started_at)
             # The loss was recorded by a tick, or by exec's own recorder, which notices that exec was killed.
-            return f"{subject}, begun at {begun}{on}, was lost: its runner died or lost its lease, as recorded at {at}."
+            said = f"{subject}, begun at {begun}{on}, was lost: its runner died or lost its lease, as recorded at {at}."
+            kept = attempt.kept_from_starting
+            return f"{said} Meanwhile {did_not_start(f'host {name(attempt.host)}', kept)}." if kept else said
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
         case "snoozed":

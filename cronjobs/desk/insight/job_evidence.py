@@ -28,7 +28,7 @@ from cronjobs.desk.insight.explain_facts import (
     Triggered,
     TypeFacts,
 )
-from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here
+from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here, recorded_causes
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_history import (
     ends_at,
@@ -395,8 +395,19 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
         most = None if job_type is None else job_type.retry.max_attempts
     pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), ["all", f"queue {job.queue}"]))
     ticked = ticked_in(connection, pauses)
+    attempts = tuple(_with_causes(connection, each, around) for each in job.attempts)
     held, late_tries = _held(job, pauses, ticked), tuple(_late_tries(connection, job, around, pauses, ticked))
-    return replace(_with_acts(connection, job), most=most, held=held, late_tries=late_tries)
+    job = replace(_with_acts(connection, job), attempts=attempts)
+    return replace(job, most=most, held=held, late_tries=late_tries)
+
+
+def _with_causes(connection: Connection, attempt: AttemptFacts, around: Now) -> AttemptFacts:
+    """Return *attempt*. If it was lost, add why ticks of its host did not start meanwhile, as a later tick recorded."""
+    if attempt.outcome != "lost":
+        return attempt
+    begin, end = attempt.started_at, attempt.finished_at
+    causes = recorded_causes(connection, attempt.host, begin, end + around.quiet_after, began_by=end)
+    return replace(attempt, kept_from_starting=causes)
 
 
 def ticked_in(connection: Connection, pauses: Sequence[PauseFacts]) -> Collection[PauseFacts]:

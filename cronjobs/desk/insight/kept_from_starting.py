@@ -43,8 +43,13 @@ def kept_before(connection: Connection, host: str, at: datetime, did: Any, withi
     if causes := kept_from_starting(did):
         return causes
     until = min(at, _LATEST - within) + within  # plain SQL may have written a date as late as year 9999
-    later = (row.did for row in reversed(records_between(connection, at, until)) if row.host == host)
-    return next((causes for did in later if (causes := kept_from_starting(did)) and _began_by(did, at)), ())
+    return recorded_causes(connection, host, at, until, began_by=at)
+
+
+def recorded_causes(connection: Connection, host: str, begin: datetime, end: datetime, *, began_by: datetime) -> Causes:
+    """Return the first causes in rows of *host*'s ticks that began in [*begin*, *end*], if they began by *began_by*."""
+    found = (row.did for row in reversed(records_between(connection, begin, end)) if row.host == host)
+    return next((causes for did in found if (causes := kept_from_starting(did)) and _began_by(did, began_by)), ())
 
 
 def _began_by(did: Any, at: datetime) -> bool:

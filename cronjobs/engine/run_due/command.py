@@ -108,7 +108,7 @@ def run_tick(given: TickOptions) -> NoReturn:
         mail.trouble(str(problem))
     if not talk:
         mail.print_causes(reporter)
-    mail.send(knows_code=tick.knows_the_code)
+    mail.send(knows_code=tick.knows_the_code, left_row=tick.row.begun)
     if code == 0 and fires and not mail.said and not talk and not given.as_json:
         tick.leave_inputs()
     if given.wait and tick.long_jobs:

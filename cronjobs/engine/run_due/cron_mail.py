@@ -279,10 +279,11 @@ class CronMail:
         """Return why earlier ticks of this crontab line did not start, for the tick's row. See ``Alarm``."""
         return all_kept_from_starting(self._alarm, self._alarm_of_file) if self.throttle else []
 
-    def send(self, *, knows_code: bool = False) -> None:
+    def send(self, *, knows_code: bool = False, left_row: bool = False) -> None:
         """Mail what should be mailed.
 
-        If *knows_code*, the tick has loaded the handlers, so it knows which faults have ended.
+        If *knows_code*, the tick has loaded the handlers, so it knows which faults have ended. *left_row*: whether the
+        tick has a row in the database. If it has none because of the database, it counts as not started.
         """
         now = SYSTEM.now()
         lines = [f"cronjobs: {word}" for word in take_messages(self.config)]
@@ -290,7 +291,8 @@ class CronMail:
         for line in lines:
             complain(line)
         for cause, said in self._causes.items():
-            about, not_started = self._about.get(cause), not self._started
+            about = self._about.get(cause)
+            not_started = not self._started or (about == DATABASE and not left_row)
             if not self.throttle or self._alarm.worth_mailing(
                 cause, now, said=said, about=about, not_started=not_started
             ):

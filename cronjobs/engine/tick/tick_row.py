@@ -32,15 +32,15 @@ class TickRow:
     started_at: datetime | None = None
     fingerprint: str | None = None
     loaded: Loaded | None = None
-    _begun: bool = False
+    begun: bool = False  # whether the tick has written the row
     _types_recorded: bool = False
 
     def begin(self, connection: Connection) -> None:
         """Insert the row in the transaction of the first write, and update it when the handlers are known."""
         types = self.loaded is not None
-        if not self._begun or (types and not self._types_recorded):
+        if not self.begun or (types and not self._types_recorded):
             # If this transaction rolls back, the last write still writes the whole row.
-            self._begun, self._types_recorded = True, types
+            self.begun, self._types_recorded = True, types
             ticks.begin_tick(connection, self._facts(connection))
 
     def settle(self, connection: Connection) -> int:
@@ -49,7 +49,7 @@ class TickRow:
         Return the id for those ledger rows to refer to. Each such transaction writes the tick's row again, because the
         previous transaction may have been rolled back.
         """
-        self._begun, self._types_recorded = True, self.loaded is not None
+        self.begun, self._types_recorded = True, self.loaded is not None
         return ticks.begin_tick(connection, self._facts(connection))
 
     def end(self, connection: Connection, finished_at: datetime, result: Result) -> None:
@@ -61,6 +61,7 @@ class TickRow:
             "not_started": result.left() or None,
         }
         ticks.end_tick(connection, self._facts(connection) | ends)
+        self.begun = True
         if ends["did"]:
             look_soon(connection)
 

@@ -87,12 +87,12 @@ def test_attempts_that_failed_before_one_succeeded(world: World) -> None:
     world.plan = [fail(), fail("504 from the provider")]
     world.tick(utc("2026-11-20T07:15:12"))
     world.tick(utc("2026-11-20T07:17:00"))
-    world.tick(utc("2026-11-20T07:21:00"))
+    world.tick(utc("2026-11-20T07:20:00"))
     told = world.ask("nightly-report", "--at", "02:15")
     assert told.steady[2:] == [
         "Attempt 1 failed at 02:15:12 on alpha, after a moment: ConnectionError: 503 from the provider.",
         "Attempt 2 failed at 02:17:00 on alpha, after a moment: ConnectionError: 504 from the provider.",
-        "Attempt 3 succeeded at 02:21:00 on alpha, after a moment.",
+        "Attempt 3 succeeded at 02:20:00 on alpha, after a moment.",
     ]
 
 

@@ -930,6 +930,20 @@ def test_a_tick_by_hand_ended_the_outage_and_the_next_one_recorded_why(world: Wo
     assert [entry["reason"] for entry in shown if entry["kind"] == "gap"] == [f"t{reason}" if said else None]
 
 
+@pytest.mark.parametrize(("since", "said"), [("02:01:00", True), ("02:06:00", False)])
+def test_a_lost_attempt_names_why_no_tick_of_its_host_started(world: World, since: str, said: bool) -> None:
+    world.file()
+    put(world.database, job_type="t.work")
+    world.go(utc("2026-03-03T02:00:00"))
+    world.leave_hanging()
+    world.tick(utc("2026-03-03T02:05:10"), host="beta")
+    kept = [{"ticks": 4, "since": f"2026-03-03T{since}+00:00", "why": "database x did not answer"}]
+    with world.database.write() as connection:
+        connection.execute(update(tables.ticks).values(did={"kept_from_starting": kept}))
+    reason = "Meanwhile ticks of host beta did not start: database x did not answer (4 times)."
+    assert (reason in world.ask("1")) is said
+
+
 @pytest.mark.parametrize("did", [[], {"kept_from_starting": 3}, {"kept_from_starting": [{"ticks": "x"}, 7, {}]}])
 def test_a_row_that_plain_sql_wrote_says_nothing_of_ticks_before_it(did: object) -> None:
     assert kept_from_starting(did) == ()

@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -323,6 +324,22 @@ def test_the_first_tick_that_starts_records_why_those_before_it_did_not(
     assert "NOWHERE" in variable["why"]
     assert "cronjobs.yaml:" in syntax["why"]
     assert variable["since"] < syntax["since"]
+
+
+@pytest.mark.slow
+def test_ticks_that_could_not_write_to_a_locked_file_leave_the_reason(
+    sqlite_migrated: str, new_project: NewProject
+) -> None:
+    project = new_project(f"sqlite:///{sqlite_migrated}").configure("run: {budget: 5s}\n")
+    with closing(project.connect()) as foreign:
+        foreign.execute("BEGIN IMMEDIATE")
+        assert project.tick().wait() == 4
+        foreign.execute("ROLLBACK")
+    assert project.tick().wait() == 0
+    [(did,)] = project.sql("SELECT did FROM cronjobs_ticks")
+    [cause] = json.loads(did)["kept_from_starting"]
+    assert cause["ticks"] == 1
+    assert "was locked by another connection" in cause["why"]
 
 
 # --- one outage -------------------------------------------------------------------------------------------------------
