@@ -199,7 +199,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         by, _, before = one_line(row.reason or "", 400).partition(BEFORE)
         first = f"It did not run when it was due: {before}." if before else "It did not run when it was due."
         said = f"A {by}, at {times.clock(row.decided_at)}, made job {row.job_id} for it."
-        return [*_outage(facts, times), first, said, *_fate(facts, row, times)]
+        return [*_outage(facts, row, times), first, said, *_fate(facts, row, times)]
     if (row.reason or "").startswith(RAN_EARLY):
         early = ran_early_words(row.reason or "", times)
         said = f"Its job, {row.job_id}, {early}: a clock was ahead then and was later set back."
@@ -237,7 +237,7 @@ def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[s
 
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """Explain why the occurrence was settled late. Return [] if it was settled in time."""
-    before, after = facts.tick_before, facts.tick_after
+    after = facts.tick_after
     brake = facts.pause if facts.pause is not None and _holds(facts.pause, facts) else None
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and brake is None:
         return []
@@ -246,7 +246,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     if brake is not None:
         held = f"{capital(_it_was(facts))} held back: {_pauses(facts, times)}."
         first, ended = (*facts.held_before, brake)[0], brake.ended_at
-        sentences = [*(_outage(facts, times) if first.since > facts.last_for else []), held]
+        sentences = [*(_outage(facts, row, times) if first.since > facts.last_for else []), held]
         if ended is None or row.decided_at - ended <= ON_TIME_WITHIN:
             return sentences
         return [*sentences, f"No tick settled {_it(facts)} between its end and {times.clock(row.decided_at)}."]
@@ -259,13 +259,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
                 f"{which}; {why}."
             )
         ]
-    until = after.started_at if after is not None and after.started_at <= row.decided_at else row.decided_at
-    if before is None:
-        return [f"No tick reached the database until {times.clock(until)}.", *_kept_from_starting(after)]
-    if before.last_sign_at > facts.last_for:
-        usual = until - before.started_at <= facts.around.quiet_after
-        return [] if usual else [f"No tick began {between(before.started_at, until, times)}."]
-    return _quiet(facts, before.last_sign_at, until, times)
+    return _outage(facts, row, times)
 
 
 def _holds(brake: PauseFacts, facts: OccurrenceFacts) -> bool:
@@ -278,21 +272,22 @@ def _pauses(facts: OccurrenceFacts, times: LocalTimes) -> str:
     return ", then ".join(pause(each, times) for each in (*facts.held_before, facts.pause) if each is not None)
 
 
-def _outage(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
-    """Describe the time without ticks in which the occurrence was due, even if an operator settled it later."""
+def _outage(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
+    """Describe the time without ticks in which the occurrence was due, even if an operator settled it later.
+
+    Return [] if that time was no longer than the usual time between ticks.
+    """
     before, after = facts.tick_before, facts.tick_after
-    if before is None or after is None or after.started_at - facts.last_for <= ON_TIME_WITHIN:
+    until = after.started_at if after is not None and after.started_at <= row.decided_at else row.decided_at
+    if until - facts.last_for <= ON_TIME_WITHIN:
         return []
-    if before.last_sign_at > facts.last_for:
+    if before is None:
+        return [f"No tick reached the database until {times.clock(until)}.", *_kept_from_starting(after)]
+    at_work = before.last_sign_at > facts.last_for
+    first, what = (before.started_at, "began") if at_work else (before.last_sign_at, "reached the database")
+    if until - first <= facts.around.quiet_after:
         return []
-    return _quiet(facts, before.last_sign_at, after.started_at, times)
-
-
-def _quiet(facts: OccurrenceFacts, first: datetime, last: datetime, times: LocalTimes) -> list[str]:
-    """Describe the time without ticks. Return [] if it was no longer than the usual time between ticks."""
-    if last - first <= facts.around.quiet_after:
-        return []
-    return [f"No tick reached the database {between(first, last, times)}.", *_kept_from_starting(facts.tick_after)]
+    return [f"No tick {what} {between(first, until, times)}.", *_kept_from_starting(after)]
 
 
 def _kept_from_starting(after: TickFacts | None) -> list[str]:
