@@ -13,7 +13,7 @@ from cronjobs.desk.insight.findings import Finding, Severity
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.run_watch import grace_of
 from cronjobs.desk.insight.watched import FORGOTTEN, last_sign, quiet_after
-from cronjobs.engine.config.settings import AlertChannel, AlertFilter
+from cronjobs.engine.config.settings import AlertChannel
 from cronjobs.engine.crontime.timing import next_after
 from cronjobs.engine.rules.repeating import HOURLY, silence
 from cronjobs.engine.schedules.definition import schedule_from_definition
@@ -130,14 +130,9 @@ def wants(channel: AlertChannel, finding: Finding) -> bool:
     return (
         finding.ack is None
         and finding.severity.rank <= Severity(only.severity).rank
-        and any(_asked_for({key, key.partition(":")[0]}, only) for key in keys)
+        and any(only.asks_for(key) for key in keys)
         and not (finding.kind == UNDELIVERED and finding.subject == channel.name)
     )
-
-
-def _asked_for(names: Collection[str], only: AlertFilter) -> bool:
-    names = frozenset(names)
-    return (only.findings is None or not names.isdisjoint(only.findings)) and names.isdisjoint(only.ignore)
 
 
 def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_often: bool = False) -> datetime:

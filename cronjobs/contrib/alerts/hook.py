@@ -182,11 +182,7 @@ def _deliver(
 def _channels(settings: Settings, kind: str) -> list[str]:
     """Return the channels that get alerts about outages of this *kind*."""
     found = settings.alerts.channels.values() if settings.alerts is not None else ()
-    return [
-        each.name
-        for each in found
-        if kind not in each.only.ignore and (each.only.findings is None or kind in each.only.findings)
-    ]
+    return [each.name for each in found if each.only.asks_for(kind)]
 
 
 def _alarm(file: Path) -> Alarm:

@@ -115,6 +115,11 @@ class AlertFilter:
     findings: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
 
+    def asks_for(self, key: str) -> bool:
+        """Whether the finding with this *key*, such as "host:web2", is sent if it is severe enough."""
+        names = {key, key.partition(":")[0]}
+        return (self.findings is None or not names.isdisjoint(self.findings)) and names.isdisjoint(self.ignore)
+
 
 @dataclass(frozen=True)
 class AlertChannel:
