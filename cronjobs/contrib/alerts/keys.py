@@ -9,14 +9,11 @@ from typing import Any, Final
 
 from cronjobs.desk.rules.finding_kinds import FINDING_KINDS
 from cronjobs.engine.config import fields, schema_parts
-from cronjobs.engine.config.fields import NAME, NAME_RULE
 from cronjobs.engine.config.reader import (
     ConfigKey,
     FieldError,
     Keys,
-    Reader,
     Reading,
-    ReportedError,
     is_unreadable,
     nearest,
     shown,
@@ -31,7 +28,7 @@ from cronjobs.engine.config.settings import (
     MailChannel,
     WebhookChannel,
 )
-from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
+from cronjobs.engine.config.yaml_nodes import Node, Scalar
 
 _ADDRESS: Final = re.compile(r"[^\s<>@,;\"\x00-\x1f\x7f]{1,64}@[^\s<>@,;\"\x00-\x1f\x7f]{1,255}")
 _WELL_FORMED: Final = fields.matching(
@@ -109,10 +106,10 @@ _WEBHOOK: Final[Keys] = {
 @taken_as("mapping", schema_parts.needs("host", "from", "to"), keys=_MAIL, defaults=MailChannel("", (), ""))
 def _mail(reading: Reading, node: Node, path: str) -> MailChannel:
     values, bad = reading.fields(node, path, _MAIL)
-    _require(values, bad, "host", "from", "to")
-    if ("user" in values) != ("password" in values) and not bad:
+    fields.require(values, bad, "host", "from", "to")
+    if ("user" in values) != ("password" in values):
         raise FieldError("user and password go together: write both, or neither")
-    if "password" in values and values.get("tls") == "none" and values["host"] not in ("localhost", "127.0.0.1", "::1"):
+    if "password" in values and values.get("tls") == "none" and not fields.is_loopback(values["host"]):
         raise FieldError("the password would cross the network in clear text: write tls: starttls, or tls: tls")
     values["sender"] = values.pop("from")
     return MailChannel(**values)
@@ -121,20 +118,13 @@ def _mail(reading: Reading, node: Node, path: str) -> MailChannel:
 @taken_as("mapping", schema_parts.needs("url"), keys=_WEBHOOK, defaults=WebhookChannel(""))
 def _webhook(reading: Reading, node: Node, path: str) -> WebhookChannel:
     values, bad = reading.fields(node, path, _WEBHOOK)
-    _require(values, bad, "url")
+    fields.require(values, bad, "url")
     return WebhookChannel(**values)
 
 
 @taken_as(fields.command.words, fields.command.schema)
 def _command(reading: Reading, node: Node, path: str) -> CommandChannel:
     return CommandChannel(fields.command(reading, node, path))
-
-
-def _require(values: dict[str, Any], bad: set[str], *names: str) -> None:
-    if bad:
-        raise ReportedError
-    if missing := [name for name in names if name not in values]:
-        raise FieldError(f"{', '.join(f'{name}:' for name in missing)} must be given here")
 
 
 _FILTER: Final[Keys] = {
@@ -182,34 +172,13 @@ _THRESHOLD: Final[Keys] = {
 }
 
 
-def _named(words: str, read: Reader) -> Reader:
-    """Return a reader for a mapping of named entries. The reader reports bad entries and leaves them out."""
-
-    @taken_as(words, {}, each=read)
-    def entries(reading: Reading, node: Node, path: str) -> dict[str, Any]:
-        if isinstance(node, Scalar) and node.is_null:
-            return {}
-        if not isinstance(node, Mapping):
-            raise FieldError("write it as a mapping: each name, with its settings below it")
-
-        def entry(key: Scalar, value: Node, here: str) -> Any:
-            if not NAME.fullmatch(key.text):
-                raise FieldError(f"{shown(key)} is not {NAME_RULE}")
-            return reading.read(read, value, here)
-
-        return reading.entries(node, path, entry).values
-
-    return entries
-
-
 _CHANNEL: Final[Keys] = {**_WAYS, **{name: key._replace(unset="as alerts says") for name, key in _FILTER.items()}}
 
 
 @taken_as("mapping", schema_parts.exactly_one(*_WAYS), keys=_CHANNEL)
 def _channel(reading: Reading, node: Node, path: str) -> tuple[Any, dict[str, Any]]:
     values, bad = reading.fields(node, path, _CHANNEL)
-    if bad:
-        raise ReportedError
+    fields.require(values, bad)
     ways = [values.pop(name) for name in _WAYS if name in values]
     if len(ways) != 1:
         raise FieldError("say how this channel sends, with exactly one of mail: {…}, webhook: {…} and command: […]")
@@ -224,20 +193,20 @@ def _channel(reading: Reading, node: Node, path: str) -> tuple[Any, dict[str, An
 )
 def _threshold(reading: Reading, node: Node, path: str) -> AlertThreshold:
     values, bad = reading.fields(node, path, _THRESHOLD)
-    _require(values, bad, "of", "more_than", "within")
+    fields.require(values, bad, "of", "more_than", "within")
     return AlertThreshold(path.rpartition(".thresholds.")[2], **values)
 
 
 _ALERTS: Final[Keys] = {
     **_FILTER,
     "channels": ConfigKey(
-        _named("mapping: channel → its settings", _channel),
+        fields.named("mapping: channel → its settings", _channel),
         "{pager: {command: [page]}}",
         "The channels that send alerts; a channel's own settings override those above.",
         "none",
     ),
     "thresholds": ConfigKey(
-        _named("mapping: threshold → its settings", _threshold),
+        fields.named("mapping: threshold → its settings", _threshold),
         "{many-deaths: {of: dead, more_than: 5, within: 1h}}",
         "Limits on dead jobs or failed attempts; a count above its limit becomes a finding.",
         "none",

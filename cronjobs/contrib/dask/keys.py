@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from cronjobs.engine.config import fields, schema_parts
 from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reading, ReportedError, shown, taken_as
@@ -58,7 +58,7 @@ TLS: Final[Keys] = {
 @taken_as("mapping", schema_parts.needs("ca", "cert", "key"), keys=TLS)
 def _tls(reading: Reading, node: Node, path: str) -> ExecutorTls:
     values, bad = reading.fields(node, path, TLS)
-    _require(values, bad, "ca", "cert", "key")
+    fields.require(values, bad, "ca", "cert", "key")
     return ExecutorTls(**values)
 
 
@@ -90,13 +90,13 @@ EXECUTOR: Final[Keys] = {
 @taken_as("mapping", schema_parts.needs("dask"), keys=EXECUTOR, defaults=ExecutorSettings("", ""))
 def _executor(reading: Reading, node: Node, path: str) -> ExecutorSettings:
     values, bad = reading.fields(node, path, EXECUTOR)
-    _require(values, bad, "dask")
+    fields.require(values, bad, "dask")
     scheme, _, rest = values["dask"].partition("://")
     if scheme == "tls" and "tls" not in values:
         raise FieldError("tls:// needs three files: tls: {ca: ca.pem, cert: client.pem, key: client.key}")
     if scheme == "tcp" and "tls" in values:
         raise FieldError("tcp:// is never encrypted, so tls: has no effect: write dask: tls://…")
-    if scheme == "tcp" and not values.get("insecure") and not _is_loopback(rest.rpartition(":")[0].strip("[]")):
+    if scheme == "tcp" and not values.get("insecure") and not fields.is_loopback(rest.rpartition(":")[0].strip("[]")):
         raise FieldError(
             "a scheduler runs whatever it is sent, and tcp:// lets anyone connect: write tls:// and tls: "
             "{ca, cert, key}, or insecure: true if the network is private"
@@ -104,33 +104,4 @@ def _executor(reading: Reading, node: Node, path: str) -> ExecutorSettings:
     return ExecutorSettings(path.rpartition(".")[2], **values)
 
 
-def _is_loopback(host: str) -> bool:
-    import ipaddress  # import here, because only a file with executors needs it
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _require(values: dict[str, Any], bad: set[str], *names: str) -> None:
-    if bad:
-        raise ReportedError
-    if missing := [name for name in names if name not in values]:
-        raise FieldError(f"{', '.join(f'{name}:' for name in missing)} must be given here")
-
-
-@taken_as("mapping: executor → its settings", {}, each=_executor)
-def executors(reading: Reading, node: Node, path: str) -> dict[str, ExecutorSettings]:
-    """Read the section. A bad entry is reported and left out; job types that name it are not loaded."""
-    if isinstance(node, Scalar) and node.is_null:
-        return {}
-    if not isinstance(node, Mapping):
-        raise FieldError("write it as a mapping: each name, with its settings below it")
-
-    def entry(key: Scalar, value: Node, here: str) -> Any:
-        if not fields.NAME.fullmatch(key.text):
-            raise FieldError(f"{shown(key)} is not {fields.NAME_RULE}")
-        return reading.read(_executor, value, here)
-
-    return reading.entries(node, path, entry).values
+executors: Final = fields.named("mapping: executor → its settings", _executor)

@@ -12,7 +12,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from cronjobs.contrib.web.application import Application
 from cronjobs.contrib.web.project import Current, OwnDatabase
-from cronjobs.contrib.web.security import LinkAccess, is_loopback
+from cronjobs.contrib.web.security import LinkAccess
 from cronjobs.contrib.web.serve import Server
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.loading import load_settings
@@ -20,6 +20,7 @@ from cronjobs.desk.cli.options import Source
 from cronjobs.desk.cli.project_database import jobs_database, operator
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import echo
+from cronjobs.engine.config.fields import is_loopback
 from cronjobs.engine.host.identity import Identity
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.text import one_line

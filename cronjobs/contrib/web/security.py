@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from ipaddress import ip_address
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -157,11 +156,10 @@ class AppAccess:
             raise Forbidden("you are not logged in, or may not see these pages")
         may_act = self.may_act is not None and bool(self.may_act(request.environ))
         is_exempt = request.environ.get(EXEMPT) is True
-        session = request.cookies.get(self.cookie, "")
-        if len(session) >= 32 and session.isascii():
-            return Visitor(str(name), csrf_of(session, str(name)), may_act, is_exempt=is_exempt)
-        session = secrets.token_urlsafe(32)
-        return Visitor(str(name), csrf_of(session, str(name)), may_act, session, is_exempt)
+        session, new = request.cookies.get(self.cookie, ""), None
+        if len(session) < 32 or not session.isascii():
+            session = new = secrets.token_urlsafe(32)
+        return Visitor(str(name), csrf_of(session, str(name)), may_act, new, is_exempt)
 
 
 def basic_auth(password: str | None) -> Viewer:
@@ -204,13 +202,6 @@ def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> Non
         )
     if not visitor.is_exempt and not _same(given, visitor.csrf):
         raise Forbidden("nothing was changed: this form belongs to another session. Open the page again")
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _same(given: str, expected: str) -> bool:

@@ -311,6 +311,44 @@ def some_of(item: Reader, otherwise: str) -> Reader:
     return read
 
 
+def named(words: str, item: Reader) -> Reader:
+    """A mapping of named entries, returned as a dict. Bad entries are reported and left out."""
+
+    @taken_as(words, {}, each=item)
+    def read(reading: Reading, node: Node, path: str) -> dict[str, Any]:
+        if isinstance(node, Scalar) and node.is_null:
+            return {}
+        if not isinstance(node, Mapping):
+            raise FieldError("write it as a mapping: each name, with its settings below it")
+
+        def entry(key: Scalar, value: Node, here: str) -> Any:
+            if not NAME.fullmatch(key.text):
+                raise FieldError(f"{shown(key)} is not {NAME_RULE}")
+            return reading.read(item, value, here)
+
+        return reading.entries(node, path, entry).values
+
+    return read
+
+
+def require(values: dict[str, Any], bad: set[str], *names: str) -> None:
+    """Raise an error if one of a mapping's entries is *bad*, or if one of *names* is missing from its *values*."""
+    if bad:
+        raise ReportedError
+    if missing := [name for name in names if name not in values]:
+        raise FieldError(f"{', '.join(f'{name}:' for name in missing)} must be given here")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether *host*, a name or an address without brackets, is this machine itself."""
+    import ipaddress  # import here, because few files need it
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 @taken_as("text", schema_parts.TEXT)
 def argument(reading: Reading, node: Node, path: str) -> str:
     return reading.text(node, secret=True)
