@@ -1492,9 +1492,9 @@ MUTANTS = (
     ),
     Mutant(
         "names of exec beyond the limit are left out without a word",
-        "cronjobs/contrib/exec/watching.py",
-        "unwatched=len(latest) > exec_runs.MOST_NAMES",
-        "unwatched=False",
+        "cronjobs/contrib/exec/findings.py",
+        "if len(latest) <= exec_runs.MOST_NAMES:",
+        "if True:",
         (f"{EXEC_NAMES}::test_more_names_than_are_watched_are_a_finding",),
     ),
     Mutant(

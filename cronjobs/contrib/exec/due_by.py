@@ -9,11 +9,11 @@ import os
 import subprocess
 from typing import Final
 
-from cronjobs.contrib.exec.expression import check
 from cronjobs.desk.crontab import program
 from cronjobs.desk.crontab.block import CrontabError
 from cronjobs.desk.crontab.lines import CrontabEntry, exec_config, exec_name, job_lines
 from cronjobs.engine.config.host_timezone import host_timezone
+from cronjobs.engine.crontime import grammar
 from cronjobs.errors import CronjobsError
 
 LONGEST: Final = 200  # a longer cron expression is cut to this many characters
@@ -31,7 +31,7 @@ def due_by(name: str, cron: str | None) -> dict[str, str]:
             return {}
         cron, zone, told_by = lines[0].when, _zone_of(lines[0]) or zone, {"from": "crontab"}
     try:
-        check(cron)
+        grammar.parse(cron)
     except (CronjobsError, ValueError):  # @reboot, or syntax that only this host's cron understands
         return {}
     return {"cron": cron[:LONGEST], "timezone": zone} | told_by

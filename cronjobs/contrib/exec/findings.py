@@ -2,34 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from cronjobs.contrib.exec.watching import ExecWatch, watch_exec
+from cronjobs.desk.insight.explain_exec import LATE, next_due
 from cronjobs.desk.insight.finding import Finding, typed
 from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.desk.store import exec_runs
+from cronjobs.desk.store.exec_runs import LatestRun
 from cronjobs.engine.config.settings import Settings
 
 
 def found(connection: Connection, _settings: Settings, now: datetime) -> Findings:
-    watch = watch_exec(connection, now)
-    return Findings(list(findings_of(watch)), watch.absent_at)
+    """Look at the two newest runs of each name."""
+    latest = [runs for _, runs in sorted(exec_runs.latest(connection).items())]
+    watched = judge_runs(latest[: exec_runs.MOST_NAMES], now)
+    if len(latest) <= exec_runs.MOST_NAMES:
+        return watched
+    most = f"{exec_runs.MOST_NAMES:,}"
+    text = f"cronjobs exec has run under more than {most} names; only the first {most} are watched"
+    return watched._replace(findings=[*watched.findings, Finding("unwatched", text, command="cronjobs history")])
 
 
-def findings_of(watch: ExecWatch) -> Iterator[Finding]:
-    """Turn *watch* into findings. Pure."""
-    for name, due in sorted(watch.absent.items()):
-        text = f"{name} was due under cron, but exec has recorded no run of it"
-        yield Finding("absent", text, since=due, command=typed("cronjobs explain", f"exec:{name}"), subject=name)
-    for name, began in sorted(watch.overlapped.items()):
-        text = f"the last run of {name} began while the previous run was still running"
-        # Both runs may have succeeded, and history prints a line for each success only with --all.
-        command = f"{typed('cronjobs history --type', f'exec:{name}')} --all"
-        yield Finding("overlapped", text, since=began, command=command, subject=name, rows=(str(watch.ids[name]),))
-    if watch.unwatched:
-        most = f"{exec_runs.MOST_NAMES:,}"
-        text = f"cronjobs exec has run under more than {most} names; only the first {most} are watched"
-        yield Finding("unwatched", text, command="cronjobs history")
+def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> Findings:
+    """Find absent and overlapping runs. *runs_of_names* holds one or two runs per name, newest first. Pure.
+
+    Another finding may appear when the next expected run becomes absent.
+    """
+    absent, overlapped, limits = [], [], []
+    for runs in runs_of_names:
+        newest, name = runs[0], runs[0].job_type.partition(":")[2]
+        due = next_due(newest)
+        if due is not None and due + LATE < now:
+            text = f"{name} was due under cron, but exec has recorded no run of it"
+            command = typed("cronjobs explain", newest.job_type)
+            absent.append(Finding("absent", text, since=due, command=command, subject=name))
+        elif due is not None:
+            limits.append(due + LATE)
+        if len(runs) > 1 and _overlap(newest, runs[1]):
+            text = f"the last run of {name} began while the previous run was still running"
+            # Both runs may have succeeded, and history prints a line for each success only with --all.
+            command = f"{typed('cronjobs history --type', newest.job_type)} --all"
+            rows = (str(newest.id),)
+            overlapped.append(
+                Finding("overlapped", text, since=newest.started_at, command=command, subject=name, rows=rows)
+            )
+    return Findings([*absent, *overlapped], min(limits, default=None))
+
+
+def _overlap(later: LatestRun, earlier: LatestRun) -> bool:
+    """Whether the later run began during the earlier one.
+
+    Runs on different hosts never overlap, because each host has its own crontab.
+    """
+    if later.meta.get("host") != earlier.meta.get("host"):
+        return False
+    return earlier.finished_at is None or earlier.finished_at > later.started_at

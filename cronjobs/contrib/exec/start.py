@@ -226,9 +226,9 @@ def cron_fault(expression: str) -> str | None:
     Call this only after the command has ended, because it imports the cron parser, which is slow.
     """
     try:
-        from cronjobs.contrib.exec.expression import check
+        from cronjobs.engine.crontime import grammar
 
-        check(expression)
+        grammar.parse(expression)
     except Exception as error:
         # Catch everything, even MemoryError or a full disk: no error may change the command's exit code.
         return str(error)
