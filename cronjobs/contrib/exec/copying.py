@@ -58,6 +58,20 @@ class Stream:
         except BlockingIOError:
             return None
 
+    def step(self, ready: set[int]) -> bytes:
+        """Write pending output or, if there is none, read and return more, as far as poll(2) found it *ready*."""
+        if self.pending:
+            if self.target in ready:
+                self.write(self.most)
+            return b""
+        data = self.read() if self.open and self.source in ready else None
+        if data == b"":
+            self.close()
+        self.pending = data or b""
+        if self.pending and self.most == AT_ONCE:
+            self.write(AT_ONCE)
+        return data or b""
+
     def write(self, most: int) -> None:
         """Write some pending output. If the disk is full, drop the output, so that the command does not fail."""
         try:
@@ -104,38 +118,15 @@ class Copier:
     def copy_until_woken(self) -> None:
         """Forward output until a signal arrives."""
         while True:
-            poll = select.poll()
-            poll.register(self.wake[0], select.POLLIN)
+            ready = _wait(self.streams, self.wake[0])
             for stream in self.streams:
-                if stream.pending:
-                    poll.register(stream.target, select.POLLOUT)
-                elif stream.open:
-                    poll.register(stream.source, select.POLLIN)
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            for stream in self.streams:
-                if stream.pending:
-                    if stream.target in ready:
-                        stream.write(stream.most)
-                elif stream.open and stream.source in ready:
-                    self._take(stream)
+                self.tail.add(stream.step(ready))
             if self.wake[0] in ready:
                 try:
                     os.read(self.wake[0], 4096)
                 except BlockingIOError:
                     pass
                 return
-
-    def _take(self, stream: Stream) -> None:
-        data = stream.read()
-        if data is None:
-            return
-        if not data:
-            stream.close()
-            return
-        self.tail.add(data)
-        stream.pending = data
-        if stream.most == AT_ONCE:
-            stream.write(AT_ONCE)
 
     def take_the_rest(self) -> list[Stream]:
         """Forward the output that the ended command left in the pipes.
@@ -163,6 +154,19 @@ class Copier:
             poll.register(stream.target, select.POLLOUT)
             poll.poll()
             stream.write(stream.most)
+
+
+def _wait(streams: list[Stream], wake: int | None = None) -> set[int]:
+    """Wait until a stream can go on, or until *wake* is readable. Return the ready descriptors."""
+    poll = select.poll()
+    if wake is not None:
+        poll.register(wake, select.POLLIN)
+    for stream in streams:
+        if stream.pending:
+            poll.register(stream.target, select.POLLOUT)
+        elif stream.open:
+            poll.register(stream.source, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll()}
 
 
 def _is_over(source: int) -> bool:
@@ -207,7 +211,10 @@ def stay_for_the_others(streams: list[Stream]) -> None:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         close_all_but([stream.source for stream in streams])
-        _pass_on(streams)
+        while any(stream.open for stream in streams):
+            ready = _wait(streams)
+            for stream in streams:
+                stream.step(ready)
     finally:
         os._exit(0)
 
@@ -229,23 +236,3 @@ def close_all_but(kept: list[int]) -> None:
         os.closerange(at, descriptor)
         at = descriptor + 1
     os.closerange(at, os.sysconf("SC_OPEN_MAX"))
-
-
-def _pass_on(streams: list[Stream]) -> None:
-    while any(stream.open for stream in streams):
-        poll = select.poll()
-        for stream in streams:
-            if stream.pending:
-                poll.register(stream.target, select.POLLOUT)
-            elif stream.open:
-                poll.register(stream.source, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll()}
-        for stream in streams:
-            if stream.pending and stream.target in ready:
-                stream.write(stream.most)
-            elif stream.open and not stream.pending and stream.source in ready:
-                data = stream.read()
-                if data:
-                    stream.pending = data
-                elif data is not None:
-                    stream.close()
