@@ -18,7 +18,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import audit, job_runs, jobs, schedules
 from cronjobs.engine.database.tables import ticks as ticks_table
 from cronjobs.engine.store import ticks
-from cronjobs.engine.store.meta import MOVED, Meta, adopt, is_ours, read_meta, reopen, require_schema
+from cronjobs.engine.store.meta import MOVED, Meta, adopt, is_ours, read_meta, reopen, require_ours, require_schema
 from cronjobs.engine.store.pruning import set_pruned_at
 from cronjobs.errors import CronjobsError, UsageError
 
@@ -94,8 +94,7 @@ def copy(
     if not closed:
         is_ours(settings, before.project, before.environment)
     with target.read() as connection:
-        found = require_schema(connection)
-        is_ours(settings, found.project, found.environment)
+        require_ours(connection, settings)
         _decide(connection, _last_mark(connection), str(source.address), closed=closed)
     closing = _close(source, before, where, actor, wait is not None)
     reopens = not closed

@@ -14,7 +14,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.files import make_folder
 from cronjobs.engine.host.known_databases import remember, require_still_there
 from cronjobs.engine.probe.state_files import folder_here, open_folder
-from cronjobs.engine.store.meta import is_ours, require_schema
+from cronjobs.engine.store.meta import require_ours
 from cronjobs.errors import SchemaMissing, SchemaTooOld, UsageError
 
 
@@ -68,8 +68,7 @@ def _make_state_folder() -> None:
 def _require_tables(database: Database, settings: Settings) -> None:
     try:
         with database.read() as connection:
-            found = require_schema(connection)
-        is_ours(settings, found.project, found.environment)
+            require_ours(connection, settings)
     except (SchemaMissing, SchemaTooOld):
         if not database.is_sqlite:
             raise

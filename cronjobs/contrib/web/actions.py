@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest, NotFound
 
-from cronjobs.contrib.web.bulk import CHANGES
+from cronjobs.contrib.web.bulk import CHANGES, why_of
 from cronjobs.desk.insight.acking import CHOICES, USUAL, acknowledge, take_ack_back
 from cronjobs.desk.insight.finding import together
 from cronjobs.desk.insight.findings import judge
@@ -19,13 +19,12 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schedules.backfill import find, trigger
 from cronjobs.engine.store import operating, schedules
-from cronjobs.engine.store.meta import is_ours, require_schema
+from cronjobs.engine.store.meta import require_ours
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record
 from cronjobs.errors import UsageError
 from cronjobs.model import duration
-from cronjobs.text import clean, one_line
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,11 @@ class Act:
 
     @property
     def why(self) -> str | None:
-        why = self.form.get("why", "").strip()
-        return one_line(clean(why), 500) if why else None
+        return why_of(self.form) or None
 
     def run(self, action: str, arguments: Mapping[str, Any]) -> Done:
         """Run *action*, a key of ACTIONS. Raises ForeignDatabase if the database is not ours."""
-        found = require_schema(self.connection)
-        is_ours(self.settings, found.project, found.environment)
+        require_ours(self.connection, self.settings)
         return ACTIONS[action](self, **arguments)
 
     def _change(self, job_id: int, verb: str) -> Done:
@@ -145,18 +142,9 @@ class Act:
         there = take_ack_back(self.connection, key, by=self.actor, host=self.host, why=self.why)
         return Done("/", "unacked" if there else "not_acked")
 
-    def _record(self, action: str, subject: str, **detail: str) -> None:
-        at = database_now(self.connection)
-        record(
-            self.connection,
-            action=action,
-            subject=subject,
-            why=self.why,
-            detail=detail or None,
-            at=at,
-            actor=self.actor,
-            host=self.host,
-        )
+    def _record(self, action: str, subject: str) -> None:
+        who: dict[str, Any] = {"why": self.why, "actor": self.actor, "host": self.host}
+        record(self.connection, action=action, subject=subject, at=database_now(self.connection), **who)
 
 
 # Maps each address to which a form is sent to its action.

@@ -60,7 +60,7 @@ class Looked:
 
 def sorts_of(wanted: Filter) -> tuple[str, ...]:
     """Return the sort orders that an index supports, with the default first. "-" means descending."""
-    status = Status.DEAD if wanted.cause is not None else wanted.status
+    status = wanted.only_status
     if status is None or wanted.ids or wanted.key is not None:
         return ("-id", "id")
     if status in FINAL:
@@ -105,8 +105,7 @@ def _with_ids(connection: Connection, wanted: Filter) -> Filter:
 
 
 def _rows(connection: Connection, wanted: Filter, sort: str, after: Place | None, most: int) -> Generator[Any]:
-    columns = _needed(connection, wanted)
-    status = Status.DEAD if wanted.cause is not None else wanted.status
+    columns, status = _needed(connection, wanted), wanted.only_status
     query: Select[Any]
     order: ColumnElement[Any]
     number: ColumnElement[Any]
@@ -286,9 +285,7 @@ def _changeable(
 
 def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: int, above: int) -> Any:
     columns = _needed(connection, wanted)
-    meant = [status for status in TAKES[bulk.verb] if wanted.status in (None, status)]
-    if wanted.cause is not None:
-        meant = [status for status in meant if status is Status.DEAD]
+    meant = [status for status in TAKES[bulk.verb] if wanted.only_status in (None, status)]
     parts = [
         select(*columns).where(
             *_indexed(wanted, status),

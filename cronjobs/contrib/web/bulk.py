@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest
 
 from cronjobs import masking
@@ -24,11 +23,10 @@ from cronjobs.desk.insight.searching import search
 from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store import operating
-from cronjobs.engine.store.meta import is_ours, require_schema
+from cronjobs.engine.store.meta import require_ours
 from cronjobs.engine.store.operating import BATCH, TAKES, Changed, OperatorAction
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import UsageError
-from cronjobs.model import Status
 from cronjobs.text import clean, one_line, visible
 
 AT_MOST: Final = 2_000  # one request changes at most this many jobs
@@ -50,7 +48,7 @@ MEANS: Final = {
 
 def verbs_for(wanted: Filter) -> list[str]:
     """Return the actions that jobs with the filter's status allow."""
-    status = Status.DEAD if wanted.cause is not None else wanted.status
+    status = wanted.only_status
     return [verb for verb in CHANGES if status is None or status in TAKES[verb]]
 
 
@@ -83,8 +81,7 @@ class Step:
         if as_of.tzinfo is None or as_of > now:
             raise BadRequest("the form's as_of has no time zone, or is in the future")
         below = _number(given.get("below", str(upper)))
-        why = one_line(clean(given.get("why", "").strip()), LONGEST_WHY)
-        return cls(verb, given["q"], upper, as_of.astimezone(UTC), below, why)
+        return cls(verb, given["q"], upper, as_of.astimezone(UTC), below, why_of(given))
 
     @property
     def fields(self) -> dict[str, str]:
@@ -115,6 +112,11 @@ class Step:
         return Bulk(self.verb, search(self.typed).wanted(Times(self.as_of, times.timezone)), self.upper, self.as_of)
 
 
+def why_of(form: Mapping[str, str]) -> str:
+    """Return the reason that the visitor gave, or ""."""
+    return one_line(clean(form.get("why", "").strip()), LONGEST_WHY)
+
+
 def _number(text: str | None) -> int:
     if text is None or not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 2**63):
         raise BadRequest("the form has a number that cannot be read")
@@ -124,7 +126,7 @@ def _number(text: str | None) -> int:
 def do_step(doors: Doors, settings: Settings, actor: str, host: str, given: Mapping[str, str], verb: str) -> Step:
     """Change at most AT_MOST jobs, in short transactions. Return the next step."""
     with doors.read() as connection:
-        _require_ours(connection, settings)
+        require_ours(connection, settings)
         times = Times(database_now(connection), settings.timezone)
         step = Step.read(given, verb, times.now)
         chosen = bounded_search.choose_some(connection, step.bulk(times), step.below, AT_MOST)
@@ -132,11 +134,6 @@ def do_step(doors: Doors, settings: Settings, actor: str, host: str, given: Mapp
     for begin in range(0, len(chosen.ids), BATCH):
         batch = chosen.ids[begin : begin + BATCH]
         with doors.write() as connection:
-            _require_ours(connection, settings)
+            require_ours(connection, settings)
             CHANGES[verb][0](connection, batch, act)
     return replace(step, below=chosen.below)
-
-
-def _require_ours(connection: Connection, settings: Settings) -> None:
-    found = require_schema(connection)
-    is_ours(settings, found.project, found.environment)

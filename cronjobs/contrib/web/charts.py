@@ -39,7 +39,7 @@ class Bar:
     @property
     def waited(self) -> timedelta | None:
         """The average waiting time, or None if no job began."""
-        return timedelta(microseconds=self.micros / self.timed) if self.timed else None
+        return average(self.micros, self.timed)
 
     def add(self, row: HourSum) -> None:
         self.succeeded += row.succeeded
@@ -51,6 +51,10 @@ class Bar:
         if row.longest is not None:
             longest = timedelta(microseconds=row.longest)
             self.longest = longest if self.longest is None else max(self.longest, longest)
+
+
+def average(micros: float, number: int) -> timedelta | None:
+    return timedelta(microseconds=micros / number) if number else None
 
 
 @dataclass(frozen=True)

@@ -34,15 +34,19 @@ def environment() -> Environment:
         auto_reload=False,
     )
     words: list[Callable[..., object]] = [
-        *(
-            formatting.counted,
-            formatting.died_lost,
-            formatting.host_of,
-            formatting.key_text,
-            formatting.ran_for,
-        ),
-        *(formatting.safe, formatting.status_word, formatting.took, formatting.tries, rough, seconds_text, beside),
+        formatting.counted,
+        formatting.died_lost,
+        formatting.host_of,
+        formatting.key_text,
+        formatting.ran_for,
+        formatting.safe,
+        formatting.status_word,
+        formatting.took,
+        formatting.tries,
+        beside,
         class_and_text,
+        rough,
+        seconds_text,
     ]
     made.globals |= {word.__name__: word for word in words}
     return made

@@ -20,7 +20,7 @@ from cronjobs.engine.schedules import sync as core
 from cronjobs.engine.schedules.changes import SyncPlan, compare
 from cronjobs.engine.schedules.definition import definition
 from cronjobs.engine.store import queues
-from cronjobs.engine.store.meta import is_ours, require_schema
+from cronjobs.engine.store.meta import require_ours
 from cronjobs.engine.store.schedules import StoredSchedule, all_schedules
 from cronjobs.engine.tick.log import Log
 from cronjobs.errors import SchemaMissing
@@ -93,8 +93,7 @@ def _plan(settings: Settings) -> tuple[dict[str, StoredSchedule], SyncPlan]:
     if missing_file(settings) is None:
         with closing(open_database(settings)) as database, database.read() as connection:
             try:
-                found = require_schema(connection)
-                is_ours(settings, found.project, found.environment)
+                require_ours(connection, settings)
                 stored, caps = _stored(connection), queues.caps_in_force(connection)
             except SchemaMissing:
                 if not database.is_sqlite:

@@ -60,6 +60,11 @@ class Filter:
     key: str | None = None
     ids: tuple[int, ...] = ()
 
+    @property
+    def only_status(self) -> Status | None:
+        """The status of every job that passes, or None if their statuses may differ. Only dead jobs have a cause."""
+        return Status.DEAD if self.cause is not None else self.status
+
 
 def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
     """Return up to *limit* jobs, newest first. For a final status, the last to end come first.

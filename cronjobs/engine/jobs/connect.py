@@ -15,7 +15,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.known_databases import remember, require_still_there
 from cronjobs.engine.jobs.checking import names_checked
 from cronjobs.engine.schema.ensure_tables import require_tables
-from cronjobs.engine.store.meta import is_ours, require_schema
+from cronjobs.engine.store.meta import require_ours
 from cronjobs.errors import UsageError
 
 
@@ -41,6 +41,5 @@ def connect(config: str | Path | None = None, *, database_url: str | None = None
             require_tables(database, migrates=False)
             remember(settings.folder, address)
         with database.write() as connection:
-            found = require_schema(connection)
-            is_ours(settings, found.project, found.environment)
+            require_ours(connection, settings)
             yield connection

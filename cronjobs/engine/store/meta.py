@@ -99,6 +99,16 @@ def is_ours(settings: Settings, project: str, environment: str) -> bool:
     raise ForeignDatabase(what=("project", "environment")[index], theirs=theirs[index], ours=ours[index])
 
 
+def require_ours(connection: Connection, settings: Settings) -> Meta:
+    """Make sure that this code can use the schema, and that no other project owns the database.
+
+    Raises what ``require_schema`` and ``is_ours`` raise.
+    """
+    found = require_schema(connection)
+    is_ours(settings, found.project, found.environment)
+    return found
+
+
 def adopt(connection: Connection, project: str, environment: str, actor: str | None, *, again: bool = False) -> Meta:
     """Give the database to *project* and *environment*, with an audit row. Return the previous meta row.
 

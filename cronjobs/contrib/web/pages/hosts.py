@@ -27,7 +27,7 @@ def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
     running = workload.running_jobs(connection, RUNNING)
     return view.page(
         "hosts.html",
-        hosts=_described(ticks.last_ticks(connection), view),
+        hosts=last_ticks(connection, view),
         running=[(job, job.locked_until - now) for job in running],
         progress=progress_by_id(running, tailing.progress_of(connection, [job.id for job in running]), now),
         ticks=_described(explaining.newest_ticks(connection, TICKS), view),

@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from cronjobs.contrib.web.charts import HOURS, hour_of
+from cronjobs.contrib.web.charts import HOURS, average, hour_of
 from cronjobs.contrib.web.view import View
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.counts import OTHER, TypeSum, by_type
@@ -32,15 +32,11 @@ def job_types(connection: Connection, view: View, _types: JobTypes) -> str:
 def _times(each: TypeSum) -> list[timedelta | None]:
     """Return the average run, longest run, average wait and longest wait of a type's jobs. Unknown values are None."""
     return [
-        _average(each.run_micros, each.ran),
+        average(each.run_micros, each.ran),
         _span(each.longest_run),
-        _average(each.wait_micros, each.waited),
+        average(each.wait_micros, each.waited),
         _span(each.longest_wait),
     ]
-
-
-def _average(micros: float, number: int) -> timedelta | None:
-    return timedelta(microseconds=micros / number) if number else None
 
 
 def _span(micros: int | None) -> timedelta | None:
