@@ -17,7 +17,7 @@ from cronjobs.contrib.doctor.mounts import filesystem_of
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.database.tables import SCHEMA_REVISION, VERSION_TABLE, metadata
+from cronjobs.engine.database.tables import SCHEMA_REVISION
 from cronjobs.engine.schema import grants
 from cronjobs.engine.schema.drift import VIEWS
 from cronjobs.engine.schema.grants import DEFAULT_NAMES, Role
@@ -26,21 +26,21 @@ from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded
 
-RELATIONS = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
 ASKED = 3  # read the clock this often, and use the quickest reading
 
 
-def reached(connection: Connection, settings: Settings, name: str) -> judge.Reached:
+def other_owner(connection: Connection, settings: Settings) -> str | None:
+    """Return the project that owns the database, or None if it is ours or nobody's."""
     try:
         found = read_meta(connection)
     except DatabaseError:
-        return judge.Reached(name)  # the tables are missing; another check reports that
+        return None  # the tables are missing; another check reports that
     try:
         is_ours(settings, found.project, found.environment)
     except CronjobsError:
         environment = f'environment "{found.environment}"' if found.environment else "no environment"
-        return judge.Reached(name, belongs_to=f'project "{found.project}", {environment}')
-    return judge.Reached(name)
+        return f'project "{found.project}", {environment}'
+    return None
 
 
 def revision(connection: Connection) -> Diagnosis:
@@ -83,17 +83,13 @@ def sqlite_file(path: Path, root: Path) -> judge.FileFacts:
     )
 
 
-def statistics(connection: Connection) -> list[statements.TableStatistics]:
-    return statements.table_statistics(connection, sorted(metadata.tables))
-
-
 def roles(connection: Connection) -> list[judge.RoleRights]:
     """Return the rights of the session's role, of PUBLIC, and of those roles from ``db grants`` that exist."""
     server = statements.server(connection)
     named = {name: role for role, name in DEFAULT_NAMES.items()}
     there = statements.existing_roles(connection, named)
     mine = [named[name] for name, member in there.items() if member and not server.superuser]
-    held = [] if server.superuser else statements.rights_of(connection, server.user, RELATIONS)
+    held = [] if server.superuser else statements.rights_of(connection, server.user)
     ranked = (Role.RUN, Role.ENQUEUE, Role.READ, Role.MIGRATE)
     kind = next((role for role in ranked if role in mine), _kind_by(held))
     wanted = {
@@ -101,20 +97,12 @@ def roles(connection: Connection) -> list[judge.RoleRights]:
         Role.ENQUEUE: grants.ENQUEUE,
         Role.READ: grants.READ,
     }
-    found = [
-        judge.RoleRights(
-            server.user,
-            kind,
-            wanted.get(kind, {}),
-            held,
-            server.superuser,
-        )
-    ]
+    found = [judge.RoleRights(server.user, kind, wanted.get(kind, {}), held, server.superuser)]
     for name in sorted(there):
         role = named[name]
         if name != server.user and role in wanted:
-            found.append(judge.RoleRights(name, role, wanted[role], statements.rights_of(connection, name, RELATIONS)))
-    found.append(judge.RoleRights("PUBLIC", "everybody", None, statements.rights_of(connection, "public", RELATIONS)))
+            found.append(judge.RoleRights(name, role, wanted[role], statements.rights_of(connection, name)))
+    found.append(judge.RoleRights("PUBLIC", "everybody", None, statements.rights_of(connection, "public")))
     return found
 
 

@@ -24,38 +24,25 @@ NEWEST_SERVER: Final = 18  # the newest version that cronjobs was tested with
 # --- reachable, and ours ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Reached:
-    """The database, or why it cannot be used.
-
-    ``trouble`` says why the database does not answer. ``no_file`` is true if the reason is that the SQLite file does
-    not exist. ``belongs_to`` names the project that owns the database, if that is not ours.
-    """
-
-    name: str
-    trouble: str | None = None
-    no_file: bool = False
-    belongs_to: str | None = None
-
-
-def database(found: Reached) -> Diagnosis:
-    if found.trouble and found.no_file:
+def database(name: str, belongs_to: str | None) -> Diagnosis:
+    """Judge a database that answers. *belongs_to* names the project that owns it, if that is not ours."""
+    if belongs_to:
         return problem(
-            found.trouble,
+            f"{name} belongs to {belongs_to}: ticks with this configuration claim no jobs there",
+            'use the right database, or run "cronjobs db adopt" if this database should belong to your project',
+        )
+    return ok(f"{name} answers")
+
+
+def unreachable(why: str, *, no_file: bool) -> Diagnosis:
+    """Judge a database that does not answer. *no_file* is true if the reason is that the SQLite file does not exist."""
+    if no_file:
+        return problem(
+            why,
             "the first tick creates it, or the trial tick of cronjobs crontab swap or install; if the file existed "
             "before, find out who removed it",
         )
-    if found.trouble:
-        return problem(
-            found.trouble,
-            "no job runs until the database answers, but no job is lost; check the address and the server",
-        )
-    if found.belongs_to:
-        return problem(
-            f"{found.name} belongs to {found.belongs_to}: ticks with this configuration claim no jobs there",
-            'use the right database, or run "cronjobs db adopt" if this database should belong to your project',
-        )
-    return ok(f"{found.name} answers")
+    return problem(why, "no job runs until the database answers, but no job is lost; check the address and the server")
 
 
 def unknown(why: str) -> Diagnosis:

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from cronjobs.contrib.doctor import database_facts, database_verdicts, host_facts, host_verdicts, statements
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, not_applicable, warning
 from cronjobs.desk.crontab import program
+from cronjobs.desk.init.app_alembic import env_files
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.judged_types import waiting_without_handler
@@ -166,13 +167,13 @@ def _database(patient: ExaminedSite) -> Diagnosis:
         why = (
             patient.unreachable or "there is no configuration and no --database-url, so there is no database to look at"
         )
-        return database_verdicts.database(database_verdicts.Reached("", why, no_file=patient.no_file))
+        return database_verdicts.unreachable(why, no_file=patient.no_file)
     name = str(patient.database.address)
     # Only the file says which project is ours. Without it nobody knows whether the database belongs to the project.
     if patient.unusable:
-        return database_verdicts.database(database_verdicts.Reached(name))
+        return database_verdicts.database(name, None)
     with patient.database.read() as connection:
-        return database_verdicts.database(database_facts.reached(connection, patient.settings, name))
+        return database_verdicts.database(name, database_facts.other_owner(connection, patient.settings))
 
 
 def _revision(patient: ExaminedSite) -> Diagnosis:
@@ -206,12 +207,12 @@ def _sqlite_size(patient: ExaminedSite) -> Diagnosis:
 def _bloat(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
         on = statements.server(connection).autovacuum
-        return database_verdicts.bloat(database_facts.statistics(connection), autovacuum=on)
+        return database_verdicts.bloat(statements.table_statistics(connection), autovacuum=on)
 
 
 def _statistics(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        return database_verdicts.statistics(database_facts.statistics(connection))
+        return database_verdicts.statistics(statements.table_statistics(connection))
 
 
 def _rights(patient: ExaminedSite) -> Diagnosis:
@@ -244,7 +245,7 @@ def _crontab(patient: ExaminedSite) -> Diagnosis:
         with patient.database.read() as connection:
             every = at_their_pace(connection, patient.settings).run.every
             found = database_facts.fired(connection, every, patient.host)
-            begun = [row.started_at for row in statements.ticks_of_host(connection, patient.host)]
+            begun = [tick.started_at for tick in statements.ticks_of_host(connection, patient.host)]
         quiet = quiet_after(every)
         # Ignore ticks from before the crontab's last change: a line that is now gone may have started them.
         changed = program.changed_at()
@@ -270,18 +271,17 @@ def _mail(patient: ExaminedSite) -> Diagnosis:
 
 def _overlapping(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        rows = statements.ticks_of_host(connection, patient.host)
-    spans = [host_verdicts.TickSpan(row.started_at, row.finished_at) for row in rows]
-    return host_verdicts.overlapping(spans, patient.config.run.every)
+        ticks = statements.ticks_of_host(connection, patient.host)
+    return host_verdicts.overlapping(ticks, patient.config.run.every)
 
 
 def _alembic(patient: ExaminedSite) -> Diagnosis:
-    found = host_facts.app_alembic(patient.file.parent)
+    found = env_files(patient.file.parent)
     same = None
     if found and patient.database is not None:
         with patient.database.read() as connection:
             same = migrated_by_an_app(connection)
-    return host_verdicts.alembic(host_verdicts.AlembicSetUp(found, same))
+    return host_verdicts.alembic(found, same_database=same)
 
 
 def _state_folder(patient: ExaminedSite) -> Diagnosis:

@@ -1,19 +1,19 @@
-"""Gather the facts about this host: its crontab, folders, disks, and the app's alembic."""
+"""Gather the facts about this host: its crontab, folders and disks."""
 
 from __future__ import annotations
 
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor.host_verdicts import CronLine, MailSetUp, StateFolder, Volume
 from cronjobs.contrib.doctor.mounts import filesystem_of
-from cronjobs.desk.crontab import block, double_runs, host, program
+from cronjobs.desk.crontab import block, host, program
+from cronjobs.desk.crontab.double_runs import DoubleRuns, doubled
 from cronjobs.desk.crontab.lines import line_that_sets
 from cronjobs.desk.crontab.other_blocks import other_blocks
-from cronjobs.desk.init.app_alembic import env_files
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.host.state_folder import State, state_folder
@@ -30,11 +30,10 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
     try:
         text = program.read()
         found = block.find(text, file)
-        doubled = None if settings is None else double_runs.doubled(text, settings)
-        double: dict[str, Any] = {} if doubled is None else _as_said(doubled)
+        double = DoubleRuns({}, {}, {}) if settings is None else doubled(text, settings)
         if found is None:
             said = f"the crontab of {host.user().pw_name} has no line for {file}"
-            return CronLine("missing", said, daemon, **double)
+            return CronLine("missing", said, daemon, double=double)
         if settings is None:
             same = block.command(file, program.interpreter()) in found.text
         else:
@@ -46,16 +45,7 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
         return CronLine("unknown", str(error), daemon)
     said = "has exactly this line" if same else "has a line for this file that differs from what this version writes"
     others = other_blocks(text, file, root=root)
-    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, others, **double)
-
-
-def _as_said(found: double_runs.DoubleRuns) -> dict[str, str]:
-    return {
-        "twice": found.sentence,
-        "hand_over": found.hand_over,
-        "changed": found.sentence_changed,
-        "settle_changed": found.settle_changed,
-    }
+    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, others, double)
 
 
 def cron_mail(file: Path, settings: Settings | None, root: Path) -> MailSetUp:
@@ -101,8 +91,3 @@ def volumes(settings: Settings | None) -> list[Volume]:
         usage = shutil.disk_usage(there)
         found.setdefault(there.stat().st_dev, Volume(what, str(there), usage.free, usage.total))
     return list(found.values())
-
-
-def app_alembic(folder: Path) -> list[tuple[str, bool]]:
-    """Return each alembic env.py near *folder*, and whether it makes autogenerate ignore our tables."""
-    return [(str(each.path), each.filtered) for each in env_files(folder)]

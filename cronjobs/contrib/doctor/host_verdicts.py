@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final, Literal
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
+from cronjobs.contrib.doctor.statements import TickSpan
+from cronjobs.desk.crontab.double_runs import DoubleRuns
 from cronjobs.desk.crontab.other_blocks import OtherBlock
-from cronjobs.desk.init.app_alembic import HOW_TO_FILTER
+from cronjobs.desk.init.app_alembic import HOW_TO_FILTER, EnvFile
 from cronjobs.desk.insight.finding import typed, waits_for_handler
 from cronjobs.desk.insight.formatting import in_full
 from cronjobs.desk.insight.kept_from_starting import Causes, did_not_start
@@ -101,10 +103,7 @@ class CronLine:
     said: str
     daemon: bool | None
     others: Sequence[OtherBlock] = ()  # other blocks that tick for the same database, or cannot tick
-    twice: str = ""  # a sentence that names the commands that both cron and a schedule run
-    hand_over: str = '"cronjobs crontab swap"'  # the command after which only ticks run those commands
-    changed: str = ""  # a sentence that names the lines whose schedule runs another command
-    settle_changed: str = ""  # what to do about the lines in ``changed``
+    double: DoubleRuns = DoubleRuns({}, {}, {})  # noqa: RUF009 DoubleRuns is frozen, so sharing it is safe
 
 
 def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
@@ -113,16 +112,16 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
         return not_applicable(found.said) if ticks else warning(found.said, "cronjobs crontab show prints the line")
     if found.state == "broken":
         return problem(found.said, "crontab -e, then cronjobs crontab install")
-    if found.twice and (ticks or found.state != "missing"):
-        return problem(
-            f"{found.twice}, and ticks run the same commands",
-            f"to hand those lines over to ticks: {found.hand_over}",
+    double, hand_over = found.double, f"to hand those lines over to ticks: {found.double.hand_over}"
+    if double.lines and (ticks or found.state != "missing"):
+        return problem(f"{double.sentence}, and ticks run the same commands", hand_over)
+    if double.changed and (ticks or found.state != "missing"):
+        return warning(
+            double.sentence_changed, f"{double.settle_changed}; if both commands should run, rename the schedule"
         )
-    if found.changed and (ticks or found.state != "missing"):
-        return warning(found.changed, f"{found.settle_changed}; if both commands should run, rename the schedule")
     if found.state == "missing":
-        if found.twice:
-            return not_applicable(f"{found.twice}; to hand those lines over to ticks: {found.hand_over}")
+        if double.lines:
+            return not_applicable(f"{double.sentence}; {hand_over}")
         if ticks:
             return not_applicable("your crontab has no line for this file; something else starts ticks on this host")
         if ticks is None:
@@ -168,8 +167,8 @@ def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
     text = f"no ticks are running on {found.host} ({since}), although one is due every {every}"
     if kept:
         return problem(f"{text}; {did_not_start('this host', kept)}", "correct this: cron's next tick then starts")
-    if cron.state == "missing" and cron.twice:
-        return not_applicable(f"no ticks are running on {found.host} ({since}), and {cron.twice}")
+    if cron.state == "missing" and cron.double.lines:
+        return not_applicable(f"no ticks are running on {found.host} ({since}), and {cron.double.sentence}")
     if elsewhere:
         return warning(f"{text}; other hosts tick", "cronjobs crontab show; journalctl -u cron")
     return problem(f"{text}: nothing runs", "cronjobs crontab install; then look at cron's log (journalctl -u cron)")
@@ -205,14 +204,6 @@ def mail(found: MailSetUp) -> Diagnosis:
             f"move our block above that line, or {fix}",
         )
     return ok(f"cron mails the output of a failing tick to {found.mailto}")
-
-
-@dataclass(frozen=True)
-class TickSpan:
-    """A tick of this host. ``finished_at`` is None if the tick is still running or was killed."""
-
-    started_at: datetime
-    finished_at: datetime | None
 
 
 def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
@@ -311,29 +302,22 @@ def disk_space(volumes: Sequence[Volume]) -> Diagnosis:
 # --- the app's alembic ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AlembicSetUp:
-    """The app's alembic. ``env_files`` lists each env.py that was found, and whether it uses our filter.
+def alembic(found: Sequence[EnvFile], *, same_database: bool | None) -> Diagnosis:
+    """Judge the env.py files of the app's alembic.
 
-    ``same_database`` is whether the app's alembic also migrates our database, or None if that is unknown.
+    *same_database* is whether the app's alembic also migrates our database, or None if that is unknown.
     """
-
-    env_files: Sequence[tuple[str, bool]] = ()
-    same_database: bool | None = field(default=None)
-
-
-def alembic(found: AlembicSetUp) -> Diagnosis:
-    without = [file for file, filtered in found.env_files if not filtered]
-    if not found.env_files:
+    without = [str(each.path) for each in found if not each.filtered]
+    if not found:
         return not_applicable("no alembic.ini was found near the project")
     if not without:
         return ok("the app's alembic leaves our tables alone")
-    if found.same_database is False:
+    if same_database is False:
         return ok("the app's alembic migrates another database: no alembic_version is in this one")
     text = (
         f"{listed(without)} does not use the cronjobs filter: alembic revision --autogenerate would drop "
         "the cronjobs_ tables"
     )
-    if found.same_database is None:
+    if same_database is None:
         return warning(f"{text} if this alembic migrates this database", HOW_TO_FILTER)
     return problem(text, HOW_TO_FILTER)

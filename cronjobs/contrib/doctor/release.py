@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.model import duration_text
 
 Answer = Literal["ok", "to do", "ask"]
@@ -170,7 +170,7 @@ def _concurrency(facts: ReleaseFacts) -> ReleaseItem:
 
 def _lost(facts: ReleaseFacts) -> ReleaseItem:
     about = "May each job run again if its runner dies?"
-    again = [name for name, each in facts.types.types.items() if _runs_again(each)]
+    again = [name for name, each in facts.types.types.items() if each.on_lost == "retry"]
     if not again:
         return ReleaseItem(
             "lost runs",
@@ -187,10 +187,6 @@ def _lost(facts: ReleaseFacts) -> ReleaseItem:
         "provider's key for what must not happen twice?",
         "docs/how-to/effects.md; or on_lost: dead",
     )
-
-
-def _runs_again(job_type: JobType) -> bool:
-    return job_type.on_lost == "retry"
 
 
 def _log(facts: ReleaseFacts) -> ReleaseItem:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
+from cronjobs.engine.database.tables import metadata
 from cronjobs.engine.probe.sql_text import ALERTS, TICKS
+from cronjobs.engine.schema.grants import RELATIONS
 from cronjobs.engine.store.meta import qualified
 from cronjobs.engine.store.sql import run
 
 TABLE_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+COLUMN_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE")
 
 TICKS_LOOKED_AT: Final = 120
 
@@ -58,10 +61,10 @@ class TableStatistics:
     autovacuum: bool
 
 
-def table_statistics(connection: Connection, names: Collection[str]) -> list[TableStatistics]:
-    """Return the statistics of each of these tables that exists."""
+def table_statistics(connection: Connection) -> list[TableStatistics]:
+    """Return the statistics of each of our tables that exists."""
     found = []
-    for name in names:
+    for name in sorted(metadata.tables):
         row = connection.execute(
             text(
                 """SELECT s.n_live_tup, s.n_dead_tup, s.n_mod_since_analyze, pg_total_relation_size(c.oid),
@@ -89,16 +92,15 @@ class HeldRights:
     owner: bool
 
 
-def rights_of(connection: Connection, role: str, relations: Collection[str]) -> list[HeldRights]:
-    """Return the rights of *role*, including its groups' rights, on the relations that exist.
+def rights_of(connection: Connection, role: str) -> list[HeldRights]:
+    """Return the rights of *role*, including its groups' rights, on our tables and views that exist.
 
     "public" means everybody.
     """
     found = []
-    for name in relations:
-        whole = ", ".join(f"has_table_privilege(:role, c.oid, '{right}')" for right in TABLE_RIGHTS)
-        columns = ("SELECT", "INSERT", "UPDATE")
-        parts = ", ".join(f"has_any_column_privilege(:role, c.oid, '{right}')" for right in columns)
+    whole = ", ".join(f"has_table_privilege(:role, c.oid, '{right}')" for right in TABLE_RIGHTS)
+    parts = ", ".join(f"has_any_column_privilege(:role, c.oid, '{right}')" for right in COLUMN_RIGHTS)
+    for name in RELATIONS:
         row = connection.execute(
             text(
                 f"""SELECT (SELECT pg_has_role(r.oid, c.relowner, 'USAGE') FROM pg_roles r WHERE r.rolname = :role),
@@ -110,7 +112,7 @@ def rights_of(connection: Connection, role: str, relations: Collection[str]) -> 
             continue
         owner, *may = row
         held = frozenset(right for right, yes in zip(TABLE_RIGHTS, may[: len(TABLE_RIGHTS)], strict=True) if yes)
-        partly = frozenset(right for right, yes in zip(columns, may[len(TABLE_RIGHTS) :], strict=True) if yes)
+        partly = frozenset(right for right, yes in zip(COLUMN_RIGHTS, may[len(TABLE_RIGHTS) :], strict=True) if yes)
         found.append(HeldRights(name, held, partly, bool(owner)))
     return found
 
@@ -139,14 +141,22 @@ def sqlite_file(connection: Connection) -> SqliteFile:
     return SqliteFile(*(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in asked))
 
 
-def ticks_of_host(connection: Connection, host: str) -> Sequence[Row[Any]]:
-    """Return the last ticks of *host*, newest first: started_at, finished_at, pid."""
-    return run(
+class TickSpan(NamedTuple):
+    """A tick. ``finished_at`` is None if the tick is still running or was killed."""
+
+    started_at: datetime
+    finished_at: datetime | None
+
+
+def ticks_of_host(connection: Connection, host: str) -> list[TickSpan]:
+    """Return the last ticks of *host*, newest first."""
+    rows = run(
         connection,
-        f"SELECT t.started_at, t.finished_at, t.pid FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
+        f"SELECT t.started_at, t.finished_at FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT :most",
         host=host,
         most=TICKS_LOOKED_AT,
-    ).all()
+    )
+    return list(map(TickSpan._make, rows))
 
 
 def delivered(connection: Connection) -> frozenset[str]:

@@ -10,8 +10,8 @@ from sqlalchemy import insert, text
 from support.project import Answer, Project
 
 from cronjobs.clock import SYSTEM
+from cronjobs.contrib.doctor.cli import BY_CHECK
 from cronjobs.contrib.doctor.examine import CHECKS
-from cronjobs.contrib.doctor.release_cli import BY_CHECK
 from cronjobs.desk.crontab import block, host, program
 from cronjobs.desk.insight import leftovers as outside
 from cronjobs.engine.database import tables

@@ -13,13 +13,16 @@ from cronjobs.contrib.doctor import database_verdicts as db
 from cronjobs.contrib.doctor import host_verdicts as host
 from cronjobs.contrib.doctor.diagnosis import Diagnosis
 from cronjobs.contrib.doctor.mounts import filesystem_of
-from cronjobs.contrib.doctor.statements import HeldRights, ServerFacts, SqliteFile, TableStatistics
+from cronjobs.contrib.doctor.statements import HeldRights, ServerFacts, SqliteFile, TableStatistics, TickSpan
+from cronjobs.desk.crontab.double_runs import DoubleRuns
 from cronjobs.desk.crontab.other_blocks import OtherBlock
+from cronjobs.desk.init.app_alembic import ARGUMENT, IMPORT_LINE, EnvFile
 from cronjobs.engine.schema import grants
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 LINE = host.CronLine("same", "the crontab has exactly this line", True)
+TWICE, CHANGED = DoubleRuns({"backup": 3}, {}, {}), DoubleRuns({}, {}, {"backup": 3})
 BOTH = "cron itself runs line 3 (backup) of your crontab"
 FIRED = host.TickTimes("web1", NOW, MINUTE, 3 * MINUTE, NOW - MINUTE)
 MAIL = host.MailSetUp("/usr/sbin/sendmail", "ada", logs=True)
@@ -32,8 +35,8 @@ SERVER = ServerFacts(170_002, "run", superuser=False, autovacuum=True, pooled=Fa
 GB = 1 << 30
 
 
-def ticks(*seconds: float, took: float = 2) -> list[host.TickSpan]:
-    return [host.TickSpan(NOW + at * SECOND, NOW + (at + took) * SECOND) for at in seconds]
+def ticks(*seconds: float, took: float = 2) -> list[TickSpan]:
+    return [TickSpan(NOW + at * SECOND, NOW + (at + took) * SECOND) for at in seconds]
 
 
 def held(
@@ -46,7 +49,8 @@ def role(*rows: HeldRights, **more: Any) -> db.RoleRights:
     return replace(db.RoleRights("app", "run", grants.RUN, rows), **more)
 
 
-ENV = (("/srv/shop/migrations/env.py", False),)
+ENV = [EnvFile(Path("/srv/shop/migrations/env.py"), "")]
+FILTERED = [replace(ENV[0], source=f"{IMPORT_LINE}\ncontext.configure({ARGUMENT})")]
 
 CASES: list[tuple[str, Diagnosis, str]] = [
     # the configuration
@@ -85,20 +89,24 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("not applicable", host.crontab(replace(LINE, state="missing"), ticks=True), "something else starts ticks"),
     (
         "problem",
-        host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=True),
+        host.crontab(replace(LINE, state="missing", double=TWICE), ticks=True),
         "and ticks run the same commands",
     ),
-    ("problem", host.crontab(replace(LINE, twice=BOTH), ticks=False), "and ticks run the same commands"),
-    ("warning", host.crontab(replace(LINE, changed="cron runs line 3 …"), ticks=False), "cron runs line 3 …"),
-    ("warning", host.crontab(replace(LINE, state="missing", changed="line 3 …"), ticks=True), "line 3 …"),
-    ("problem", host.crontab(replace(LINE, state="missing", changed="line 3 …"), ticks=False), "nothing starts ticks"),
-    ("not applicable", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=False), BOTH),
+    ("problem", host.crontab(replace(LINE, double=TWICE), ticks=False), "and ticks run the same commands"),
+    (
+        "warning",
+        host.crontab(replace(LINE, double=CHANGED), ticks=False),
+        "cron runs line 3 (backup), and a schedule of",
+    ),
+    ("warning", host.crontab(replace(LINE, state="missing", double=CHANGED), ticks=True), "runs another command"),
+    ("problem", host.crontab(replace(LINE, state="missing", double=CHANGED), ticks=False), "nothing starts ticks"),
+    ("not applicable", host.crontab(replace(LINE, state="missing", double=TWICE), ticks=False), BOTH),
     (
         "not applicable",
-        host.crontab(replace(LINE, state="missing", twice=BOTH, hand_over="cronjobs crontab unwrap, …"), ticks=False),
-        "; to hand those lines over to ticks: cronjobs crontab unwrap, …",
+        host.crontab(replace(LINE, state="missing", double=DoubleRuns({"backup": 3}, {"backup": 3}, {})), ticks=False),
+        '; to hand those lines over to ticks: "cronjobs crontab unwrap", then',
     ),
-    ("not applicable", host.crontab(replace(LINE, state="missing", twice=BOTH), ticks=None), BOTH),
+    ("not applicable", host.crontab(replace(LINE, state="missing", double=TWICE), ticks=None), BOTH),
     ("problem", host.crontab(replace(LINE, state="broken"), ticks=True), ""),
     ("not applicable", host.crontab(replace(LINE, state="unknown"), ticks=True), ""),
     ("warning", host.crontab(replace(LINE, state="unknown"), ticks=False), ""),
@@ -114,10 +122,10 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("not applicable", host.firing(replace(FIRED, last_at=None, elsewhere_at=NOW), LINE), "other hosts do"),
     (
         "not applicable",
-        host.firing(replace(FIRED, last_at=None), replace(LINE, state="missing", twice=BOTH)),
+        host.firing(replace(FIRED, last_at=None), replace(LINE, state="missing", double=TWICE)),
         f"no ticks are running on web1 (never), and {BOTH}",
     ),
-    ("problem", host.firing(replace(FIRED, last_at=None), replace(LINE, twice=BOTH)), "nothing runs"),
+    ("problem", host.firing(replace(FIRED, last_at=None), replace(LINE, double=TWICE)), "nothing runs"),
     ("ok", host.mail(MAIL), "to ada"),
     ("warning", host.mail(replace(MAIL, mailto="", mailto_line=3)), 'line 3 of the crontab sets MAILTO=""'),
     ("warning", host.mail(replace(MAIL, program=None)), "cannot send mail"),
@@ -142,15 +150,15 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("ok", host.disk_space([replace(DISK, free=900 * host.MIB, size=2 * host.GIB)]), ""),  # a small disk, half empty
     ("warning", host.disk_space([DISK, replace(DISK, free=900 * host.MIB)]), "900 MiB"),
     ("problem", host.disk_space([DISK, replace(DISK, free=host.MIB)]), "1 MiB"),
-    ("not applicable", host.alembic(host.AlembicSetUp()), ""),
-    ("ok", host.alembic(host.AlembicSetUp((("env.py", True),), same_database=True)), "leaves our tables alone"),
-    ("ok", host.alembic(host.AlembicSetUp(ENV, same_database=False)), "another database"),
-    ("warning", host.alembic(host.AlembicSetUp(ENV)), "if this alembic migrates this database"),
-    ("problem", host.alembic(host.AlembicSetUp(ENV, same_database=True)), "would drop the cronjobs_ tables"),
+    ("not applicable", host.alembic([], same_database=None), ""),
+    ("ok", host.alembic(FILTERED, same_database=True), "leaves our tables alone"),
+    ("ok", host.alembic(ENV, same_database=False), "another database"),
+    ("warning", host.alembic(ENV, same_database=None), "if this alembic migrates this database"),
+    ("problem", host.alembic(ENV, same_database=True), "would drop the cronjobs_ tables"),
     # the database
-    ("ok", db.database(db.Reached("sqlite:///a.db")), "answers"),
-    ("problem", db.database(db.Reached("", trouble="connection refused")), "refused"),
-    ("problem", db.database(db.Reached("a", belongs_to='project "blog"')), 'belongs to project "blog"'),
+    ("ok", db.database("sqlite:///a.db", None), "answers"),
+    ("problem", db.unreachable("connection refused", no_file=False), "refused"),
+    ("problem", db.database("a", 'project "blog"'), 'belongs to project "blog"'),
     ("ok", db.revision("0005", "0005", "0001"), ""),
     ("problem", db.revision(None, "0005", None), "no cronjobs tables"),
     ("problem", db.revision("0004", "0005", "0001"), "this version needs 0005"),
