@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
 from cronjobs.contrib.drill import Drilled
 from cronjobs.contrib.drill import drill as play
 from cronjobs.contrib.drill.checks import Check, Form
+from cronjobs.contrib.drill.setup import signals_handled_by
 from cronjobs.contrib.drill.stage import Stage
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
@@ -70,7 +67,7 @@ def drill(
     where = _where(url)
     printer.line(f"{receipts} receipts, on {where}")
     drilled = []
-    with _ended_by_signals():
+    with signals_handled_by(_end):  # the exception lets the drill clean up
         for each in [*Form] if form is Forms.BOTH else [Form(form)]:
             printer.line(coloured(f"\n{TITLES[each]}", "cyan"))
             drilled.append(
@@ -113,7 +110,6 @@ def _postgresql_url(source: Source) -> str | None:
 
 
 def _where(url: str | None) -> str:
-
     return "a SQLite file of its own" if url is None else f"{parse_url(url)}, in a schema of its own"
 
 
@@ -174,19 +170,5 @@ def _as_json(done: Drilled) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Inside the block, raise an exception for a terminating signal, so that cleanup runs."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
@@ -37,15 +38,13 @@ run: {{workers: {workers}, budget: {budget}s, lease: {lease}s, shutdown_grace: {
 HANDLERS: Final = Path(__file__).with_name("handlers.py")
 URL_VARIABLE: Final = "DATABASE_URL"
 DROP_PATIENCE_S: Final = 15.0
-CLEARED_FIRST: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SchemaRefusedError(DatabaseError):
     def __init__(self, database: str) -> None:
         super().__init__(
-            f"this role may not create a schema in database {database}, and the drill needs a schema "
-            "of its own: allow it for as "
-            "long as the drill takes (GRANT CREATE ON DATABASE … TO …), or run the drill on a copy"
+            f"this role may not create a schema in database {database}, and the drill needs a schema of its own: allow "
+            "it for as long as the drill takes (GRANT CREATE ON DATABASE … TO …), or run the drill on a copy"
         )
 
 
@@ -64,7 +63,8 @@ def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[S
         _make_tables(made)
         yield made
     finally:
-        with _uninterrupted():
+        # Do not interrupt the cleanup: it takes only seconds, and frees space on the user's disk and server.
+        with signals_handled_by(signal.SIG_IGN):
             if made is not None:
                 _clear(made, note)
             if made is None or not made.keep:
@@ -124,15 +124,12 @@ def _clear(made: Stage, note: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C and SIGTERM during cleanup.
-
-    Cleanup takes only seconds, and frees space on the user's disk and server.
-    """
+def signals_handled_by(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> Iterator[None]:
+    """Inside the block, let *handler* handle Ctrl-C, SIGTERM and SIGHUP. Outside the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in CLEARED_FIRST}
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
