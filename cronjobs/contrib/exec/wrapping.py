@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from cronjobs.desk.crontab.block import LONGEST_COMMAND, bytes_of
-from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines, unwrapped
+from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines, starts_ticks, unwrapped
 from cronjobs.desk.crontab.naming import name_of, unused
 
 # Matches up to the first bare "%", which ends the command in cron's do_command.c.
 _BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)
-_RUN_DUE: Final = re.compile(r"\bcronjobs\b.*\brun-due\b")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"})
 
 
@@ -52,7 +51,7 @@ def wrap(crontab: str, program: str, config: str | None) -> Rewritten:
     taken = {name for line in lines if (name := exec_name(line)) is not None}
     changes, left = [], []
     for line in lines:
-        if exec_name(line) is not None or _RUN_DUE.search(line.written):
+        if exec_name(line) is not None or starts_ticks(line):
             continue
         if (why := _why_left(line)) is not None:
             left.append(LineLeftAlone(line, why))

@@ -40,7 +40,6 @@ MOST_LONG_JOBS = 1000  # the highest number that config.load accepts for run.lon
 Secrets = Mapping[tuple[str, str], str]
 NONE: Final[Secrets] = MappingProxyType({})
 PREFIX: Final = "CRON_"
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def secrets_of(found: ImportedCrontab) -> Secrets:
@@ -53,7 +52,7 @@ def secrets_of(found: ImportedCrontab) -> Secrets:
     pairs = dict.fromkeys(pair for each in found.taken for pair in each.env)
     taken = {name for name, _ in pairs}
     for name, value in pairs:
-        if _VARIABLE.fullmatch(name) and value and (is_secret_name(name) or url_passwords(value)):
+        if value and (is_secret_name(name) or url_passwords(value)):
             numbered = (f"{PREFIX}{name}_{count}" for count in itertools.count(2))
             variable = next(each for each in itertools.chain([f"{PREFIX}{name}"], numbered) if each not in taken)
             taken.add(variable)

@@ -22,7 +22,7 @@ from cronjobs.contrib.take_over.comparing import LineDifference, Pair, differenc
 from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, Importer, names_users
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
-from cronjobs.desk.cli.output import iso_instant, write
+from cronjobs.desk.cli.output import counted, iso_instant, write
 from cronjobs.desk.crontab import host, program
 from cronjobs.desk.crontab.block import CrontabError, text_of
 from cronjobs.engine.command.printing import complain, echo, is_terminal, json_text
@@ -109,11 +109,11 @@ def import_crontab(
         )
     if out != "-":
         echo(
-            f"wrote {visible(out)}: {_counted(len(found.taken), 'line')} taken over, {len(found.left)} left in the "
+            f"wrote {visible(out)}: {counted(len(found.taken), 'line')} taken over, {len(found.left)} left in the "
             "crontab"
         )
         if secrets:
-            echo(f"wrote {visible(str(env_file))}: {_counted(len(secrets), 'secret')}, readable by you alone")
+            echo(f"wrote {visible(str(env_file))}: {counted(len(secrets), 'secret')}, readable by you alone")
         config = "" if out == "cronjobs.yaml" else f" --config {visible(out)}"
         crontab = "" if file is None else f" --file {visible(file)}"
         own = "" if file is None else ", which takes lines over from your own crontab only"
@@ -152,7 +152,7 @@ def compare(
     pairs = [pair for pair in every if pair.schedule is not None]
     staying = [pair.taken.line for pair in every if pair.schedule is None]
     if is_terminal("stderr"):
-        complain(f"computing when cron starts {_counted(len(pairs), 'line')} in {days} days …")
+        complain(f"computing when cron starts {counted(len(pairs), 'line')} in {days} days …")
     differing = differences(pairs, timezone, start, start + timedelta(days=days), cron.value)
     wrong = {each.taken.line.number for each in differing}
     if as_json:
@@ -290,10 +290,6 @@ def _sum_up(pairs: Sequence[Pair], wrong: int, days: int) -> None:
     if not pairs:
         echo("the crontab has no line to compare")
     elif wrong:
-        echo(f"{wrong} of {_counted(len(pairs), 'line')} differ in the next {days} days")
+        echo(f"{wrong} of {counted(len(pairs), 'line')} differ in the next {days} days")
     else:
-        echo(f"no differences: {_counted(len(pairs), 'line')}, each due at the same instants for {days} days")
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+        echo(f"no differences: {counted(len(pairs), 'line')}, each due at the same instants for {days} days")

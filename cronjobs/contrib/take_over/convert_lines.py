@@ -11,7 +11,7 @@ from typing import Final
 from cronjobs.contrib.take_over.fields_of_old_cron import BadField, CronFields, read_fields
 from cronjobs.contrib.take_over.minute_loop import TimedLine
 from cronjobs.desk.crontab.host import environment_of
-from cronjobs.desk.crontab.lines import Cron, CrontabEntry, NoEntry, job_lines, read
+from cronjobs.desk.crontab.lines import Cron, CrontabEntry, NoEntry, exec_name, job_lines, read, starts_ticks
 from cronjobs.desk.crontab.naming import name_of, unused
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.writing import can_hold
@@ -104,9 +104,9 @@ class Importer:
             return left(f"cron cannot read it: {entry.why}", broken=True)
         if entry.when == "@reboot":
             return left("only the cron daemon notices that the machine starts (@reboot)")
-        if _OWN_TICK.search(entry.command):
+        if starts_ticks(entry):
             return left("the line starts cronjobs' own tick")
-        if _WRAPPED.search(entry.command):
+        if exec_name(entry) is not None:
             return left('the line is wrapped in "cronjobs exec": run cronjobs crontab unwrap, then import the line')
         settings = dict(entry.settings)
         env = environment_of(settings, self.owner, self.cron)
@@ -172,8 +172,6 @@ def _lines(numbers: Collection[int]) -> str:
     return f"line{'s' if len(set(numbers)) > 1 else ''} {some}{f' and {more} more' if more > 0 else ''}"
 
 
-_OWN_TICK: Final = re.compile(r"cronjobs\b[^;&|]*\brun-due\b")
-_WRAPPED: Final = re.compile(r"cronjobs exec\b")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -17,10 +17,9 @@ the clock with its virtual time. The clock may be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
 from zoneinfo import ZoneInfo
 
 from cronjobs.contrib.take_over.fields_of_old_cron import CronFields
@@ -42,14 +41,6 @@ class TimedLine:
 
     fields: CronFields
     timezone: str | None = None
-
-
-def starts(
-    lines: Sequence[TimedLine], timezone: str, after: datetime, until: datetime, cron: Cron
-) -> list[list[datetime]]:
-    """Return for each line when cron starts it, from *after* (exclusive) to *until*, as ``started_seconds`` does."""
-    found = started_seconds(lines, timezone, after, until, cron)
-    return [[datetime.fromtimestamp(second, UTC) for second in each] for each in found]
 
 
 def started_seconds(
@@ -151,12 +142,9 @@ class _Matching:
 
 class _Table:
     def __init__(self, lines: Sequence[tuple[int, TimedLine]]) -> None:
-        def lines_with(selects: Callable[[CronFields], bool]) -> int:
-            return sum(1 << number for number, line in lines if selects(line.fields))
-
         self.lines = lines
-        self.minutes = [lines_with(partial(_has_minute, minute)) for minute in range(60)]
-        self.hours = [lines_with(partial(_has_hour, hour)) for hour in range(24)]
+        self.minutes = [sum(1 << bit for bit, line in lines if minute in line.fields.minutes) for minute in range(60)]
+        self.hours = [sum(1 << bit for bit, line in lines if hour in line.fields.hours) for hour in range(24)]
         self._day, self._on_day = -1, 0
 
     def matching(self, at: int) -> int:
@@ -173,14 +161,6 @@ class _Table:
             )
             self._day = number
         return self._on_day
-
-
-def _has_minute(minute: int, fields: CronFields) -> bool:
-    return minute in fields.minutes
-
-
-def _has_hour(hour: int, fields: CronFields) -> bool:
-    return hour in fields.hours
 
 
 class _Offsets:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
 
-from cronjobs.desk.crontab.block import LONGEST_COMMAND, SWAPPED, bytes_of, find, parse_mark
+from cronjobs.desk.crontab.block import LONGEST_COMMAND, SWAPPED, bytes_of, find, parse_mark, unquoted
 
 Cron = Literal["debian", "cronie"]
 # The longest command in bytes, including its input after "%". This is each cron's MAX_COMMAND.
@@ -25,6 +25,8 @@ _SPACES: Final = " \t\n\v\f\r"  # the characters for which isspace(3) is true
 _EXEC: Final = re.compile(
     r"(?:^|[;&|]\s*|/|-m\s+)cronjobs(?:\s[^'\"&|;]*?)?\s+exec\s+(?P<name>[A-Za-z0-9_.:-]+)(?=\s|$)"
 )
+
+_RUN_DUE: Final = re.compile(r"\bcronjobs\b[^;&|]*\brun-due\b")
 
 _WORD: Final = r"(?:[^\s'\"\\]|\\.|'[^']*')+"
 # Matches the command of a line that "crontab wrap" has rewritten.
@@ -81,6 +83,11 @@ def unwrapped(line: CrontabEntry) -> CrontabEntry | None:
     written = found["command"].replace(r"'\''", "'") + (found["input"] or "")
     command, stdin = split(written, "debian")
     return replace(line, written=written, command=command, stdin=stdin)
+
+
+def starts_ticks(line: CrontabEntry) -> bool:
+    """Whether the line runs "cronjobs run-due"."""
+    return _RUN_DUE.search(line.command) is not None
 
 
 def exec_name(line: CrontabEntry) -> str | None:
@@ -171,9 +178,7 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
     else:
         value = raw.rstrip(_SPACES)
     if cron == "debian":
-        value = value.rstrip(_SPACES)
-        if len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]:
-            value = value[1:-1]
+        value = unquoted(value.rstrip(_SPACES))
     return name, value
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cronjobs.contrib.take_over.comparing import OTHER_INSTANTS, Pair, differences
 from cronjobs.contrib.take_over.convert_lines import Importer
 from cronjobs.contrib.take_over.fields_of_old_cron import read_fields
-from cronjobs.contrib.take_over.minute_loop import TimedLine, starts
+from cronjobs.contrib.take_over.minute_loop import TimedLine, started_seconds
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.engine.config.settings import ScheduleSettings
 
@@ -25,8 +25,8 @@ def local_starts(when: str, zone: str, day: str, cron: Cron = "debian", timezone
     """The starts in the 24 hours from noon of the day before *day*, in UTC."""
     noon = datetime.fromisoformat(f"{day}T12:00+00:00") - timedelta(days=1)
     line = TimedLine(read_fields(when, cron), timezone)
-    [found] = starts([line], zone, noon, noon + timedelta(days=1), cron)
-    return [f"{at:%H:%M}" for at in found]
+    [found] = started_seconds([line], zone, noon, noon + timedelta(days=1), cron)
+    return [f"{datetime.fromtimestamp(second, UTC):%H:%M}" for second in found]
 
 
 # Summer time begins in Berlin on 2027-03-28 at 01:00 UTC (02:00 becomes 03:00) and ends on 2027-10-31 at 01:00 UTC
@@ -96,7 +96,7 @@ def test_a_line_of_another_zone_starts_as_often_as_cronies_daemon_was_seen_to(
 def counted(line: TimedLine, cron: Cron) -> tuple[int, int]:
     """How often the line starts within the first two minutes after each of the two changes."""
     begins, ends = (
-        starts([line], "Europe/Berlin", before, before + timedelta(minutes=2), cron)[0]
+        started_seconds([line], "Europe/Berlin", before, before + timedelta(minutes=2), cron)[0]
         for before in (datetime(2027, 3, 28, 0, 59, 30, tzinfo=UTC), datetime(2027, 10, 31, 0, 59, 30, tzinfo=UTC))
     )
     return len(begins), len(ends)

@@ -113,6 +113,7 @@ def test_cron_tz_counts_for_cronie_only() -> None:
         ("0 1 * * * x \udcff", "the line, or a setting above it, is not valid UTF-8", "debian"),
         ("* * * * * /venv/bin/cronjobs run-due", "the line starts cronjobs' own tick", "debian"),
         ("* * * * * /venv/bin/python -P -m cronjobs exec a -c b", 'the line is wrapped in "cronjobs exec"', "debian"),
+        ("* * * * * cronjobs --config x exec a -- b", 'the line is wrapped in "cronjobs exec"', "debian"),
         ("* * * * * /venv/bin/cronjobs exec a -- b", 'the line is wrapped in "cronjobs exec"', "debian"),
         ("1 2 3", "cron cannot read it: the line is neither a setting nor", "debian"),
     ],
