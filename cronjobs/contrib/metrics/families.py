@@ -12,13 +12,12 @@ from sqlalchemy import Connection, Row
 from cronjobs import masking
 from cronjobs.contrib.metrics.statements import (
     DueNext,
-    last_tick_at,
     queue_rows,
     running_by_queue,
     ticks_lately,
     upcoming_schedules,
 )
-from cronjobs.desk.store import workload
+from cronjobs.desk.store import explaining, workload
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.histogram import BOUNDS_S, NO_BUCKET
 from cronjobs.engine.store import counts
@@ -313,7 +312,9 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Metric]:
 
 def _ticks(connection: Connection, workers: int) -> list[Metric]:
     last = Metric("cronjobs_last_tick_timestamp_seconds", "gauge", "When the last tick began, on any host.")
-    last.put(_seconds(last_tick_at(connection)))
+    # This is the tick with the highest id. Another may have a later time, because a host's clock was years ahead.
+    if (newest := explaining.newest_tick(connection)) is not None:
+        last.put(_seconds(newest.started_at))
     places = Metric("cronjobs_workers", "gauge", "The number of jobs that one tick runs at once (run.workers).")
     places.put(workers)
     about = "Hosts whose last tick left due jobs unstarted because all of its workers were busy until it ended."

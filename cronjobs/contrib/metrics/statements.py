@@ -44,15 +44,6 @@ def queue_rows(connection: Connection) -> Sequence[Row[Any]]:
     return run(connection, f"SELECT q.name, q.max_waiting, q.dropped, q.refused FROM {QUEUES} q ORDER BY q.name").all()
 
 
-def last_tick_at(connection: Connection) -> datetime | None:
-    """Return when the tick with the highest id began.
-
-    The tick with the latest time may be the wrong one: a host's clock may once have been years ahead.
-    """
-    at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
-    return at
-
-
 def ticks_lately(connection: Connection, within: timedelta) -> list[Row[Any]]:
     """Return the last tick of each host that has ticked *within* this time. Read only the newest TICKS_READ ticks."""
     rows = run(
