@@ -60,11 +60,6 @@ def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool
     return run(connection, statement, token=token, next_at=next_at).first() is not None
 
 
-def look_at(connection: Connection) -> datetime | None:
-    at: datetime | None = run(connection, f"SELECT m.look_at FROM {META} m WHERE m.id = 1").scalar()
-    return at
-
-
 @dataclass(frozen=True)
 class Episode:
     """One finding from its beginning to its end.

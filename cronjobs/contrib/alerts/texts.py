@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -82,12 +82,7 @@ def message(
         alerts,
         key=lambda alert: (alert.state.over, ranks.index(alert.episode.severity), alert.episode.began_at),
     )
-    causes = tuple(_of_cause(cause, settings, now) for cause in why[:CAUSES])
-    findings = [_reported(alert, jobs.get(alert.episode.id, []), settings) for alert in ordered[:MOST]]
-    findings = [
-        replace(each, causes=causes, more_causes=len(why) - len(causes)) if _counts_dead(each) else each
-        for each in findings
-    ]
+    findings = [_reported(alert, jobs.get(alert.episode.id, []), why, settings, now) for alert in ordered[:MOST]]
     return Message(
         settings.project,
         settings.environment,
@@ -100,8 +95,11 @@ def message(
     )
 
 
-def _reported(alert: DueAlert, jobs: Sequence[FailedJob], settings: Settings) -> ReportedFinding:
-    episode = alert.episode
+def _reported(
+    alert: DueAlert, jobs: Sequence[FailedJob], why: Sequence[Cause], settings: Settings, now: datetime
+) -> ReportedFinding:
+    episode, over = alert.episode, alert.state.over
+    causes = why if episode.kind == DEAD and not over else ()
     return ReportedFinding(
         episode.finding,
         episode.kind,
@@ -109,14 +107,12 @@ def _reported(alert: DueAlert, jobs: Sequence[FailedJob], settings: Settings) ->
         one_line(mask(episode.text, settings.secrets), MESSAGE_LIMIT),
         None if episode.command is None else absolute(mask(episode.command, settings.secrets), settings.file),
         episode.began_at,
-        episode.ended_at if alert.state.over else None,
-        tuple(_of_job(job, settings) for job in jobs) if not alert.state.over else (),
+        episode.ended_at if over else None,
+        tuple(_of_job(job, settings) for job in jobs) if not over else (),
         alert.state.sent,
+        tuple(_of_cause(cause, settings, now) for cause in causes[:CAUSES]),
+        max(0, len(causes) - CAUSES),
     )
-
-
-def _counts_dead(each: ReportedFinding) -> bool:
-    return each.kind == DEAD and each.ended_at is None
 
 
 def _of_cause(cause: Cause, settings: Settings, now: datetime) -> dict[str, Any]:

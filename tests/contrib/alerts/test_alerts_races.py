@@ -152,5 +152,5 @@ def test_a_look_that_facts_overtook_is_done_again(
     assert stage.rows(tables.findings) == [], "it is over already"
     stage.minutes(1)
     assert web.got == []
-    with database.read() as connection:
-        assert store.look_at(connection) is not None
+    [meta] = stage.rows(tables.meta)
+    assert meta.look_at is not None
