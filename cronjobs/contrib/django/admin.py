@@ -23,7 +23,7 @@ from cronjobs.contrib.django.connections import ours
 from cronjobs.contrib.django.instants import from_djangos, zone_name
 from cronjobs.contrib.django.models import JobModel, JobRunModel, OccurrenceModel, ScheduleModel
 from cronjobs.desk.insight.explain_named import explain_id
-from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
+from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock, tries
 from cronjobs.engine.config.django_project import config_file
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
@@ -117,7 +117,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 @admin.register(JobModel)
 class JobAdmin(ReadOnlyAdmin):
     shown_type, shown_queue, shown_schedule = _column("job_type"), _column("queue"), _column("schedule")
-    shown_enqueuer, shown_holder = _column("enqueued_by"), _column("locked_by")
+    shown_enqueuer, shown_holder, whole_error = _column("enqueued_by"), _column("locked_by"), _column("last_error")
+    shown_key, shown_concurrency_key = _column("idempotency_key"), _column("concurrency_key")
     list_display = ("id", "shown_type", "status", "shown_queue", "run_at", "tries", "error", "shown_schedule")
     list_filter = ("status", TypeFilter, QueueFilter)
     # Without this, Django shows no search box. get_search_results decides what the box searches.
@@ -157,9 +158,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description="tries")
     def tries(self, job: Any) -> str:
-        return (
-            f"failed {job.failures}" + (f" of {job.max_attempts}" if job.max_attempts else "") if job.failures else ""
-        )
+        return tries(job.failures, job.max_attempts)
 
     @admin.display(description="last error")
     def error(self, job: Any) -> str:
@@ -176,18 +175,6 @@ class JobAdmin(ReadOnlyAdmin):
         return format_html_join(
             "", "<p>{}</p>", ((masking.hide(line),) for line in (explanation.sentences if explanation else ()))
         )
-
-    @admin.display(description="last error")
-    def whole_error(self, job: Any) -> str:
-        return _text(job.last_error)
-
-    @admin.display(description="idempotency key")
-    def shown_key(self, job: Any) -> str:
-        return _text(job.idempotency_key)
-
-    @admin.display(description="concurrency key")
-    def shown_concurrency_key(self, job: Any) -> str:
-        return _text(job.concurrency_key)
 
     @admin.display(description="payload")
     def shown_payload(self, job: Any) -> str:
