@@ -96,15 +96,6 @@ def test_attempts_that_failed_before_one_succeeded(world: World) -> None:
     ]
 
 
-def test_a_job_between_its_tries_says_when_the_next_is(world: World) -> None:
-    a_night(world)
-    world.plan = [fail()]
-    world.tick(utc("2026-11-20T07:15:12"))
-    told = world.ask("nightly-report", "--at", "02:15")
-    assert told.verdict == "enqueued"
-    assert "Job 1 waits for another try (failed 1 of 10), due at 02:1" in told
-
-
 def test_a_job_that_died_of_the_same_error_again_and_again(world: World) -> None:
     a_night(world, max_attempts="4")
     world.plan = [fail(f"503 number {number}") for number in range(4)]
@@ -177,26 +168,6 @@ def test_of_two_hosts_the_one_that_made_it_is_named(world: World) -> None:
 
 
 # --- it gave way ------------------------------------------------------------------------------------------------------
-
-
-def test_skipped_while_an_earlier_job_was_running(world: World) -> None:
-    world.file(**MINUTELY)
-    world.tick()
-    world.go(utc("2026-03-02T08:01:05"))
-    no_room(world)
-    world.leave_hanging(lease=5 * MINUTE)
-    world.tick(utc("2026-03-02T08:02:10"))
-    told = world.ask("s", "--at", "08:02")
-    assert told.verdict == "skipped"
-    assert told.steady[1:] == [
-        (
-            "It was skipped at 08:02:10, because job 1, made for 2026-03-02 08:01:00, was still unfinished "
-            "(overlap: skip)."
-        ),
-        "Its attempt 1 was running then, begun at 08:01:05, and still is.",
-        told.steady[-1],
-    ]
-    assert told.steady[-1].startswith("Job 1 is running now: attempt 1 on beta, begun at 08:01:05, 1m5s ago; its lease")
 
 
 def test_skipped_while_an_earlier_job_waited_for_another_try(world: World) -> None:

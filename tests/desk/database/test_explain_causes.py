@@ -170,16 +170,6 @@ def test_a_pause_that_ended_and_the_next_tick_is_still_to_come(world: World, mon
     assert "the reason is not recorded" not in told
 
 
-def test_retry_until_is_named_where_it_ended_the_tries(world: World) -> None:
-    world.file(s='cron: "* * * * *", retry_until: next_occurrence')
-    world.tick(utc("2026-03-03T01:58:10"))
-    world.plan = [fail(), fail()]
-    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:00:10"))
-    told = world.ask("s", "--at", "01:59")
-    assert "503 from the provider; the schedule's next occurrence comes first (retry_until: next_occurrence)" in told
-    assert repr(told).count("retry_until") == 1
-
-
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
@@ -466,23 +456,6 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     shown = world.cronjobs("status").out
     assert "its process is gone" in shown
     assert "no end recorded yet" not in shown
-
-
-def test_an_attempt_that_timed_out_while_its_thread_ran_on_is_not_running_now(world: World) -> None:
-    world.file()
-    world.tick()
-    job_id = put(world.database, job_type="t.work")
-    world.leave_hanging()
-    with world.database.write() as connection:
-        [job] = claims.held_by(connection, "beta:boot:1:1:1:dead")
-        overdue = running_row(job, TimedOut("timed out after 2s"), timedelta(seconds=2), "1")
-        assert leases.record_overdue(connection, [overdue]) == {job_id}
-    told = world.ask(str(job_id))
-    assert "Attempt 1 timed out" in told
-    assert f"Job {job_id} is still leased for attempt 1 on beta; its lease has" in told
-    assert "running now" not in told
-    [line] = [line for line in world.cronjobs("status").out.splitlines() if "t.work" in line and "beta" in line]
-    assert "timed out, lease" in line
 
 
 @pytest.mark.parametrize("skip", [False, True])

@@ -250,12 +250,6 @@ def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) ->
     assert re.search(r"no tick has reached the database since 08:00:3\d, for (1h|59m)", world.ask(str(mail)).text)
 
 
-def test_a_job_before_any_tick(world: World) -> None:
-    world.file()
-    job_id = put(world.database, job_type="t.work")
-    assert "no tick has ever reached this database" in world.ask(str(job_id))
-
-
 def test_a_dead_and_a_running_job(world: World) -> None:
     world.file()
     world.tick()

@@ -281,14 +281,6 @@ def test_rows_of_another_version_or_of_an_enemy_are_passed_over(world: World) ->
 # --- environments, tick options ---------------------------------------------------------------------------------------
 
 
-def test_a_schedule_of_other_environments(world: World) -> None:
-    world.file("environment: staging\n", s='cron: "* * * * *", environments: [production]', t='cron: "0 3 * * *"')
-    world.tick()
-    told = world.ask("s")
-    assert told.verdict == "not_yet_defined"
-    assert told.text == 'schedule s is in the file, but only for environments other than this one ("staging").'
-
-
 def test_a_schedule_that_was_moved_to_another_environment(world: World) -> None:
     world.file("environment: staging\n", s='cron: "* * * * *"', t='cron: "0 3 * * *"')
     world.tick()

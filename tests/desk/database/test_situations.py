@@ -265,9 +265,17 @@ def test_an_occurrence_that_gives_way_is_no_alarm(world: World) -> None:
     no_room(world)
     world.leave_hanging(lease=5 * MINUTE)
     world.tick(utc("2026-03-02T08:02:10"))
-    assert "because job 1, made for 2026-03-02 08:01:00, was still unfinished (overlap: skip)" in world.ask(
-        "s", "--at", "08:02"
-    )
+    told = world.ask("s", "--at", "08:02")
+    assert told.verdict == "skipped"
+    assert told.steady[1:] == [
+        (
+            "It was skipped at 08:02:10, because job 1, made for 2026-03-02 08:01:00, was still unfinished "
+            "(overlap: skip)."
+        ),
+        "Its attempt 1 was running then, begun at 08:01:05, and still is.",
+        told.steady[-1],
+    ]
+    assert told.steady[-1].startswith("Job 1 is running now: attempt 1 on beta, begun at 08:01:05, 1m5s ago; its lease")
     assert is_well(world)
 
 
@@ -328,9 +336,10 @@ def test_a_limit_that_a_timed_out_thread_still_holds(world: World) -> None:
     assert 'limit "api:" is reached (1 at once)' in world.ask(str(waits))
     told = world.ask(str(first))
     assert "Attempt 1 timed out" in told
-    assert "is still leased for attempt 1 on beta" in told
+    assert f"Job {first} is still leased for attempt 1 on beta; its lease" in told
     assert "running now" not in told
-    assert "timed out, lease" in status(world)
+    [line] = [line for line in world.cronjobs("status").out.splitlines() if "t.work" in line and "beta" in line]
+    assert "timed out, lease" in line
     assert is_well(world)
 
 
@@ -618,9 +627,9 @@ def test_a_file_that_was_rolled_back_while_a_job_of_the_newer_code_waits(world: 
 def test_a_schedule_of_other_environments_is_no_trouble(world: World) -> None:
     world.file("environment: staging\n", s='cron: "* * * * *", environments: [production]', t='cron: "0 3 * * *"')
     world.tick()
-    assert world.ask("s").text == (
-        'schedule s is in the file, but only for environments other than this one ("staging").'
-    )
+    told = world.ask("s")
+    assert told.verdict == "not_yet_defined"
+    assert told.text == 'schedule s is in the file, but only for environments other than this one ("staging").'
     assert is_well(world)
 
 
@@ -1044,7 +1053,9 @@ def test_a_retry_that_waits_is_no_alarm(world: World) -> None:
     a_night(world)
     world.plan = [fail()]
     world.tick(utc("2026-11-20T07:15:12"))
-    assert "Job 1 waits for another try (failed 1 of 10), due at 02:1" in world.ask("nightly-report", "--at", "02:15")
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert told.verdict == "enqueued"
+    assert "Job 1 waits for another try (failed 1 of 10), due at 02:1" in told
     assert "0 due, 1 in the future, 1 of them retries" in status(world)
     assert is_well(world)
 
@@ -1183,8 +1194,9 @@ def test_tries_that_ended_with_the_next_occurrence(world: World) -> None:
     world.tick(utc("2026-03-03T01:58:10"))
     world.plan = [fail(), fail()]
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:00:10"))
-    said = "the schedule's next occurrence comes first (retry_until: next_occurrence)"
-    assert said in world.ask("s", "--at", "01:59")
+    told = world.ask("s", "--at", "01:59")
+    assert "503 from the provider; the schedule's next occurrence comes first (retry_until: next_occurrence)" in told
+    assert repr(told).count("retry_until") == 1
     assert found(world).keys() == {"dead"}
     assert alarm(world) == 1
 
