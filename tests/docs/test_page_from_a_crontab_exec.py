@@ -10,7 +10,7 @@ from support.cronhost import Host
 from support.pages import Page
 from typer.testing import CliRunner
 
-from cronjobs.contrib.exec import spool, start, user_database
+from cronjobs.contrib.exec import spool, start, target
 from cronjobs.contrib.exec import wrap_cli as crontab_wrap
 from cronjobs.contrib.exec.arguments import read_arguments
 from cronjobs.contrib.exec.copying import KEPT
@@ -75,7 +75,7 @@ def test_its_numbers_and_names_are_those_of_the_code() -> None:
     text = " ".join(PAGE.text.split())
     assert f"`~/.local/state/cronjobs/{spool.FOLDER}`. The spool keeps at most {spool.MOST_FILES:,} runs" in text
     assert f"larger than {spool.MOST_BYTES >> 20} MiB" in text
-    assert f"`~/.local/state/cronjobs/{user_database.FILE}`" in text
+    assert f"`~/.local/state/cronjobs/{target.FILE}`" in text
     assert f"The last {KEPT >> 10} KiB are recorded" in text
     [forwarded] = re.findall(r"- (SIG.*) are forwarded", text)
     assert len(re.findall(r"SIG[A-Z0-9]+", forwarded)) == len(start.FORWARDED)

@@ -9,8 +9,7 @@ from typing import Final
 from cronjobs.contrib.exec.delivery import deliver
 from cronjobs.contrib.exec.due_by import names_in_crontab
 from cronjobs.contrib.exec.run import lost
-from cronjobs.contrib.exec.target import open_target
-from cronjobs.contrib.exec.user_database import has_runs, no_project
+from cronjobs.contrib.exec.target import has_runs, no_project, open_target
 from cronjobs.desk.store import exec_runs
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database

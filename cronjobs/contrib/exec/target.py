@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from cronjobs import masking
-from cronjobs.contrib.exec.user_database import no_project
+from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
@@ -16,6 +17,29 @@ from cronjobs.engine.host.known_databases import remember, require_still_there
 from cronjobs.engine.probe.state_files import folder_here, open_folder
 from cronjobs.engine.store.meta import require_ours
 from cronjobs.errors import SchemaMissing, SchemaTooOld, UsageError
+
+FILE: Final = "exec.db"  # the name of the user's own database in the state folder
+
+
+def no_project() -> Settings:
+    """Return the settings for exec without a project: SQLite in the state folder."""
+    folder = Path(folder_here())
+    return Settings(
+        file=folder / "cronjobs.yaml",
+        folder=folder,
+        database=f"sqlite:///{folder / FILE}",
+        timezone=host_timezone(),
+        without_project=True,
+    )
+
+
+def has_runs() -> bool:
+    """Whether exec has recorded anything in the state folder. False if other users can write to that folder."""
+    try:
+        os.close(open_folder(folder_here()))
+    except OSError:
+        return False
+    return (Path(folder_here()) / FILE).exists()
 
 
 def target_settings(config: str | None, url: str | None) -> Settings:

@@ -12,7 +12,7 @@ import pytest
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.exec import delivery, due_by, settling, spool
 from cronjobs.contrib.exec.run import ExecRun
-from cronjobs.contrib.exec.user_database import no_project
+from cronjobs.contrib.exec.target import no_project
 from cronjobs.desk.crontab import program
 from cronjobs.desk.insight.explain_exec import exec_evidence
 from cronjobs.desk.insight.findings import judge

@@ -16,7 +16,7 @@ from cronjobs import enqueue, enqueue_many, job
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.exec import delivery
 from cronjobs.contrib.exec.run import ExecRun
-from cronjobs.contrib.exec.user_database import no_project
+from cronjobs.contrib.exec.target import no_project
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.store import exec_runs

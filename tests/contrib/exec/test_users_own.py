@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cronjobs.contrib.exec.target import open_target
-from cronjobs.contrib.exec.user_database import has_runs, no_project
+from cronjobs.contrib.exec.target import has_runs, no_project, open_target
 from cronjobs.errors import UsageError
 
 
