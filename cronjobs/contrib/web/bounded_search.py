@@ -237,7 +237,7 @@ def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> C
             if len(ids) == limit or read == READ:
                 return Chosen(ids, last - 1)
             read, last = read + 1, row.id
-            if _can(bulk.verb, row) and passes(wanted, row):
+            if allows(bulk.verb, row.job_type, row.status) and passes(wanted, row):
                 ids.append(row.id)
     return Chosen(ids, 0)
 
@@ -257,21 +257,23 @@ def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kin
             .where(*(each.c[name] == value for name, value in plain.items() if value is not None))
             .group_by(each.c.job_type, each.c.status)
         )
-        counted = [row for row in connection.execute(count) if _can(bulk.verb, row)]
+        counted = [row for row in connection.execute(count) if allows(bulk.verb, row.job_type, row.status)]
         return Kinds(Counter({(row.job_type, row.status): row.jobs for row in counted}))
     found = Kinds()
     with closing(_changeable(connection, bulk, wanted, below, READ + 1, above)) as rows:
         for row in islice(rows, READ):
-            if _can(bulk.verb, row) and passes(wanted, row):
+            if allows(bulk.verb, row.job_type, row.status) and passes(wanted, row):
                 found.jobs[row.job_type, row.status] += 1
         found.read = READ if next(rows, None) is not None else None
     return found
 
 
-def _can(verb: str, row: Any) -> bool:
-    """Whether the action applies to a row. A run of exec cannot be retried or stopped, because cron starts it."""
-    by_exec = row.job_type.startswith(EXEC_PREFIX)
-    return not by_exec or verb == "dismiss" or (verb == "cancel" and row.status != Status.RUNNING)
+def allows(verb: str, job_type: str, status: str) -> bool:
+    """Whether the action applies to such a job. A run of exec cannot be retried or stopped, because cron starts it."""
+    if status not in TAKES[verb]:
+        return False
+    by_exec = job_type.startswith(EXEC_PREFIX)
+    return not by_exec or verb == "dismiss" or (verb == "cancel" and status != Status.RUNNING)
 
 
 def _changeable(

@@ -6,13 +6,15 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.contrib.web.bounded_search import allows
+from cronjobs.contrib.web.bulk import CHANGES
 from cronjobs.contrib.web.pages.jobs import SHOWN, listed
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.causes import READ, Causes, find_cause
 from cronjobs.desk.store import listing
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.causes import Cause
-from cronjobs.reserved import EXEC_PREFIX
+from cronjobs.model import Status
 
 CAUSES: Final = 10
 
@@ -33,11 +35,8 @@ def cause(connection: Connection, view: View, _types: JobTypes, key: str) -> str
 
 
 def verbs(cause: Cause) -> list[str]:
-    """Return the actions that the cause's jobs allow.
-
-    Runs of exec cannot be retried, because cron starts them.
-    """
-    return ["dismiss"] if cause.name.job_type.startswith(EXEC_PREFIX) else ["retry", "dismiss"]
+    """Return the actions that the cause's jobs allow."""
+    return [verb for verb in CHANGES if allows(verb, cause.name.job_type, Status.DEAD)]
 
 
 def causes_section(why: Causes) -> dict[str, Any]:

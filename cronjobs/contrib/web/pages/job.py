@@ -8,6 +8,8 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import NotFound
 
 from cronjobs import masking
+from cronjobs.contrib.web.bounded_search import allows
+from cronjobs.contrib.web.bulk import CHANGES
 from cronjobs.contrib.web.lines import in_lines
 from cronjobs.contrib.web.pages.jobs import how_far, is_dismissed
 from cronjobs.contrib.web.view import View
@@ -19,9 +21,7 @@ from cronjobs.engine.rules.causes import cause_of
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.store import shown_columns
-from cronjobs.engine.store.operating import TAKES
 from cronjobs.model import Status
-from cronjobs.reserved import EXEC_PREFIX
 
 ATTEMPTS: Final = 20
 LAST_LINES: Final = 20  # show this many lines of a running job's output, and fold earlier ones
@@ -79,14 +79,10 @@ def _so_far(row: Any) -> tuple[str, str]:
 
 
 def _verbs(row: Any) -> list[str]:
-    by_exec = row.job_type.startswith(EXEC_PREFIX)  # cron runs such a job, so nobody can retry or cancel it here
-    possible = {
-        "retry": row.status in TAKES["retry"] and not by_exec,
-        "dismiss": row.status == Status.DEAD and not is_dismissed(row),
-        "cancel": row.status in TAKES["cancel"] and not by_exec,
-        "release": row.status == Status.RUNNING,
-    }
-    return [verb for verb, can in possible.items() if can]
+    found = [verb for verb in CHANGES if allows(verb, row.job_type, row.status)]
+    if is_dismissed(row):
+        found.remove("dismiss")
+    return [*found, "release"] if row.status == Status.RUNNING else found
 
 
 def _json(value: Any) -> str:
