@@ -110,7 +110,9 @@ def _account(
     unsettled: str,
 ) -> Account:
     rows = [row for name in {each.name for each in names} for row in trail.get(name, ())]
-    rows = sorted((row for row in rows if any(each.holds(row.subject, row.at) for each in names)), key=_id)
+    rows = sorted(
+        (row for row in rows if any(each.holds(row.subject, row.at) for each in names)), key=lambda row: row.id
+    )
     acts, doubts = in_order([row for row in rows if row.action != "backfill"], period.begin, now, set_back)
     periods = eras(acts, stored)
     doubts += [
@@ -180,10 +182,6 @@ def _owner(job: UnnamedJob, names: Mapping[str, Sequence[Name]]) -> str | None:
     at = from_microseconds(job.at)
     then = [now for now in owners if any(each.holds(job.schedule, at) for each in names[now])]
     return next(iter(then or owners), None)
-
-
-def _id(row: Any) -> int:
-    return int(row.id)
 
 
 def _timezone(periods: Sequence[DefinitionPeriod], otherwise: str) -> str:

@@ -106,12 +106,10 @@ def no_tables_elsewhere(app_configs: Any, databases: Collection[str] | None = No
             id="cronjobs.W005",
         )
         for name in databases or ()
-        if name != jobs and connections[name].vendor in VENDORS and _has_our_tables(connections[name])
+        if name != jobs
+        and connections[name].vendor in VENDORS
+        and meta.name in connections[name].introspection.table_names()
     ]
-
-
-def _has_our_tables(connection: Any) -> bool:
-    return meta.name in connection.introspection.table_names()
 
 
 @register(Tags.urls)

@@ -172,7 +172,9 @@ class CronjobsBackend(BaseTaskBackend):
             args=args if isinstance(args, list) else [],
             kwargs=kwargs if isinstance(kwargs, dict) else {},
             backend=self.alias,
-            errors=[_error(_path(run.error_type), run.traceback or run.error) for run in runs if _is_failure(run)],
+            errors=[
+                _error(_path(run.error_type), run.traceback or run.error) for run in runs if run.outcome in FAILURES
+            ],
             worker_ids=[run.runner for run in runs]
             + [locked_by for locked_by, attempt in running if not runs or runs[-1].attempt < attempt],
         )
@@ -258,10 +260,6 @@ def _task(job_type: str) -> Any:
     if job_type not in task_jobs.KNOWN:
         import_modules_of_apps()
     return task_jobs.KNOWN.get(job_type)
-
-
-def _is_failure(run: Any) -> bool:
-    return run.outcome in FAILURES
 
 
 def _error(path: str, words: str | None) -> Any:
