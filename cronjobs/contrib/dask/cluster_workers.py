@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from cronjobs import events
 from cronjobs.clock import Clock, sleep
 from cronjobs.contrib.dask import rules
-from cronjobs.contrib.dask.messages import Begun, GuardReport, Progressed, Spec
+from cronjobs.contrib.dask.messages import Begun, GuardReport, Progressed, Spec, TaskEnd
 from cronjobs.engine.config.settings import ExecutorSettings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import Attempt, Ended, WorkerContext
@@ -37,13 +37,6 @@ IDLE_S: Final = 30.0  # the supervisor exits after this many seconds without an 
 CONNECT_AGAIN_S: Final = 2.0
 WAITING: Final = "waiting"  # the reason to stop an attempt that has waited too long for a worker
 LOST: Final = "the Dask worker died or was disconnected"
-
-
-class TaskOver(Protocol):
-    name: str
-    report: str | None
-    why: str
-    differs: bool
 
 
 class Cluster(Protocol):
@@ -204,10 +197,8 @@ class ClusterWorkers(Workers):
                 if error is not None and not self._reported_away:
                     self._reported_away = True
                     self._emit(events.cluster_away(self.executor.name, self.executor.dask, error))
-            case None:
-                pass
-            case _:
-                self._task_over(mail)  # type: ignore[arg-type]
+            case TaskEnd():
+                self._task_over(mail)
 
     def _of(self, job_id: int, attempt: int) -> FarAttempt | None:
         far = self._far.get(job_id)
@@ -290,7 +281,7 @@ class ClusterWorkers(Workers):
 
     # --- from the cluster ---------------------------------------------------------------------------------------------
 
-    def _task_over(self, end: TaskOver) -> None:
+    def _task_over(self, end: TaskEnd) -> None:
         far = next((far for far in self._far.values() if far.name == end.name), None)
         if far is None:
             return

@@ -9,31 +9,19 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from distributed import Client, Future
 from distributed.scheduler import KilledWorker
 from distributed.security import Security
 
 from cronjobs.contrib.dask import guard
-from cronjobs.contrib.dask.messages import Begun, Progressed, news
+from cronjobs.contrib.dask.messages import Begun, Progressed, TaskEnd, news
 from cronjobs.engine.config.settings import ExecutorSettings
 
 CONNECT_WITHIN_S: Final = 5.0
 STOP_WITHIN_S: Final = 5.0  # seconds to wait for a worker's answer to a stop request
 RESULT_WITHIN_S: Final = 5.0  # seconds to wait for a worker's result, which is also in the database
-
-
-class TaskEnd(NamedTuple):
-    """The end of a task. ``report`` is what the guard returned. If the guard returned nothing, ``report`` is None.
-
-    ``why`` says why there is no report. If ``differs``, the worker has different code.
-    """
-
-    name: str
-    report: str | None = None
-    why: str = ""
-    differs: bool = False
 
 
 class ClusterAway(Exception):

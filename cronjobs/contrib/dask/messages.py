@@ -123,6 +123,18 @@ class GuardReport(NamedTuple):
         return found
 
 
+class TaskEnd(NamedTuple):
+    """The end of a task. ``report`` is what the guard returned. If the guard returned nothing, ``report`` is None.
+
+    ``why`` says why there is no report. If ``differs``, the worker has different code.
+    """
+
+    name: str
+    report: str | None = None
+    why: str = ""
+    differs: bool = False
+
+
 class Begun(NamedTuple):
     """News: an attempt is running on the worker with this address."""
 

@@ -91,26 +91,24 @@ class Supervisor:
         self.loop.workers.wake()
 
 
-@dataclass(frozen=True)
-class SupervisorSetting:
-    """What a supervisor needs to run, after it has read its file and imported its handlers."""
+def supervise(
+    settings: Settings,
+    executor: ExecutorSettings,
+    *,
+    queue: str | None,
+    types: JobTypes,
+    locked_by: str,
+    has_changed: Callable[[], bool],
+    database: Database,
+    release_lock: Callable[[], None],
+    watchdog: Watchdog,
+) -> Loop:
+    """Run one supervisor to its end, record the remaining outcomes, and return the loop.
 
-    settings: Settings
-    executor: ExecutorSettings
-    queue: str | None
-    types: JobTypes
-    locked_by: str
-    has_changed: Callable[[], bool]
-    database: Database
-    release_lock: Callable[[], None]
-    watchdog: Watchdog
-
-
-def supervise(given: SupervisorSetting) -> Loop:
-    """Run one supervisor to its end, record the remaining outcomes, and return the loop."""
-    settings, executor = given.settings, given.executor
+    *has_changed* returns whether the configuration file or the handlers have changed on disk.
+    """
     log = Log(settings.log).write
-    extras = extras_of_job(settings, given.database, log)
+    extras = extras_of_job(settings, database, log)
     to_log = extras.forwarding(log)
 
     def emit(event: events.Event) -> None:
@@ -121,36 +119,36 @@ def supervise(given: SupervisorSetting) -> Loop:
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
         executor,
-        WorkerContext(ours, given.database, on_start=start_reporter(log, extras), on_end=extras.ended),
+        WorkerContext(ours, database, on_start=start_reporter(log, extras), on_end=extras.ended),
         SYSTEM,
         cluster=lambda topic, heard: DaskCluster(executor, topic, heard),
         emit=emit,
         connected=lambda up: supervisor.connected(up),
     )
     sent = SYSTEM.monotonic()
-    with given.database.read() as connection:
+    with database.read() as connection:
         now = database_now(connection)
     loop = Loop(
-        database=given.database,
-        job_types=given.types,
+        database=database,
+        job_types=types,
         workers=workers,
-        locked_by=given.locked_by,
+        locked_by=locked_by,
         deadline=sent + NO_DEADLINE.total_seconds(),
         database_now=now,
         now_read_at=sent,
         emit=emit,
-        watchdog=given.watchdog,
-        host=given.locked_by.partition(":")[0],
-        limits=TickFilter(queue=given.queue, executor=executor.name),
+        watchdog=watchdog,
+        host=locked_by.partition(":")[0],
+        limits=TickFilter(queue=queue, executor=executor.name),
     )
     wake = threading.Event()
-    supervisor = Supervisor(loop, given.release_lock, given.has_changed, wake)
+    supervisor = Supervisor(loop, release_lock, has_changed, wake)
     supervisor.connected(False)
     _obey_signals(loop, wake)
     workers.begin()
     threading.Thread(target=supervisor.look_at_code, name="cronjobs-code", daemon=True).start()
     why = supervisor.run()
-    given.release_lock()
+    release_lock()
     loop.finish()
     workers.leave()
     log(events.supervisor_ended(executor.name, why))

@@ -17,18 +17,20 @@ from typing import Final
 
 from cronjobs import masking
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.dask import supervisor_errors
 from cronjobs.contrib.dask.code_on_disk import CodeOnDisk
-from cronjobs.contrib.dask.supervising import SupervisorSetting, supervise
+from cronjobs.contrib.dask.supervising import supervise
 from cronjobs.engine.config import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import job_types
+from cronjobs.engine.tick import mail_throttle
 from cronjobs.engine.tick.executors import Supervision, SupervisorLock
+from cronjobs.engine.tick.trouble import place
 from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
+from cronjobs.text import one_line
 
 TAG: Final = "cluster-"  # in a supervisor's locked_by, the part for the tick begins with this
 START_UP_S: Final = 120.0  # seconds allowed to import the handlers and reach the database
@@ -52,7 +54,7 @@ def main() -> None:
         masking.remember(settings.secrets)
         os._exit(_supervise(supervision, settings, lock, watchdog))
     except Exception as error:
-        supervisor_errors.leave_error(config, supervision.executor, error)
+        _leave_error(config, supervision.executor, error)
         os._exit(error.exit_code if isinstance(error, CronjobsError) else EX_SOFTWARE)
 
 
@@ -63,9 +65,9 @@ def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLoc
     watchdog.harden(settings.run.lease)
     types, identity = job_types.load(settings), Identity.here()
     mine = [each.registration for each in types.types.values() if each.executor == executor.name]
-    given = SupervisorSetting(
-        settings=settings,
-        executor=executor,
+    loop = supervise(
+        settings,
+        executor,
         queue=supervision.queue,
         types=types,
         locked_by=str(replace(identity, tick=TAG + identity.tick)),
@@ -74,10 +76,18 @@ def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLoc
         release_lock=lock.release,
         watchdog=watchdog,
     )
-    loop = supervise(given)
     if loop.outage.error is not None:
         return 4
     return EX_SOFTWARE if loop.net.error is not None else 0
+
+
+def _leave_error(config: Path, executor: str, error: Exception) -> None:
+    """Leave the error for the next tick to print. cron mails the output of ticks, not that of supervisors."""
+    why = str(error).partition("\n")[0]
+    if not isinstance(error, CronjobsError):
+        why = f"an internal error in cronjobs, {type(error).__name__}: {why} ({place(error)})"
+    word = one_line(masking.mask_urls(f"the supervisor of executor {executor} exited: {why}"), 1000)
+    mail_throttle.leave_message(config, word)
 
 
 if __name__ == "__main__":

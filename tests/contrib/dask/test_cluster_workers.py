@@ -8,14 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from cronjobs import enqueue
 from cronjobs.contrib.dask.cluster_workers import ClusterWorkers
-from cronjobs.contrib.dask.messages import Begun, GuardReport, Progressed, Spec
+from cronjobs.contrib.dask.messages import Begun, GuardReport, Progressed, Spec, TaskEnd
 from cronjobs.engine.config.settings import ExecutorSettings, Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
@@ -29,13 +29,6 @@ from cronjobs.testing import FakeClock
 
 TYPES = ["t.far"]
 WORKER = "tcp://10.0.0.7:4321"
-
-
-class Over(NamedTuple):
-    name: str
-    report: str | None = None
-    why: str = ""
-    differs: bool = False
 
 
 @dataclass
@@ -111,7 +104,7 @@ class Desk:
             assert tokens.confirm(connection, key, report.encode()).answer == "yours"
 
     def say(self, report: GuardReport | None = None, **more: Any) -> None:
-        self.cluster.heard(Over(self.cluster.last, None if report is None else report.encode(), **more))
+        self.cluster.heard(TaskEnd(self.cluster.last, None if report is None else report.encode(), **more))
 
     def end_permits(self) -> None:
         past = "statement_timestamp() - interval '1s'"
