@@ -165,13 +165,9 @@ def _removal_of_occurrences(from_here: str) -> str:
   RETURNING last_for"""
 
 
-# The last tick that began before :before stays. It shows since when no tick came, if an outage began then.
-_TICKS_FROM: Final = f"coalesce((SELECT max(l.started_at) FROM {TICKS} l WHERE l.started_at < :before), :before)"
-
-
 def _removal_of_ticks(from_here: str) -> str:
     return f"""
-  WITH mine AS MATERIALIZED (SELECT t.id FROM {TICKS} t WHERE t.started_at < {_TICKS_FROM} AND {from_here}
+  WITH mine AS MATERIALIZED (SELECT t.id FROM {TICKS} t WHERE t.started_at < :before AND {from_here}
     ORDER BY t.started_at LIMIT :limit {_UNLOCKED})
   DELETE FROM {TICKS} WHERE id IN (SELECT id FROM mine) RETURNING started_at"""
 
@@ -193,10 +189,7 @@ def remove_occurrences(connection: Connection, before: datetime, after: datetime
 
 
 def remove_ticks(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
-    """Delete up to *limit* ticks that began before *before* and at or after *after*, except the last such tick.
-
-    Return when they began.
-    """
+    """Delete up to *limit* ticks that began before *before* and at or after *after*. Return when they began."""
     return list(_from(connection, _removal_of_ticks, "t.started_at", before, after, limit).scalars())
 
 
@@ -301,7 +294,7 @@ def past_occurrences(connection: Connection, before: datetime) -> Past:
 
 def past_ticks(connection: Connection, before: datetime) -> Past:
     return _past(
-        connection, f"min(t.started_at) AS started_at FROM {TICKS} t WHERE t.started_at < {_TICKS_FROM}", before=before
+        connection, f"min(t.started_at) AS started_at FROM {TICKS} t WHERE t.started_at < :before", before=before
     )
 
 
@@ -320,7 +313,7 @@ def past_job_type_lists(connection: Connection, before: datetime) -> Past:
     return _past(
         connection,
         f"""min(l.recorded_at) AS recorded_at FROM {JOB_TYPE_LISTS} l WHERE l.recorded_at < :before AND NOT EXISTS (
-             SELECT 1 FROM {TICKS} t WHERE t.job_types = l.hash AND t.started_at >= {_TICKS_FROM})""",
+             SELECT 1 FROM {TICKS} t WHERE t.job_types = l.hash AND t.started_at >= :before)""",
         before=before,
     )
 

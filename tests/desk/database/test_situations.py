@@ -958,17 +958,6 @@ def test_a_row_that_plain_sql_wrote_says_nothing_of_ticks_before_it(did: object)
     assert kept_from_starting(did) == ()
 
 
-def test_an_outage_that_began_before_the_retention_is_in_the_history(world: World) -> None:
-    world.file("retention: {occurrences: 7d}\n")
-    world.ticks(utc("2026-03-03T01:58:00"), utc("2026-03-03T02:00:00"))
-    world.ticks(utc("2026-03-13T01:58:00"), utc("2026-03-13T03:10:00"), every=10 * MINUTE)
-    gap, *_ = [each for each in world.cronjobs("history", "--since", "30d", "--json").json if each["kind"] == "gap"]
-    assert gap["started_at"].startswith("2026-03-03T02:00:00")
-    with world.database.read() as connection:
-        began = connection.execute(select(tables.ticks.c.started_at).order_by(tables.ticks.c.id)).scalars().all()
-    assert f"{began[1]:%d %H}" == "13 01", "older ticks are pruned"
-
-
 def test_no_tick_ever_came(world: World) -> None:
     world.file()
     job_id = put(world.database, job_type="t.work")
