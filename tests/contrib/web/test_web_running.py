@@ -93,6 +93,8 @@ def test_a_tick_whose_process_is_gone_is_not_at_work(
     rows: Rows, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows.tick(tick="dead", began=ago(seconds=30), finished_at=None, did={"runner": "web1:boot:1:1:1:dead"})
+    assert "no end recorded yet" in browser.get("/hosts").words
+    monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: False)
     assert "at work" in browser.get("/hosts").words
     monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
     shown = browser.get("/hosts").words
