@@ -185,7 +185,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
     if not rows:
         return Claim(database_now(connection), [], more_due or not judge_alone(connection))
     jobs = sorted(map(job_from, rows), key=_order)
-    take_turns(connection, [job.id for job in jobs if job.schedule is not None], admission.runnable)
+    take_turns(connection, [job.id for job in jobs if job.schedule is not None])
     return Claim(rows[0].now, jobs, more_due)
 
 
@@ -416,7 +416,7 @@ def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, ad
     scheduled = run(
         connection, f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL", ids=taken
     )
-    take_turns(connection, scheduled.scalars().all(), admission.runnable)
+    take_turns(connection, scheduled.scalars().all())
     # If a job was claimed, more jobs may be due behind it.
     return Claim(database_now(connection), [], more_due or bool(ids), refused, taken)
 

@@ -95,12 +95,11 @@ def running_beside(connection: Connection, job_id: int) -> int | None:
         f"AND o.id <> j.id WHERE j.id = :id AND {_IS_RUNNING} AND NOT {_FORCED} AND NOT {_OVERLAP_ALLOWED} "
         "ORDER BY o.id LIMIT 1",
         id=job_id,
-        runnable=None,
     ).first()
     return None if found is None else int(found.id)
 
 
-def take_turns(connection: Connection, claimed: Sequence[int], runnable: Collection[str] | None) -> None:
+def take_turns(connection: Connection, claimed: Sequence[int]) -> None:
     """Raise TurnTaken if a schedule whose job was just *claimed* is running another job.
 
     The claim itself took the lock (HOLDS_TURN). This check is a second statement, with a newer snapshot, so it also
@@ -113,7 +112,6 @@ def take_turns(connection: Connection, claimed: Sequence[int], runnable: Collect
         f"SELECT j.schedule FROM {JOBS} j WHERE j.id {AMONG_IDS} AND NOT {_FORCED} AND NOT {_OVERLAP_ALLOWED} "
         f"AND {_ANOTHER_RUNS}",
         ids=list(claimed),
-        runnable=runnable_value(connection, runnable),
     ).all()
     if rows:
         raise TurnTaken(rows[0].schedule)
