@@ -544,7 +544,7 @@ MUTANTS = (
     Mutant(
         "a job that ended itself taken for a lost one",
         LEASES,
-        "ended = succeeded(connection, gone)",
+        "ended = _succeeded(_recorded(connection, gone))",
         "ended = frozenset()",
         ("tests/engine/process/test_transaction.py::test_code_behind_the_commit_runs_on_without_a_lease",),
     ),

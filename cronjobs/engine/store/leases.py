@@ -104,7 +104,7 @@ def renew(
     renewed = _extend(connection, [reports.get(each.job_id, each) for each in leases] if reports else leases, lease)
     mine = {row.id: bool(row.cancel_requested) for row in _mine(connection, leases)}
     gone = [held for held in leases if held.job_id not in mine]
-    ended = succeeded(connection, gone)
+    ended = _succeeded(_recorded(connection, gone))
     return Renewal(
         renewed=frozenset(renewed),
         cancel_requested=frozenset(id_ for id_, requested in mine.items() if requested),
@@ -416,27 +416,20 @@ _LONG_OF_HOST: Final = """
 # --- after a reply was lost -------------------------------------------------------------------------------------------
 
 
-def settled(connection: Connection, finishes: Sequence[Finish]) -> set[int]:
-    """Return the job ids of *finishes* that the history already has: their COMMIT succeeded, but its reply was lost."""
-    if not finishes:
-        return set()
-    statement = f"SELECT r.job_id FROM {_GROUP} AS o {_ITS_RUN} o.outcome"
-    return {row.job_id for row in _fetch(connection, statement, finishes)}
+_IN_HISTORY: Final = "r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by"
 
 
-_ITS_RUN: Final = f"""
-  JOIN {JOB_RUNS} r ON r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome ="""
-
-
-# --- attempts that recorded their own success -------------------------------------------------------------------------
-
-
-def succeeded(connection: Connection, leases: Sequence[Lease]) -> frozenset[int]:
-    """Return the job ids of the *leases* whose own attempt has recorded its success (see ``finish_here``)."""
+def _recorded(connection: Connection, leases: Sequence[Lease]) -> dict[int, str]:
+    """Return, by job id, the outcomes that the history has for the attempts of *leases*."""
     if not leases:
-        return frozenset()
-    statement = f"SELECT r.job_id FROM {_GROUP} AS o {_ITS_RUN} 'succeeded'"
-    return frozenset(row.job_id for row in _fetch(connection, statement, leases))
+        return {}
+    statement = f"SELECT r.job_id, r.outcome FROM {_GROUP} AS o JOIN {JOB_RUNS} r ON {_IN_HISTORY}"
+    return {row.job_id: row.outcome for row in _fetch(connection, statement, leases)}
+
+
+def _succeeded(recorded: Mapping[int, str]) -> frozenset[int]:
+    """Return the jobs whose own attempt has recorded its success (see ``finish_here``)."""
+    return frozenset(id_ for id_, outcome in recorded.items() if outcome == "succeeded")
 
 
 def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
@@ -446,7 +439,7 @@ def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
         f"""UPDATE {JOB_RUNS} AS r SET output = coalesce(o.output, r.output), error = coalesce(o.error, r.error),
              error_type = coalesce(o.error_type, r.error_type), traceback = coalesce(o.traceback, r.traceback)
            FROM {_GROUP} AS o
-           WHERE r.job_id = o.id AND r.attempt = o.attempt AND r.runner = o.locked_by AND r.outcome = 'succeeded'""",
+           WHERE {_IN_HISTORY} AND r.outcome = 'succeeded'""",
         ends,
     )
 
@@ -458,8 +451,9 @@ def settle(connection: Connection, finishes: Sequence[Finish], written: FinishRe
     If the attempt recorded its own success, add its late output and error to the history.
     """
     lost = [end for end in finishes if end.lease.job_id in written.lost]
-    ours = settled(connection, [end for end in lost if end.outcome])
-    ended = succeeded(connection, [end.lease for end in lost])
+    recorded = _recorded(connection, [end.lease for end in lost])
+    ours = {end.lease.job_id for end in lost if end.outcome and end.outcome == recorded.get(end.lease.job_id)}
+    ended = _succeeded(recorded)
     more = [added for end in lost if end.lease.job_id in ended and (added := late_output(end)) is not None]
     if more:
         add_afterword(connection, more)
