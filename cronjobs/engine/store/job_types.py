@@ -30,6 +30,18 @@ WITHIN_AGO: Final = before_now(":within_s")
 # A tick may have started "later" than now if a clock was set back.
 WITHIN_AHEAD: Final = after_now(":within_s")
 _BEFORE_NEWEST: Final = shifted_back("n.at", ":within_s")
+# The ticks whose lists count; see ``runnable_types``.
+_USED: Final = f"""
+        WITH newest AS (
+          SELECT max(t.started_at) AS at FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at <= {NOW}),
+        used AS (
+          SELECT t.id FROM {TICKS} t WHERE t.job_types IS NOT NULL
+            AND t.started_at >= (SELECT {_BEFORE_NEWEST} FROM newest n) AND t.started_at <= {WITHIN_AHEAD}
+          UNION
+          SELECT (SELECT t.id FROM {TICKS} t WHERE t.host = h.host AND t.job_types IS NOT NULL
+                  ORDER BY t.id DESC LIMIT 1)
+          FROM (SELECT DISTINCT t.host FROM {TICKS} t
+                WHERE t.started_at >= {WITHIN_AGO} AND t.started_at <= {WITHIN_AHEAD}) h)"""
 
 
 def remembered(every: timedelta) -> timedelta:
@@ -93,17 +105,9 @@ def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> fr
     """
     rows = run(
         connection,
-        f"""
-        WITH newest AS (
-          SELECT max(t.started_at) AS at FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at <= {NOW})
+        f"""{_USED}
         SELECT l.names FROM {JOB_TYPE_LISTS} l WHERE l.hash IN (
-          SELECT t.job_types FROM {TICKS} t WHERE t.job_types IS NOT NULL
-            AND t.started_at >= (SELECT {_BEFORE_NEWEST} FROM newest n) AND t.started_at <= {WITHIN_AHEAD}
-          UNION
-          SELECT (SELECT t.job_types FROM {TICKS} t WHERE t.host = h.host AND t.job_types IS NOT NULL
-                  ORDER BY t.id DESC LIMIT 1)
-          FROM (SELECT DISTINCT t.host FROM {TICKS} t
-                WHERE t.started_at >= {WITHIN_AGO} AND t.started_at <= {WITHIN_AHEAD}) h)""",
+          SELECT t.job_types FROM {TICKS} t WHERE t.id IN (SELECT u.id FROM used u))""",
         within_s=within.total_seconds(),
     ).all()
     if not rows:
@@ -134,17 +138,7 @@ def present_types(
     """
     rows = run(
         connection,
-        f"""
-        WITH newest AS (
-          SELECT max(t.started_at) AS at FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at <= {NOW}),
-        used AS (
-          SELECT t.id FROM {TICKS} t WHERE t.job_types IS NOT NULL
-            AND t.started_at >= (SELECT {_BEFORE_NEWEST} FROM newest n) AND t.started_at <= {WITHIN_AHEAD}
-          UNION
-          SELECT (SELECT t.id FROM {TICKS} t WHERE t.host = h.host AND t.job_types IS NOT NULL
-                  ORDER BY t.id DESC LIMIT 1)
-          FROM (SELECT DISTINCT t.host FROM {TICKS} t
-                WHERE t.started_at >= {WITHIN_AGO} AND t.started_at <= {WITHIN_AHEAD}) h),
+        f"""{_USED},
         uses AS (SELECT t.host, t.config, min(t.id) AS first, max(t.id) AS last
                  FROM {TICKS} t WHERE t.id IN (SELECT u.id FROM used u) GROUP BY t.host, t.config)
         SELECT u.*, l.hash, l.names
