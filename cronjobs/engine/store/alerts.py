@@ -30,14 +30,14 @@ def look_soon(connection: Connection) -> None:
     )
 
 
-def remove_findings(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
+def remove_findings(connection: Connection, before: datetime, after: datetime, limit: int) -> list[datetime]:
     """Delete up to *limit* findings that ended at or after *after* and before *before*. Return when they ended.
 
-    Also delete what the channels recorded about these findings. If *after* is None, the range has no beginning.
+    Also delete what the channels recorded about these findings.
     """
-    chosen = select(findings.c.id, findings.c.ended_at).where(findings.c.ended_at < before)
-    if after is not None:
-        chosen = chosen.where(findings.c.ended_at >= after)
+    chosen = select(findings.c.id, findings.c.ended_at).where(
+        findings.c.ended_at < before, findings.c.ended_at >= after
+    )
     rows = connection.execute(chosen.order_by(findings.c.ended_at).limit(limit).with_for_update(skip_locked=True)).all()
     ids = [row.id for row in rows]
     if ids:

@@ -6,13 +6,14 @@ WITH.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, select, update
 
+from cronjobs.engine.database.column_types import EPOCH
 from cronjobs.engine.database.tables import meta
 from cronjobs.engine.probe.idle_conditions import IS_EXEC
 from cronjobs.engine.probe.sql_text import (
@@ -48,6 +49,9 @@ class PrunePosition:
     id: int
 
 
+BEGINNING: Final = PrunePosition(EPOCH, 0)
+
+
 @dataclass(frozen=True)
 class OldJob:
     """An ended job past its retention. If ``keyed``, its key stays in use, so the job is stripped, not deleted."""
@@ -62,20 +66,19 @@ class OldJob:
 
 
 def old_jobs(
-    connection: Connection, status: str, before: datetime, after: PrunePosition | None, limit: int
+    connection: Connection, status: str, before: datetime, after: PrunePosition, limit: int
 ) -> Sequence[OldJob]:
     """Return the next *limit* jobs in *status* that ended before *before*, the earliest first."""
-    beyond = "" if after is None else "AND j.finished_at >= :at AND (j.finished_at > :at OR j.id > :id)"
-    place = {} if after is None else {"at": after.finished_at, "id": after.id}
     rows = run(
         connection,
         f"SELECT j.id, j.finished_at, {_KEYED} AS keyed, {IS_STRIPPED} AS stripped FROM {JOBS} j "
-        f"WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before {beyond} "
-        "ORDER BY j.finished_at, j.id LIMIT :limit",
+        "WHERE j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before "
+        "AND j.finished_at >= :at AND (j.finished_at > :at OR j.id > :id) ORDER BY j.finished_at, j.id LIMIT :limit",
         status=status,
         before=before,
+        at=after.finished_at,
+        id=after.id,
         limit=limit,
-        **place,
     )
     return [OldJob(row.id, row.finished_at, bool(row.keyed), bool(row.stripped)) for row in rows]
 
@@ -156,61 +159,39 @@ _UNLOCKED_C: Final = either(postgresql="FOR UPDATE OF c SKIP LOCKED", sqlite="")
 _UNLOCKED_E: Final = either(postgresql="FOR UPDATE OF e SKIP LOCKED", sqlite="")
 
 
-def _removal_of_occurrences(from_here: str) -> str:
-    return f"""
-  WITH mine AS MATERIALIZED (SELECT c.schedule_id, c.last_for FROM {OCCURRENCES} c WHERE c.last_for < :before
-    AND {from_here} AND {_MAY_GO}
+# Each batch starts where the last one ended (``:after``). Otherwise PostgreSQL would step over every deleted row that
+# is not vacuumed yet.
+_OCCURRENCES: Final = f"""
+  WITH mine AS MATERIALIZED (SELECT c.schedule_id, c.last_for FROM {OCCURRENCES} c
+    WHERE c.last_for < :before AND c.last_for >= :after AND {_MAY_GO}
     ORDER BY c.last_for LIMIT :limit {_UNLOCKED_C})
   DELETE FROM {OCCURRENCES} WHERE (schedule_id, last_for) IN (SELECT schedule_id, last_for FROM mine)
   RETURNING last_for"""
-
-
-def _removal_of_ticks(from_here: str) -> str:
-    return f"""
-  WITH mine AS MATERIALIZED (SELECT t.id FROM {TICKS} t WHERE t.started_at < :before AND {from_here}
+_TICKS: Final = f"""
+  WITH mine AS MATERIALIZED (SELECT t.id FROM {TICKS} t WHERE t.started_at < :before AND t.started_at >= :after
     ORDER BY t.started_at LIMIT :limit {_UNLOCKED})
   DELETE FROM {TICKS} WHERE id IN (SELECT id FROM mine) RETURNING started_at"""
-
-
-def _search_for_effects(from_here: str) -> str:
-    return f"""
-  SELECT e.key, e.begun_at FROM {EFFECTS} e WHERE {from_here} AND {_SERVED} ORDER BY e.begun_at LIMIT :limit"""
-
-
+_OLD_EFFECTS: Final = f"""
+  SELECT e.key, e.begun_at FROM {EFFECTS} e WHERE e.begun_at >= :after AND {_SERVED} ORDER BY e.begun_at LIMIT :limit"""
 _EFFECTS: Final = f"""
   WITH mine AS MATERIALIZED (SELECT e.key FROM {EFFECTS} e
     WHERE e.key {AMONG_KEYS} AND {_SERVED} {_UNLOCKED_E})
   DELETE FROM {EFFECTS} WHERE key IN (SELECT key FROM mine) RETURNING key"""
 
 
-def remove_occurrences(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
+def remove_occurrences(connection: Connection, before: datetime, after: datetime, limit: int) -> Sequence[datetime]:
     """Delete up to *limit* ledger rows that end before *before* and at or after *after*. Return when they end."""
-    return list(_from(connection, _removal_of_occurrences, "c.last_for", before, after, limit).scalars())
+    return run(connection, _OCCURRENCES, before=before, after=after, limit=limit).scalars().all()
 
 
-def remove_ticks(connection: Connection, before: datetime, after: datetime | None, limit: int) -> list[datetime]:
+def remove_ticks(connection: Connection, before: datetime, after: datetime, limit: int) -> Sequence[datetime]:
     """Delete up to *limit* ticks that began before *before* and at or after *after*. Return when they began."""
-    return list(_from(connection, _removal_of_ticks, "t.started_at", before, after, limit).scalars())
+    return run(connection, _TICKS, before=before, after=after, limit=limit).scalars().all()
 
 
-def old_effects(connection: Connection, before: datetime, after: datetime | None, limit: int) -> Sequence[Row[Any]]:
+def old_effects(connection: Connection, before: datetime, after: datetime, limit: int) -> Sequence[Row[Any]]:
     """Return key and begun_at of the next *limit* effects past their retention that began at or after *after*."""
-    rows: Sequence[Row[Any]] = _from(connection, _search_for_effects, "e.begun_at", before, after, limit).all()
-    return rows
-
-
-def _from(
-    connection: Connection,
-    statement: Callable[[str], str],
-    column: str,
-    before: datetime,
-    after: datetime | None,
-    limit: int,
-) -> Any:
-    # Start where the last batch ended. Otherwise PostgreSQL would step over every deleted row that is not vacuumed yet.
-    from_here = "TRUE" if after is None else f"{column} >= :after"
-    place = {} if after is None else {"after": after}
-    return run(connection, statement(from_here), before=before, limit=limit, **place)
+    return run(connection, _OLD_EFFECTS, before=before, after=after, limit=limit).all()
 
 
 def remove_effects(connection: Connection, keys: Sequence[str], before: datetime) -> int:

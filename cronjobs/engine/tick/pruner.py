@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,10 +13,11 @@ from sqlalchemy import Connection
 
 from cronjobs.clock import Clock, sleep
 from cronjobs.engine.config.settings import Retention
+from cronjobs.engine.database.column_types import EPOCH
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store import pruning as store
 from cronjobs.engine.store.alerts import past_findings, remove_findings
-from cronjobs.engine.store.pruning import OldJob, PrunePosition
+from cronjobs.engine.store.pruning import BEGINNING, OldJob, PrunePosition
 
 FIRST_BATCH: Final = 100
 SMALLEST_BATCH: Final = 20
@@ -123,8 +124,7 @@ class Pruner:
 
     def _ended_jobs(self, status: str, before: datetime) -> bool:
         """Delete ended jobs, but only strip those with a key. The next round will start after the stripped jobs."""
-        start = self._places.get(status)
-        place = None if start is None else PrunePosition(start, 0)
+        place = PrunePosition(self._places.get(status, EPOCH), 0)
         # If a job was locked, and so was not removed, this is when the first such job ended. The next round will start
         # there.
         stuck: datetime | None = None
@@ -145,7 +145,7 @@ class Pruner:
                 self._places[status] = place.finished_at if stuck is None else stuck
         return False
 
-    def _page(self, status: str, before: datetime, place: PrunePosition | None) -> list[OldJob]:
+    def _page(self, status: str, before: datetime, place: PrunePosition) -> list[OldJob]:
         with self.database.read() as connection:
             return list(store.old_jobs(connection, status, before, place, self._batch))
 
@@ -172,7 +172,7 @@ class Pruner:
 
     def _keyed_jobs(self, status: str, before: datetime) -> bool:
         """Delete stripped jobs whose key has expired. Other jobs of that age have already been deleted."""
-        place: PrunePosition | None = None
+        place = BEGINNING
         while self.go_on():
             page = self._page(status, before, place)
             if not page:
@@ -188,10 +188,10 @@ class Pruner:
     def _rows(
         self,
         kind: str,
-        remove: Callable[[Connection, datetime, datetime | None, int], list[datetime]],
+        remove: Callable[[Connection, datetime, datetime, int], Sequence[datetime]],
         before: datetime,
     ) -> bool:
-        after: datetime | None = None
+        after = EPOCH
         while self.go_on():
             with self._write() as connection:
                 gone = remove(connection, before, after, self._batch)
@@ -202,7 +202,7 @@ class Pruner:
         return False
 
     def _effects(self) -> bool:
-        after: datetime | None = None
+        after = EPOCH
         while self.go_on():
             with self.database.read() as connection:
                 found = store.old_effects(connection, self.before.effects, after, self._batch)

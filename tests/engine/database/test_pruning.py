@@ -158,7 +158,7 @@ def test_a_job_that_was_retried_since_it_was_read_stays(database: Database, host
     fill(database, "cronjobs_jobs", 3)
     before = database.clock.now() - DAY
     with database.read() as connection:
-        retried, recent, old = (job.id for job in store.old_jobs(connection, "succeeded", before, None, 10))
+        retried, recent, old = (job.id for job in store.old_jobs(connection, "succeeded", before, store.BEGINNING, 10))
     changes: dict[int, dict[str, Any]] = {
         retried: {"status": "queued", "finished_at": None},
         recent: {"finished_at": database.clock.now()},
@@ -179,7 +179,7 @@ def test_stripped_jobs_are_not_read_again_each_hour(database: Database, host: Ho
     host.tick()
     with database.read() as connection:
         begin = store.prune_from(connection)
-        [job] = store.old_jobs(connection, "succeeded", START, None, 1)
+        [job] = store.old_jobs(connection, "succeeded", START, store.BEGINNING, 1)
         rest = store.old_jobs(connection, "succeeded", START, store.PrunePosition(begin["succeeded"], 0), 1000)
     assert job.stripped
     assert abs(begin["succeeded"] - (START - 2 * DAY)) < MINUTE
