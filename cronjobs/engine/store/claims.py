@@ -232,44 +232,36 @@ def _picked(*, behind_full_keys: bool = False) -> str:
         first = ", min(run_at) AS first_at, (array_agg(id ORDER BY turn))[1] AS first_id"
         from_first = " AND (j.run_at, j.id) >= (b.first_at, b.first_id)"
         others = "(SELECT * FROM head WHERE (SELECT count(*) FROM due) >= :limit)"
+    can_take = f" AND {HOLDS_TURN}{from_first}"
     return f"""
   WITH RECURSIVE {LANES},
   due AS MATERIALIZED (
     SELECT b.*, row_number() OVER (ORDER BY b.priority, h.run_at, h.id) AS turn{heads} FROM lane b
-    CROSS JOIN LATERAL (
-      SELECT * FROM (SELECT j.run_at, j.id FROM {JOBS} j
-                     WHERE b.own_timeout = 0 AND {_DUE_PLAIN}{but} ORDER BY j.run_at, j.id LIMIT :limit) p
-      UNION ALL
-      SELECT * FROM (SELECT j.run_at, j.id FROM {JOBS} j
-                     WHERE b.own_timeout = 1 AND {_DUE_TIMED}{but} ORDER BY j.run_at, j.id LIMIT :limit) t) h
+    CROSS JOIN LATERAL ({_due_in_lane("j.run_at, j.id", but, ":limit")}) h
     WHERE {OPEN_QUEUE}),
   head AS MATERIALIZED (
     SELECT job_type, own_timeout, queue, priority, count(*) FILTER (WHERE turn <= :limit) AS share{first}
     FROM due GROUP BY 1, 2, 3, 4 ORDER BY min(turn)),
   shared AS MATERIALIZED (
     SELECT c.* FROM head b
-    CROSS JOIN LATERAL (
-      SELECT * FROM (SELECT {_CANDIDATE} FROM {JOBS} j
-                     WHERE b.own_timeout = 0 AND {_DUE_PLAIN}{but} AND {HOLDS_TURN}{from_first}
-                     ORDER BY j.run_at, j.id LIMIT b.share {LOCK}) p
-      UNION ALL
-      SELECT * FROM (SELECT {_CANDIDATE} FROM {JOBS} j
-                     WHERE b.own_timeout = 1 AND {_DUE_TIMED}{but} AND {HOLDS_TURN}{from_first}
-                     ORDER BY j.run_at, j.id LIMIT b.share {LOCK}) t) c
+    CROSS JOIN LATERAL ({_due_in_lane(_CANDIDATE, f"{but}{can_take}", f"b.share {LOCK}")}) c
     WHERE b.share > 0),
   picked AS MATERIALIZED (
     SELECT * FROM shared
     UNION ALL
     SELECT c.* FROM {others} b
-    CROSS JOIN LATERAL (
-      SELECT * FROM (SELECT {_CANDIDATE} FROM {JOBS} j
-                     WHERE b.own_timeout = 0 AND {_DUE_PLAIN}{but} AND NOT {_IS_SHARED} AND {HOLDS_TURN}{from_first}
-                     ORDER BY j.run_at, j.id LIMIT :limit {LOCK}) p
-      UNION ALL
-      SELECT * FROM (SELECT {_CANDIDATE} FROM {JOBS} j
-                     WHERE b.own_timeout = 1 AND {_DUE_TIMED}{but} AND NOT {_IS_SHARED} AND {HOLDS_TURN}{from_first}
-                     ORDER BY j.run_at, j.id LIMIT :limit {LOCK}) t) c
+    CROSS JOIN LATERAL ({_due_in_lane(_CANDIDATE, f"{but} AND NOT {_IS_SHARED}{can_take}", f":limit {LOCK}")}) c
     LIMIT :limit)"""
+
+
+def _due_in_lane(columns: str, more: str, most: str) -> str:
+    """Return SQL for *most* due jobs of lane ``b``, in order. *more* is further conditions."""
+    return f"""
+      SELECT * FROM (SELECT {columns} FROM {JOBS} j
+                     WHERE b.own_timeout = 0 AND {_DUE_PLAIN}{more} ORDER BY j.run_at, j.id LIMIT {most}) p
+      UNION ALL
+      SELECT * FROM (SELECT {columns} FROM {JOBS} j
+                     WHERE b.own_timeout = 1 AND {_DUE_TIMED}{more} ORDER BY j.run_at, j.id LIMIT {most}) t"""
 
 
 def _picked_anywhere(but: str = "") -> str:
@@ -318,11 +310,8 @@ def _due_sqlite(
     """Return the first due rows in claim order, read lane by lane. *also* is an additional SQL condition."""
     if admission.many_queues:
         return list(run(connection, _due_anywhere_sqlite(also), **parameters))
-    lanes = run(connection, LANES_SQLITE, **_named(parameters, "queue fitting known remaining longest"))
-    facts = _named(parameters, "limit no_prefetch runnable doubtful") | {
-        name: value for name, value in parameters.items() if name in ("ids", "full_keys", "full_prefixes")
-    }
     due: list[Row[Any]] = []
+    lanes = run(connection, LANES_SQLITE, **parameters)
     for lane in sorted(lanes, key=lambda lane: (lane.priority, lane.head_us)):
         if len(due) == parameters["limit"] and (lane.priority, lane.head_us) > (due[-1].priority, due[-1].due_us):
             break
@@ -332,8 +321,7 @@ def _due_sqlite(
             lane_type=lane.job_type,
             lane_queue=stored(lane.queue),
             lane_priority=lane.priority,
-            **facts,
-            **_named(parameters, "remaining longest" if lane.own_timeout else "expected"),
+            **parameters,
         )
         found = list(rows)  # already in claim order
         due = sorted(due + found, key=lambda row: row[:3])[: parameters["limit"]] if due else found
@@ -351,21 +339,17 @@ LANES_SQLITE: Final = f"""
   SELECT * FROM placed WHERE head_us <= {NOW}"""
 
 
+_CANDIDATE_SQLITE: Final = f"j.priority, j.run_at AS due_us, j.id, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key"
+
+
 def _due_in_lane_sqlite(due: str) -> str:
-    return f"""
-  SELECT j.priority, j.run_at AS due_us, j.id, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key FROM {JOBS} j
-  WHERE {due} ORDER BY j.run_at, j.id LIMIT :limit"""
+    return f"SELECT {_CANDIDATE_SQLITE} FROM {JOBS} j WHERE {due} ORDER BY j.run_at, j.id LIMIT :limit"
 
 
 def _due_anywhere_sqlite(also: str) -> str:
     return f"""
-  SELECT j.priority, j.run_at AS due_us, j.id, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key
-  FROM {JOBS} b JOIN {JOBS} j ON j.id = b.id
+  SELECT {_CANDIDATE_SQLITE} FROM {JOBS} b JOIN {JOBS} j ON j.id = b.id
   WHERE {_DUE_ANYWHERE} AND {_IN_SOME_TURN}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit"""
-
-
-def _named(parameters: Mapping[str, Any], names: str) -> dict[str, Any]:
-    return {name: parameters[name] for name in names.split()}
 
 
 def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, Any]) -> Sequence[Row[Any]]:
