@@ -84,7 +84,7 @@ def lanes_due(connection: Connection, runnable: Collection[str] | None) -> list[
     found = []
     for lane in run(connection, LANES_SQLITE, **every, lanes=LANES_SEEN).all():
         here = {"lane_type": lane.job_type, "lane_queue": lane.queue, "lane_priority": lane.priority}
-        statement = _rows_sqlite(_WAITS_TIMED if lane.own_timeout else _WAITS_PLAIN)
+        statement = _rows_that(_WAITS_TIMED if lane.own_timeout else _WAITS_PLAIN)
         rows = run(connection, statement, **here, **facts).all()
         if rows:
             found.append(_lane(rows, lane))
@@ -92,25 +92,23 @@ def lanes_due(connection: Connection, runnable: Collection[str] | None) -> list[
 
 
 ANY_TIMEOUT: Final = 1e300
+
+
+def _rows_that(wait: str) -> str:
+    return f"""
+      SELECT {_WAITING_FACTS}, (SELECT count(*) FROM (SELECT 1 FROM {JOBS} j WHERE {wait} LIMIT :most) w) AS due
+      FROM {JOBS} j WHERE {wait} ORDER BY j.run_at, j.id LIMIT :sample"""
+
+
 LANES_POSTGRESQL: Final = f"""
   WITH RECURSIVE {LANES}, first AS MATERIALIZED (
     SELECT b.*, row_number() OVER () AS place, {PAUSED} AS paused FROM lane b LIMIT :lanes)
   SELECT b.place, b.job_type, b.queue, b.priority, b.paused, c.* FROM first b CROSS JOIN LATERAL (
-    SELECT * FROM (SELECT {_WAITING_FACTS}, (SELECT count(*) FROM (
-                     SELECT 1 FROM {JOBS} j WHERE {_WAITS_PLAIN} LIMIT :most) w) AS due
-                   FROM {JOBS} j WHERE b.own_timeout = 0 AND {_WAITS_PLAIN} ORDER BY j.run_at, j.id LIMIT :sample) p
+    SELECT * FROM ({_rows_that(f"b.own_timeout = 0 AND {_WAITS_PLAIN}")}) p
     UNION ALL
-    SELECT * FROM (SELECT {_WAITING_FACTS}, (SELECT count(*) FROM (
-                     SELECT 1 FROM {JOBS} j WHERE {_WAITS_TIMED} LIMIT :most) w) AS due
-                   FROM {JOBS} j WHERE b.own_timeout = 1 AND {_WAITS_TIMED} ORDER BY j.run_at, j.id LIMIT :sample) t) c
+    SELECT * FROM ({_rows_that(f"b.own_timeout = 1 AND {_WAITS_TIMED}")}) t) c
   ORDER BY b.place, c.run_at, c.id"""
 LANES_SQLITE: Final = f"WITH RECURSIVE {LANES} SELECT b.*, {PAUSED} AS paused FROM lane b LIMIT :lanes"
-
-
-def _rows_sqlite(waits: str) -> str:
-    return f"""
-  SELECT {_WAITING_FACTS}, (SELECT count(*) FROM (SELECT 1 FROM {JOBS} j WHERE {waits} LIMIT :most)) AS due
-  FROM {JOBS} j WHERE {waits} ORDER BY j.run_at, j.id LIMIT :sample"""
 
 
 def _lane(rows: Sequence[Row[Any]], lane: Row[Any] | None = None) -> WaitingLane:
