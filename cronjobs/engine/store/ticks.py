@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -78,21 +78,10 @@ def overview(
         most_branches=MANY_QUEUES,
     ).one()
     facts = dict(row._mapping)
-    booleans = (
-        "expired",
-        "far_lease",
-        "held_here",
-        "schedules_due",
-        "jobs_due",
-        "fingerprint_known",
-        "sync_unfinished",
-        "paused_due",
-        "misfits",
-        "look_due",
-        "many_queues",
-    )
-    for name in booleans:
-        facts[name] = bool(facts[name])
+    for each in fields(Overview):
+        # SQLite has no booleans.
+        if each.type == "bool":
+            facts[each.name] = bool(facts[each.name])
     return Overview(**facts)
 
 
