@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from importlib.util import find_spec
@@ -98,53 +97,8 @@ def _open(folder: Path, name: str) -> int:
         os.close(parent)
 
 
-@dataclass
-class Supervisors:
-    """Starts missing supervisors, and adds them to ``started``, the list of processes that outlive this tick."""
-
-    settings: Settings
-    queue: str | None
-    emit: Callable[[events.Event], None]
-    started: list[subprocess.Popen[bytes]]
-
-    def begin(self, names: Collection[str]) -> None:
-        """Make sure that each of these executors has its supervisor."""
-        for name in sorted(names):
-            try:
-                process = self._begin(Supervision.of(self.settings, name, self.queue))
-            except OSError as error:
-                self.emit(events.supervisor_not_started(name, f"{error.strerror or error}"))
-                continue
-            if process is not None:
-                self.started.append(process)
-                self.emit(events.supervisor_started(name, process.pid))
-
-    def _begin(self, supervision: Supervision) -> subprocess.Popen[bytes] | None:
-        lock = SupervisorLock.take(supervision)
-        if lock is None:
-            return None
-        if find_spec("distributed") is None:
-            lock.release()
-            raise OSError(NOT_INSTALLED)
-        # The new process takes the lock itself. If two ticks each start a process, the second process exits at once.
-        lock.release()
-        with tempfile.TemporaryFile() as request:
-            request.write(supervision.encode())
-            request.seek(0)
-            # The process does not inherit cron's pipes, because cron sends its mail only when every process that holds
-            # its pipe has exited.
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", PROGRAM],
-                stdin=request,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
-            )
-
-
 def begin_supervisors(tick: TickContext, types: JobTypes, started: list[subprocess.Popen[bytes]]) -> None:
-    """Start the missing supervisors of executors that have due jobs, and add their processes to *started*."""
+    """Start the missing supervisors of executors that have due jobs. Add them to *started*: they outlive this tick."""
     far = {name: each.executor for name, each in types.types.items() if each.executor is not None}
     with tick.database.read() as connection:
         lanes = lanes_due(connection, types.runnable)
@@ -157,5 +111,36 @@ def begin_supervisors(tick: TickContext, types: JobTypes, started: list[subproce
         and limits.queue in (None, lane.queue)
         and limits.only in (None, lane.job_type)
     }
-    if tick.stop_requested is None:
-        Supervisors(tick.settings, limits.queue, tick.emit, started).begin(due)
+    for name in sorted(due) if tick.stop_requested is None else ():
+        try:
+            process = _begin(Supervision.of(tick.settings, name, limits.queue))
+        except OSError as error:
+            tick.emit(events.supervisor_not_started(name, f"{error.strerror or error}"))
+            continue
+        if process is not None:
+            started.append(process)
+            tick.emit(events.supervisor_started(name, process.pid))
+
+
+def _begin(supervision: Supervision) -> subprocess.Popen[bytes] | None:
+    """Start a supervisor, or return None if there is one already."""
+    lock = SupervisorLock.take(supervision)
+    if lock is None:
+        return None
+    # The new process takes the lock itself. If two ticks each start a process, the second process exits at once.
+    lock.release()
+    if find_spec("distributed") is None:
+        raise OSError(NOT_INSTALLED)
+    with tempfile.TemporaryFile() as request:
+        request.write(supervision.encode())
+        request.seek(0)
+        # The process does not inherit cron's pipes, because cron sends its mail only when every process that holds its
+        # pipe has exited.
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", PROGRAM],
+            stdin=request,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.engine.config.settings import Settings
@@ -26,7 +26,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.retrying import patiently
 from cronjobs.engine.execution.attempt import Attempt, Ended
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.jobs.job_types import PROCESS_GRACE, JobType, JobTypes, policy_of
+from cronjobs.engine.jobs.job_types import PROCESS_GRACE, JobType, policy_of
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.rules.recovery_policy import read_policy
 from cronjobs.engine.store import leases
@@ -152,13 +152,6 @@ class Handovers:
             thread.start()
         except (RuntimeError, MemoryError) as error:
             self._answer(attempt, f"cannot start a thread: {error}")
-
-    def begin_supervisors(self, tick: Any, types: JobTypes) -> None:
-        """Start the supervisors that submit due jobs to clusters. They outlive the *tick* (a TickContext)."""
-        if any(job_type.executor is not None for job_type in types.types.values()):
-            from cronjobs.engine.tick.executors import begin_supervisors
-
-            begin_supervisors(tick, types, self.started)
 
     def _hand_over(self, attempt: Attempt, until: float) -> None:
         try:

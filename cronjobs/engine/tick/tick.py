@@ -195,7 +195,11 @@ class Tick(TickContext):
         self._listen()
         if self.stop_requested is not None and loop.stopping is None:
             loop.stop(self.stop_requested)
-        loop.handovers.begin_supervisors(self, self.work.types())
+        types = self.work.types()
+        if any(job_type.executor is not None for job_type in types.types.values()):
+            from cronjobs.engine.tick.executors import begin_supervisors
+
+            begin_supervisors(self, types, loop.handovers.started)
         self.result.ended = loop.run()
         if loop.outage.reported and loop.outage.error is not None:
             # Keep this error even if the last write succeeds, because work was left undone.
