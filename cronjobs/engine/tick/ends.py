@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Connection
-
 from cronjobs import events
 from cronjobs.clock import Clock
 from cronjobs.engine.execution.attempt import Attempt, Ended, InFlight, Phase
@@ -24,7 +22,6 @@ from cronjobs.engine.rules.ending import (
     succeeded_itself,
 )
 from cronjobs.engine.rules.progress import in_words
-from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.tick.hung_handlers import timed_out
 from cronjobs.engine.tick.long_jobs import ADOPTED, FULL, STOPPED
 from cronjobs.engine.tick.pacing import Pace
@@ -314,8 +311,3 @@ class EndWriter:
 
 def _plain(ended: Ended, error: Exception) -> Ended:
     return ended._replace(finished=plain_end(ended.finished, type(error).__name__))
-
-
-def write_no_row(connection: Connection) -> None:
-    """Do the last write of a loop that has no tick row: mark that findings may have changed."""
-    look_soon(connection)

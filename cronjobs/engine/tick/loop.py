@@ -23,8 +23,9 @@ from cronjobs.engine.execution.attempt import Attempt, InFlight, Phase, timeout_
 from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.lease import lease_margin_s, next_renewal
+from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.ticks import NO_SIGNS, DeathSigns
-from cronjobs.engine.tick.ends import CLAIM_TOO_SLOW, STILL_HERE, EndWriter, write_no_row
+from cronjobs.engine.tick.ends import CLAIM_TOO_SLOW, STILL_HERE, EndWriter
 from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.long_jobs import Handovers
 from cronjobs.engine.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
@@ -37,7 +38,6 @@ from cronjobs.engine.tick.turn import (
     ClaimPlanner,
     Experience,
     Writer,
-    fits,
     unknown,
 )
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
@@ -240,7 +240,7 @@ class Loop:
             self.stop_reported = True
             self.emit(events.signalled(self.stopping))
 
-    def finish(self, last_write: Callable[[Connection], None] = write_no_row) -> bool:
+    def finish(self, last_write: Callable[[Connection], None] = look_soon) -> bool:
         """Run the last transaction. Return whether a thread is still running.
 
         The transaction writes the outcomes, and the history rows of attempts that are still running. It cuts the leases
@@ -450,17 +450,15 @@ class Loop:
             # The job was claimed when the signal came, so ``on_shutdown: drop`` applies to it, too.
             attempt.stop.set("shutdown")
         # The claim itself may have taken the rest of the time.
-        time_is_up = self.clock.monotonic() >= self.deadline
-        if self._takes_nothing or time_is_up or (late and not long and not self._fits(attempt)):
+        left_s = self.deadline - self.clock.monotonic()
+        time_is_up = left_s <= 0
+        if self._takes_nothing or time_is_up or (late and not long and attempt.timeout.total_seconds() > left_s):
             self.ends.release([attempt])
         elif long and attempt.refusal() is None:
             self.in_flight.move(attempt, Phase.HANDING_OVER)
             self.handovers.begin(attempt, self.deadline - self.handover_s / 2)
         else:
             self._hand(attempt)
-
-    def _fits(self, attempt: Attempt) -> bool:
-        return fits(attempt.timeout, timedelta(seconds=self.deadline - self.clock.monotonic()))
 
     def _hand(self, attempt: Attempt) -> None:
         before = self.workers.fault

@@ -200,7 +200,7 @@ class ClaimPlanner:
         """
         longest, known = self.longest, self._known()
         short = {name: job_type for name, job_type in known.items() if not job_type.is_long(longest)}
-        fitting = [name for name, job_type in short.items() if fits(_whole_time(job_type), remaining)]
+        fitting = [name for name, job_type in short.items() if _whole_time(job_type) <= remaining]
         expected = [name for name in short.keys() - fitting if self._is_expected_to_fit(short[name], remaining)]
         return self._filter(
             known,
@@ -213,7 +213,7 @@ class ClaimPlanner:
 
     def _is_expected_to_fit(self, job_type: JobType, remaining: timedelta) -> bool:
         expected = self.experience.expected(job_type)
-        return expected is not None and fits(_whole_time(job_type, expected), remaining)
+        return expected is not None and _whole_time(job_type, expected) <= remaining
 
     def long_admission(self) -> ClaimFilter | None:
         """Return the filter for jobs that are too long for any tick, or None if this tick may not start any."""
@@ -258,13 +258,6 @@ class ClaimPlanner:
             for name, job_type in self.job_types.types.items()
             if self.limits.only in (None, name) and job_type.executor == self.limits.executor
         }
-
-
-def fits(timeout: timedelta, remaining: timedelta) -> bool:
-    """Return whether a job with this *timeout* will end before the tick does, so that the tick need not interrupt
-    it.
-    """
-    return timeout <= remaining
 
 
 def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedelta:
