@@ -9,16 +9,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy import Connection
+
+from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import Overview
 from cronjobs.engine.tick import pruning
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.extras import HookContext, RunSummary, extras_of_tick
+from cronjobs.errors import DatabaseBusy
 
 if TYPE_CHECKING:
     from cronjobs.engine.jobs.job_types import JobTypes
 
-# Folding counts may use this share of the time that is left in the tick.
-FOLD_SHARE: Final = 0.25
+# Folding counts may use this share of the time that is left in the tick, and so may closing hours.
+SHARE: Final = 0.25
 
 
 class SpareTime:
@@ -70,13 +74,10 @@ class SpareTime:
         self.extras.before_work()
 
     def after_work(self) -> None:
-        tick, seen = self.tick, self.seen
-        tick.try_part(self._prune)
+        self.tick.try_part(self._prune)
         self._fold()
-        if pruning.is_due(seen.pruned_at, seen.now):
-            from cronjobs.engine.tick.closing_hours import close_hours
-
-            tick.try_part(partial(close_hours, tick), retry_until=0)
+        if self._is_due:
+            self.tick.try_part(self._close_hours, retry_until=0)
 
     def end(self) -> None:
         """Call the extras for the last time, after the tick's row is written."""
@@ -87,19 +88,62 @@ class SpareTime:
         types = self.types() if self.loaded() or self.extras.want_handlers() else None
         self.extras.end(RunSummary(self.tick.deadline, result.exit_code(), result.trouble or "", news, types))
 
+    @property
+    def _is_due(self) -> bool:
+        return pruning.is_due(self.seen.pruned_at, self.seen.now)
+
+    @property
+    def _may_remove(self) -> bool:
+        """Whether the hourly round is due, and the age of old rows is certain."""
+        return self._is_due and not pruning.clock_jumped(self.seen.last_tick_at, self.seen.now)
+
     def _prune(self, share: float = pruning.SHARE) -> None:
-        seen = self.seen
-        may = pruning.is_due(seen.pruned_at, seen.now) and not pruning.clock_jumped(seen.last_tick_at, seen.now)
-        if may and not self.held():
-            pruning.prune(self.tick, seen.now, share)
+        if self._may_remove and not self.held():
+            pruning.prune(self.tick, self.seen.now, share)
 
-    def _fold(self, share: float = FOLD_SHARE) -> None:
-        seen = self.seen
-        hourly = pruning.is_due(seen.pruned_at, seen.now) and not pruning.clock_jumped(seen.last_tick_at, seen.now)
-        if hourly or self.tick.result.did():
-            from cronjobs.engine.tick.counting import fold_counts
+    def _fold(self, share: float = SHARE) -> None:
+        if self._may_remove or self.tick.result.did():
+            self.tick.try_part(partial(self._fold_counts, share), retry_until=0)
 
-            self.tick.try_part(partial(fold_counts, self.tick, share, hourly=hourly), retry_until=0)
+    def _fold_counts(self, share: float) -> None:
+        """Fold new counts into the sums, for metrics and charts.
+
+        In the hourly round, also fold if there are only a few new counts, and remove the sums of old hours.
+        """
+        from cronjobs.engine.store.counts import fold, many_new, remove_old_hours
+
+        if self._may_remove:
+            self._repeat(share, fold, remove_old_hours)
+            return
+        with self.tick.database.read() as connection:
+            many = many_new(connection)
+        if many:
+            self._repeat(share, fold)
+
+    def _close_hours(self) -> None:
+        """For the web pages, store the outcomes of past hours that can no longer change, oldest first."""
+        from cronjobs.engine.store.quarters import close_hour, next_open_hour
+
+        with self.tick.database.read() as connection:
+            if next_open_hour(connection, database_now(connection)) is None:
+                return
+        self._repeat(SHARE, lambda connection: close_hour(connection, database_now(connection)))
+
+    def _repeat(self, share: float, *tasks: Callable[[Connection], bool]) -> None:
+        """Repeat each task, in short transactions, until it returns False, for a *share* of the time left in the tick.
+
+        If time runs out, or if any other writer is waiting, which is more urgent, the next tick continues.
+        """
+        tick = self.tick
+        until = tick.clock.monotonic() + share * (tick.deadline - tick.clock.monotonic())
+        try:
+            for task in tasks:
+                more = True
+                while more and tick.go_on() and tick.clock.monotonic() < until:
+                    with tick.database.write(patience=1.0) as connection:
+                        more = task(connection)
+        except DatabaseBusy:
+            return
 
     def _has_news(self) -> bool:
         """Return whether findings may have changed, because something was due, was done or went wrong in this tick."""
