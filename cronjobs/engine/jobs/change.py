@@ -51,7 +51,12 @@ def cancel(
     The transaction stays usable after any of these errors.
     """
     name, why = job_name(id, idempotency_key), reason_text(reason)
-    return in_transaction(target, schema, "cancel", lambda connection: _cancelled(connection, name, why))
+
+    def write(connection: Connection) -> Status | None:
+        require_ready(connection)
+        return _status(cancel_one(connection, name, why), name)
+
+    return in_transaction(target, schema, "cancel", write)
 
 
 def reschedule(
@@ -90,40 +95,29 @@ def reschedule(
 
     The transaction stays usable after any of these errors.
     """
-    name, move = job_name(id, idempotency_key), _Move(run_at, delay, reason)
-    return in_transaction(target, schema, "reschedule", lambda connection: move.write(connection, name))
+    name = job_name(id, idempotency_key)
+    if (run_at is None) == (delay is None):
+        raise UsageError("say when the job is due: give either run_at or delay")
+    at = None if run_at is None else instant_of(run_at)
+    delay_s = 0.0 if delay is None else delay_of(delay).total_seconds()
+    why = reason_text(reason)
 
-
-def _cancelled(connection: Connection, name: JobName, reason: str | None) -> Status | None:
-    require_ready(connection)
-    state = cancel_one(connection, name, reason)
-    if state == LOCKED:
-        raise JobHeld(name.key, name.id)
-    return None if state is None else Status(state)
-
-
-class _Move:
-    """A checked request to change when a job is due. Raises UsageError if the request is invalid."""
-
-    def __init__(self, run_at: datetime | None, delay: Span | None, reason: str | None) -> None:
-        if (run_at is None) == (delay is None):
-            raise UsageError("say when the job is due: give either run_at or delay")
-        self._run_at = None if run_at is None else instant_of(run_at)
-        span = None if delay is None else delay_of(delay)
-        self._delay_s = 0.0 if span is None else span.total_seconds()
-        self._reason = reason_text(reason)
-
-    def write(self, connection: Connection, name: JobName) -> Status:
+    def write(connection: Connection) -> Status:
         require_ready(connection)
-        state = reschedule_one(connection, name, self._run_at, self._delay_s, self._reason)
-        if state is None:
+        status = _status(reschedule_one(connection, name, at, delay_s, why), name)
+        if status is None:
             raise NoSuchJob(str(name))
-        if state == LOCKED:
-            raise JobHeld(name.key, name.id)
-        status = Status(state)
         if status not in (Status.QUEUED, Status.FAILED):
             raise JobNotWaiting(str(name), status)
         return status
+
+    return in_transaction(target, schema, "reschedule", write)
+
+
+def _status(state: str | None, name: JobName) -> Status | None:
+    if state == LOCKED:
+        raise JobHeld(name.key, name.id)
+    return None if state is None else Status(state)
 
 
 def reason_text(reason: Any) -> str | None:

@@ -31,7 +31,6 @@ from cronjobs.engine.jobs.insertion import (
     OnConflict,
     RoomWait,
     Writing,
-    check_on_conflict,
     wait_for_room,
 )
 from cronjobs.engine.rules.payload import check_payload
@@ -185,15 +184,7 @@ def enqueue(
         meta=meta,
         enqueued_by=enqueued_by,
     )
-    row = row_of(new)
-    if isinstance(target, Engine):
-        return _enqueue(target, [row], on_conflict, schema, wait)[0]
-    _patience(wait, in_own_transaction=False)
-    check_on_conflict(on_conflict)
-    connection = connection_of(target, schema)
-    writing = Writing([row], on_conflict)
-    _write(writing, connection)
-    return _results([row], writing)[0]
+    return _enqueue(target, [row_of(new)], on_conflict, schema, wait)[0]
 
 
 def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Inserted:

@@ -59,11 +59,6 @@ class Inserted(NamedTuple):
 DROPPED: Final = Inserted(None, False, None)
 
 
-def check_on_conflict(on_conflict: OnConflict) -> None:
-    if on_conflict not in _ON_CONFLICT:
-        raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(_ON_CONFLICT)}")
-
-
 class Writing:
     """Inserts jobs (made by ``row_of``). Rows that another session has locked are left for the next try.
 
@@ -71,7 +66,8 @@ class Writing:
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict) -> None:
-        check_on_conflict(on_conflict)
+        if on_conflict not in _ON_CONFLICT:
+            raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(_ON_CONFLICT)}")
         self._replace = on_conflict == "replace"
         self._rows = rows
         # Keep one row per key, because a statement cannot affect one row twice.
