@@ -173,7 +173,9 @@ class Settling:
         self.done.busy += written.busy
         self.held += [(due, now) for due in written.held]
         self.set_right = self.set_right or written.set_right
-        emit_settled(written, self.emit, self.done)
+        for _, row in written.rows:
+            self.done.counts[row.outcome] += row.count
+        emit_settled(written, self.emit)
 
     def _refused(self, due: Due, why: str) -> None:
         self.emit(events.schedule_broken(due.stored.name, f"the database refuses its job: {why}"))
@@ -193,9 +195,8 @@ class Settling:
         self.done.busy += [due.stored.name for due, _ in self.held]
 
 
-def emit_settled(written: SettledChunk, emit: Callable[[events.Event], None], done: Materialised) -> None:
+def emit_settled(written: SettledChunk, emit: Callable[[events.Event], None]) -> None:
     for name, row in written.rows:
-        done.counts[row.outcome] += row.count
         emit(
             events.occurrence_recorded(name, row.outcome, row.count, row.last_for, reason=row.reason, job_id=row.job_id)
         )
@@ -226,9 +227,9 @@ def write(
     connection: Connection,
     chunk: Sequence[Due],
     now: datetime,
-    within: timedelta = REMEMBERED,
+    within: timedelta,
     *,
-    tick: int | None = None,
+    tick: int | None,
 ) -> SettledChunk:
     """Settle the schedules of *chunk* that no other session has locked.
 

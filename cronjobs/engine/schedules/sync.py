@@ -22,7 +22,7 @@ from cronjobs.engine.schedules.changes import SyncPlan, compare
 from cronjobs.engine.schedules.chunks import PAUSES_S, ChunkWriter, chunks
 from cronjobs.engine.schedules.decide import Due, plan_for
 from cronjobs.engine.schedules.definition import definition, fingerprint
-from cronjobs.engine.schedules.materialise import Materialised, SettledChunk, emit_settled, weight, write
+from cronjobs.engine.schedules.materialise import SettledChunk, emit_settled, weight, write
 from cronjobs.engine.store import queues, ticks
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.acks import rename_schedules
@@ -149,7 +149,6 @@ class Applying:
                 *map(_queue, [*(cap.queue for cap in todo.cap), *todo.uncap]),
             ]
         )
-        self.done = Materialised()
         for chunk in list(chunks(edits, lambda edit: weight(edit.due) if edit.due else (0, 0))) or [[]]:
             if self.stopped:
                 break
@@ -190,7 +189,7 @@ class Applying:
             cap=tuple(cap for cap in self.todo.cap if cap.queue not in capped),
             uncap=tuple(name for name in self.todo.uncap if name not in capped),
         )
-        emit_settled(written, self.emit, self.done)
+        emit_settled(written, self.emit)
         for edit in done:
             for event in edit.due.to_emit if edit.due is not None else ():
                 self.emit(event)

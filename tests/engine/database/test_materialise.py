@@ -211,7 +211,7 @@ def test_a_plan_that_another_tick_has_overtaken_writes_nothing(yard: Yard) -> No
     yard.tick()
     before = [yard.definition(name).seen_until for name in names(2)]
     with yard.database.write() as connection:
-        written = core.write(connection, stale, now)
+        written = core.write(connection, stale, now, REMEMBERED, tick=None)
     assert (written.rows, sorted(written.busy), written.held) == ((), names(2), ())
     assert [yard.definition(name).seen_until for name in names(2)] == before
 
