@@ -236,15 +236,15 @@ def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorR
 
     Every statement that is written for both databases goes through this function, on whatever connection.
     """
-    postgresql = is_postgresql(connection)
-    prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection), _stands(connection))
+    postgresql, clock = is_postgresql(connection), clock_of(connection)
+    # While a test has stopped the database's clock, ``stands_at`` is set.
+    prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection), clock.stands_at is not None)
     for name, value in parameters.items():
         if isinstance(value, list | tuple):
             parameters[name] = group_value(connection, value)
         elif isinstance(value, datetime) and not postgresql:
             parameters[name] = to_microseconds(value)
     if needs_clock:
-        clock = clock_of(connection)
         parameters["now_"] = (clock.stands_at or 0.0) if postgresql else to_microseconds(clock.now())
     result: CursorResult[Any] = connection.execute(prepared, parameters)
     return result
@@ -294,11 +294,6 @@ def schema_of(connection: Connection) -> str | None:
     """Return the schema that is configured for our tables, or None if the search_path finds them."""
     schema: str | None = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
     return schema
-
-
-def _stands(connection: Connection) -> bool:
-    """Return whether a test has stopped the database's clock."""
-    return clock_of(connection).stands_at is not None
 
 
 def clock_of(connection: Connection) -> Clock:
