@@ -22,7 +22,7 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.run_due.cron_mail import CronMail, as_object, summary
 from cronjobs.engine.run_due.options import SHOWS_PROGRESS, TickOptions
 from cronjobs.engine.run_due.settings import fires_schedules, readable_settings, taken_over, tick_settings
-from cronjobs.engine.tick import deadline
+from cronjobs.engine.tick import deadline, extras
 from cronjobs.engine.tick.tick import Tick
 from cronjobs.errors import ConfigError, CronjobsError
 from cronjobs.installed import needed
@@ -92,7 +92,7 @@ def run_tick(given: TickOptions) -> NoReturn:
         if settings is None and isinstance(error, ConfigError):
             settings = readable_settings(given)
         if settings is not None and not given.dry_run:
-            mail.alert_elsewhere(settings, error, until)
+            extras.not_started(settings, error, until)
         if given.as_json:
             echo_json({"exit_code": error.exit_code, "error": str(error)})
         leaving.leave(error.exit_code, stuck=False)

@@ -197,12 +197,6 @@ class CronMail:
                 self._about[error.cause] = DATABASE
         self.send()
 
-    def alert_elsewhere(self, settings: Settings, error: CronjobsError, until: float) -> None:
-        """Report a tick that did not start, through the file's alerts and ping. Stop at *until* (monotonic clock)."""
-        from cronjobs.engine.tick import extras
-
-        extras.not_started(settings, error, until)
-
     def trouble(self, said: str, cause: str | None = None) -> None:
         """Report a problem that will still be there in the next minute if nobody fixes it.
 
