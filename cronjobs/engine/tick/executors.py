@@ -10,8 +10,6 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
-import tempfile
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from importlib.util import find_spec
@@ -26,6 +24,7 @@ from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.probe import state_files
 from cronjobs.engine.store.not_started import lanes_due
 from cronjobs.engine.tick.context import TickContext
+from cronjobs.engine.tick.long_jobs import start_apart
 
 # docs/how-to/long-work.md tells operators to signal the supervisor by this name.
 PROGRAM: Final = "cronjobs.contrib.dask.supervisor"
@@ -131,16 +130,4 @@ def _begin(supervision: Supervision) -> subprocess.Popen[bytes] | None:
     lock.release()
     if find_spec("distributed") is None:
         raise OSError(NOT_INSTALLED)
-    with tempfile.TemporaryFile() as request:
-        request.write(supervision.encode())
-        request.seek(0)
-        # The process does not inherit cron's pipes, because cron sends its mail only when every process that holds its
-        # pipe has exited.
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", PROGRAM],
-            stdin=request,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+    return start_apart(PROGRAM, supervision.encode())

@@ -175,32 +175,39 @@ class Handovers:
 
 
 def _start(handover: Handover) -> tuple[subprocess.Popen[bytes], int]:
-    # Imported only here, because few ticks have a long job.
-    import subprocess
-    import tempfile
-
     reader, writer = os.pipe()
     try:
-        with tempfile.TemporaryFile() as request:
-            request.write(handover.encode())
-            request.seek(0)
-            # The process does not inherit cron's pipes, because cron sends its mail only when every process that holds
-            # its pipe has exited.
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", PROGRAM, str(writer)],
-                stdin=request,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[writer],
-                cwd="/",
-                start_new_session=True,
-            )
+        process = start_apart(PROGRAM, handover.encode(), str(writer), pass_fds=(writer,))
     except OSError:
         os.close(reader)
         raise
     finally:
         os.close(writer)
     return process, reader
+
+
+def start_apart(
+    program: str, request: bytes, *arguments: str, pass_fds: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a program of ours that outlives this tick, with *request* as its standard input."""
+    # Imported only here, because few ticks have a long job.
+    import subprocess
+    import tempfile
+
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(request)
+        stdin.seek(0)
+        # The process does not inherit cron's pipes, because cron sends its mail only when every process that holds its
+        # pipe has exited.
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", program, *arguments],
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=pass_fds,
+            cwd="/",
+            start_new_session=True,
+        )
 
 
 def _why_silent(process: subprocess.Popen[bytes]) -> str:
