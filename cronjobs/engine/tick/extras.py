@@ -45,10 +45,9 @@ class Door(NamedTuple):
 
     module: str
     wanted: Callable[[Settings, str], bool]
-    # True if the extra is also used in the process of a job that runs outside a tick.
-    for_single_jobs: bool = False
-    # True if the extra reports ticks that did not start.
-    not_started: bool = False
+    # True if the extra reports problems. Then it is also used in the process of a job that runs outside a tick, and it
+    # reports ticks that did not start.
+    reports: bool = False
 
 
 def _pings(settings: Settings, _spool: str) -> bool:
@@ -56,14 +55,13 @@ def _pings(settings: Settings, _spool: str) -> bool:
 
 
 DOORS: Final = {
-    "ping": Door("cronjobs.contrib.alerts.pings", _pings, for_single_jobs=True, not_started=True),
+    "ping": Door("cronjobs.contrib.alerts.pings", _pings, reports=True),
     "exec": Door("cronjobs.contrib.exec.hook", lambda _settings, spool: bool(spooled(spool))),
     "metrics": Door("cronjobs.contrib.metrics.hook", lambda settings, _spool: settings.metrics.textfile is not None),
     "alerts": Door(
         "cronjobs.contrib.alerts.hook",
         lambda settings, _spool: settings.alerts is not None,
-        for_single_jobs=True,
-        not_started=True,
+        reports=True,
     ),
 }
 
@@ -266,7 +264,7 @@ def extras_of_tick(context: HookContext) -> Extras:
 
 def extras_of_job(settings: Settings, database: Database, emit: Callable[[events.Event], None]) -> Extras:
     """Return the extras for a process that runs jobs outside a tick. Their ``begin`` has been called."""
-    doors = {name: door for name, door in DOORS.items() if door.for_single_jobs and door.wanted(settings, "-")}
+    doors = {name: door for name, door in DOORS.items() if door.reports and door.wanted(settings, "-")}
     extras = Extras(doors, HookContext(settings, database, Identity.here(), emit))
     extras.begin()
     extras.before_work()
@@ -277,7 +275,7 @@ def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
     """Let extras report a tick that did not start. Wait for them until *until*, on the monotonic clock."""
     threads: list[threading.Thread] = []
     for door in DOORS.values():
-        if door.not_started and door.wanted(settings, "-"):
+        if door.reports and door.wanted(settings, "-"):
             threads.append(
                 threading.Thread(target=_report_not_started, args=(door.module, settings, error, until), daemon=True)
             )
