@@ -15,7 +15,6 @@ from dataclasses import replace
 from datetime import UTC, timedelta
 from functools import partial
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
 from cronjobs.engine.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext, mismatch
@@ -277,9 +276,7 @@ def _run_command(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple
         for name, value in around.environ.items()
         if declared.inherit_env is None or name in declared.inherit_env
     }
-    env = command_environment(
-        inherited | dict(declared.env), job, deadline=ends_at.astimezone(UTC), timezone=ZoneInfo(job.timezone)
-    )
+    env = command_environment(inherited | dict(declared.env), job, ends_at.astimezone(UTC))
     attempt.reporting.output = CappedText()
     stdin = (json.dumps(job.payload) if declared.stdin is None else declared.stdin).encode()
     command = _command(attempt, around, env, stdin, timeout=attempt.timeout, clock=clock)

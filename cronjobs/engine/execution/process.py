@@ -30,11 +30,13 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 from cronjobs.clock import Clock
 from cronjobs.engine.execution.child_protocol import read_outcome, read_progress, write_reason
@@ -80,16 +82,15 @@ class NoRoom(Exception):
 NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
 
-def command_environment(
-    base: Mapping[str, str], job: Job, *, deadline: datetime | None = None, timezone: tzinfo = UTC
-) -> dict[str, str]:
+def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -> dict[str, str]:
     """Return *base* with the job's facts as ``CRONJOBS_…`` variables.
 
     A variable for which the job has no value is unset.
 
-    Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in *timezone*, the timezone of the schedule, so that its date
-    is the right day.
+    Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in the timezone of the schedule, so that its date is the right
+    day.
     """
+    timezone = ZoneInfo(job.timezone)
     facts = {
         "CRONJOBS_JOB_ID": str(job.id),
         "CRONJOBS_JOB_TYPE": job.job_type,
@@ -98,7 +99,7 @@ def command_environment(
         "CRONJOBS_SCHEDULED_FOR": in_zone(job.scheduled_for, timezone).isoformat() if job.scheduled_for else None,
         "CRONJOBS_STANDS_FOR": str(job.stands_for),
         "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
-        "CRONJOBS_DEADLINE": deadline.isoformat() if deadline else None,
+        "CRONJOBS_DEADLINE": deadline.isoformat(),
     }
     # Remove variables for which the job has no value. The runner may have inherited them, because another job's command
     # may have started it.
@@ -140,7 +141,7 @@ def run_handler(
     stop: StopRequest,
     *,
     clock: Clock,
-    report: Callable[[HowFar, float], None] = lambda _how_far, _at: None,
+    report: Callable[[HowFar, float], None],
 ) -> tuple[Outcome, str | None]:
     """Run a Python handler in its own interpreter, by the rules for commands. Return its outcome and output.
 
@@ -155,16 +156,12 @@ def run_handler(
     If a process ends without an outcome, it has crashed, and the failure is named after the signal. If the process
     could not be started at all, the job is released, and no try is used up.
     """
-    try:
-        opened = tempfile.TemporaryFile()  # noqa: SIM115 closed by the with below
+    with ExitStack() as files:
         try:
-            progress_file = tempfile.TemporaryFile()  # noqa: SIM115 likewise
-        except OSError:
-            opened.close()
-            raise
-    except OSError as error:
-        return Released(sentence(f"cannot start a process for the handler: {error}")), None
-    with opened as answer, progress_file:
+            answer = files.enter_context(tempfile.TemporaryFile())
+            progress_file = files.enter_context(tempfile.TemporaryFile())
+        except OSError as error:
+            return Released(sentence(f"cannot start a process for the handler: {error}")), None
         descriptors = (answer.fileno(), progress_file.fileno())
         command = replace(
             command,

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 from support.commands import LINUX_ONLY, THE_C_LIBRARYS, Shell, marked_shell
@@ -206,10 +205,11 @@ def test_a_job_is_told_in_the_environment() -> None:
         schedule="nightly",
         scheduled_for=datetime(2026, 7, 1, 22, 15, tzinfo=UTC),
         stands_for=2,
+        timezone="Europe/Berlin",
     )
     deadline = datetime(2026, 7, 1, 22, 16, tzinfo=UTC)
     base = {"PATH": "/bin", "ATTEMPT": "mine", "CRONJOBS_JOB_ID": "outer"}
-    assert command_environment(base, job, deadline=deadline, timezone=ZoneInfo("Europe/Berlin")) == {
+    assert command_environment(base, job, deadline) == {
         "PATH": "/bin",
         "ATTEMPT": "mine",
         "CRONJOBS_JOB_ID": "17",
@@ -225,13 +225,14 @@ def test_a_job_is_told_in_the_environment() -> None:
 
 def test_facts_of_an_outer_job_are_not_inherited() -> None:
     outer = {"CRONJOBS_SCHEDULE": "outer", "CRONJOBS_IDEMPOTENCY_KEY": "outer", "CRONJOBS_CONFIG": "/kept"}
-    env = command_environment(outer, Job(1, "t", {}))
+    env = command_environment(outer, Job(1, "t", {}), datetime(2026, 7, 1, 22, 16, tzinfo=UTC))
     assert env.keys() == {
         "CRONJOBS_CONFIG",
         "CRONJOBS_JOB_ID",
         "CRONJOBS_JOB_TYPE",
         "CRONJOBS_ATTEMPT",
         "CRONJOBS_STANDS_FOR",
+        "CRONJOBS_DEADLINE",
     }
 
 
