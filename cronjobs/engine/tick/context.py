@@ -80,7 +80,12 @@ class TickContext:
         self.many_queues = False
         # True if a part before the work was retried. The failed try may have created jobs of which we do not know.
         self.tried_again = False
-        self.patient_until = self.clock.monotonic() + PATIENT_SHARE * (self.deadline - self.clock.monotonic())
+        self.patient_until = self.end_of(PATIENT_SHARE)
+
+    def end_of(self, share: float) -> float:
+        """Return when this *share* of the time that is left in the tick will be over, on the monotonic clock."""
+        now = self.clock.monotonic()
+        return now + share * (self.deadline - now)
 
     def go_on(self) -> bool:
         return self.stop_requested is None and not self.database_gone and self.clock.monotonic() < self.deadline

@@ -48,7 +48,7 @@ def prune(tick: TickContext, now: datetime, share: float = SHARE) -> None:
     """Remove old rows in short batches. If time runs out, the next tick continues."""
     from cronjobs.engine.tick.pruner import Before, Pruner
 
-    until = tick.clock.monotonic() + share * (tick.deadline - tick.clock.monotonic())
+    until = tick.end_of(share)
     pruner = Pruner(
         tick.database,
         Before.of(tick.settings.retention, now),

@@ -134,8 +134,7 @@ class SpareTime:
 
         If time runs out, or if any other writer is waiting, which is more urgent, the next tick continues.
         """
-        tick = self.tick
-        until = tick.clock.monotonic() + share * (tick.deadline - tick.clock.monotonic())
+        tick, until = self.tick, self.tick.end_of(share)
         try:
             for task in tasks:
                 more = True
