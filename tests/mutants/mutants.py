@@ -1813,6 +1813,13 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "restore gives cron lines that another host may run",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "    except CronjobsError as error:\n        raise crontab.CrontabError(\n",
+        "    except CronjobsError as error:\n        return\n        raise crontab.CrontabError(\n",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "swap leaves a wrapped line beside the schedule that runs it",
         "cronjobs/contrib/take_over/swap_cli.py",
         "        raise crontab.CrontabError(twice.sentence_wrapped)\n",

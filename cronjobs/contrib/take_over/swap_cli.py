@@ -45,7 +45,10 @@ MeantOption = Annotated[
     ),
 ]
 BothOption = Annotated[
-    bool, typer.Option("--yes", help="Restore even if another host also runs the lines: then each of them runs twice.")
+    bool,
+    typer.Option(
+        "--yes", help="Restore even if another host runs the lines, or may run them: then each of them runs twice."
+    ),
 ]
 SHOWN: Final = 3  # lines named
 # In these seconds of a minute, cron has already read the crontab, and a tick still has time to run.
@@ -125,8 +128,9 @@ def restore(
 ) -> None:
     """Undo swap: restore the lines byte for byte, so that cron runs them, and remove this configuration's block.
 
-    The configuration file need not exist any more. Lines that you have added since the swap stay as they are. If
-    another host ticks for this project, it runs the lines' schedules, so restore changes nothing without --yes.
+    Lines that you have added since the swap stay as they are. If another host ticks for this project, it runs the
+    lines' schedules, so restore changes nothing without --yes. The same holds if that is not known, because the file or
+    its database cannot be read. With --yes, restore needs neither of them.
     """
     file = config_file(context, config)
     old = program.read()
@@ -184,12 +188,16 @@ def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> No
 def _require_no_other_host(file: Path, old: str) -> None:
     """Raise CrontabError if another host ticks for *file*'s project: cron here would repeat what that host runs.
 
-    If the file or the database cannot be read, do nothing: restore must work without them, and reports it.
+    If the file or the database cannot be read, nobody knows whether another host ticks, so raise as well.
     """
-    others = []
-    with suppress(CronjobsError):
+    try:
         settings = configuration.load(file, environ=os.environ, need_database=False)
         others = other_hosts(settings, host.environment(old, file))
+    except CronjobsError as error:
+        raise crontab.CrontabError(
+            f"whether another host ticks for this project is not known: {error}. If one does, the lines would run "
+            "there and here. Nothing was changed: if no other host ticks, add --yes to give cron its lines back"
+        ) from None
     if others:
         raise crontab.CrontabError(
             f"{listed(others)} also ticks for this project and runs the schedules of these lines, so after restore the "

@@ -603,7 +603,7 @@ def test_swap_replaces_the_imported_lines_in_one_write_and_restore_puts_them_bac
     assert [file.read_text() for file in (cron_host.state / "cronjobs").iterdir()] == [old]
     cron_host.has((cron_host.crontab or "") + "7 7 * * * since\n")
     cron_host.config.unlink()
-    restored = cron_host.cli("restore")
+    restored = cron_host.cli("restore", "--yes")
     assert restored.exit_code == 0
     assert f"cron starts no ticks for {cron_host.config} any more" in restored.stderr
     assert f"cronjobs ack --config {cron_host.config} no_tick" in restored.stderr
@@ -835,12 +835,20 @@ def test_restore_names_the_runs_that_wait_and_swap_refuses_until_they_are_cancel
     assert "wait" not in cron_host.cli("restore").output
 
 
-def test_restore_says_when_it_cannot_look_for_runs_that_wait(cron_host: Host) -> None:
+@pytest.mark.parametrize("lost", ["cronjobs.yaml", "cronjobs.db"])
+def test_restore_asks_if_nobody_knows_whether_another_host_runs_the_lines(cron_host: Host, lost: str) -> None:
     imported(cron_host, "@daily a\n")
     swapped(cron_host)
-    cron_host.config.unlink()
-    restored = cron_host.cli("restore")
+    text = cron_host.crontab
+    (cron_host.folder / lost).write_text("[" * 5000)  # neither YAML nor a database
+    refused = cron_host.cli("restore").exception
+    assert isinstance(refused, block.CrontabError)
+    assert "whether another host ticks for this project is not known: " in str(refused)
+    assert "if no other host ticks, add --yes to give cron its lines back" in str(refused)
+    assert cron_host.crontab == text
+    restored = cron_host.cli("restore", "--yes")
     assert restored.exit_code == 0
+    assert cron_host.crontab == "@daily a\n"
     assert (
         "runs of these lines may still wait in the jobs database, and other hosts may still run the lines"
         in restored.stderr
