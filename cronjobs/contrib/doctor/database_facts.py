@@ -14,10 +14,12 @@ from cronjobs.contrib.doctor import statements
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, problem
 from cronjobs.contrib.doctor.host_verdicts import TickTimes
 from cronjobs.contrib.doctor.mounts import filesystem_of
+from cronjobs.desk.cli.other_hosts import listed, ticking_besides
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import SCHEMA_REVISION
+from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.schema import grants
 from cronjobs.engine.schema.drift import VIEWS
 from cronjobs.engine.schema.grants import DEFAULT_NAMES, Role
@@ -119,12 +121,5 @@ def _kind_by(held: Sequence[statements.HeldRights]) -> Role:
 
 def fired(connection: Connection, every: timedelta, host: str) -> TickTimes:
     last = {row.host: row.finished_at or row.started_at for row in ticks.last_ticks(connection)}
-    others = [at for name, at in last.items() if name != host]
-    return TickTimes(
-        host,
-        database_now(connection),
-        every,
-        quiet_after(every),
-        last.get(host),
-        max(others, default=None),
-    )
+    others = ticking_besides({host, Identity.here().host}, connection, every)
+    return TickTimes(host, database_now(connection), every, quiet_after(every), last.get(host), listed(others))

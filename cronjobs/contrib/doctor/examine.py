@@ -241,6 +241,7 @@ def _pooler(patient: ExaminedSite) -> Diagnosis:
 
 def _crontab(patient: ExaminedSite) -> Diagnosis:
     ticks: bool | None = None
+    elsewhere = ""
     if patient.database is not None and patient.settings is not None and patient.tables:
         with patient.database.read() as connection:
             every = at_their_pace(connection, patient.settings).run.every
@@ -251,7 +252,8 @@ def _crontab(patient: ExaminedSite) -> Diagnosis:
         changed = program.changed_at()
         still = found.last_at is not None and found.now - found.last_at <= quiet
         ticks = still and len(begun) >= STEADY_TICKS and (changed is None or changed < max(begun))
-    return host_verdicts.crontab(_cron_line(patient), ticks=ticks)
+        elsewhere = found.elsewhere
+    return host_verdicts.crontab(_cron_line(patient), ticks=ticks, elsewhere=elsewhere)
 
 
 def _cron_line(patient: ExaminedSite) -> host_verdicts.CronLine:

@@ -106,16 +106,23 @@ class CronLine:
     double: DoubleRuns = DoubleRuns({}, {}, {})  # noqa: RUF009 DoubleRuns is frozen, so sharing it is safe
 
 
-def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
-    """Judge the crontab. *ticks* is whether this host ticks steadily, by cron or otherwise, or None if unknown."""
+def crontab(found: CronLine, *, ticks: bool | None, elsewhere: str = "") -> Diagnosis:
+    """Judge the crontab. *ticks* is whether this host ticks steadily, by cron or otherwise, or None if unknown.
+
+    *elsewhere* names the other hosts that tick for this project.
+    """
     if found.state == "unknown":
         return not_applicable(found.said) if ticks else warning(found.said, "cronjobs crontab show prints the line")
     if found.state == "broken":
         return problem(found.said, "crontab -e, then cronjobs crontab install")
     double, hand_over = found.double, f"to hand those lines over to ticks: {found.double.hand_over}"
-    if double.lines and (ticks or found.state != "missing"):
-        return problem(f"{double.sentence}, and ticks run the same commands", hand_over)
-    if double.changed and (ticks or found.state != "missing"):
+    here = ticks or found.state != "missing"
+    if double.lines and (here or elsewhere):
+        return problem(
+            f"{double.sentence}, and ticks {'' if here else f'on {elsewhere} '}run the same commands",
+            hand_over + ("" if here else "; to leave them to cron, stop the ticks on the other hosts"),
+        )
+    if double.changed and (here or elsewhere):
         return warning(
             double.sentence_changed, f"{double.settle_changed}; if both commands should run, rename the schedule"
         )
@@ -142,14 +149,14 @@ def crontab(found: CronLine, *, ticks: bool | None) -> Diagnosis:
 
 @dataclass(frozen=True)
 class TickTimes:
-    """When ticks last ran: ``last_at`` on this host, ``elsewhere_at`` on any other host. None means never."""
+    """When ticks last ran on this host (``last_at``; None means never), and which other hosts tick (``elsewhere``)."""
 
     host: str
     now: datetime
     every: timedelta
     quiet_after: timedelta
     last_at: datetime | None
-    elsewhere_at: datetime | None = None
+    elsewhere: str = ""  # for example "web2 (20 seconds ago)"
 
 
 def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
@@ -160,8 +167,7 @@ def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
     every = duration_text(found.every)
     if found.last_at is not None and found.now - found.last_at <= found.quiet_after:
         return ok(f"ticks run on {found.host}")
-    elsewhere = found.elsewhere_at is not None and found.now - found.elsewhere_at <= found.quiet_after
-    if found.last_at is None and elsewhere:
+    if found.last_at is None and found.elsewhere:
         return not_applicable(f"{found.host} has never ticked; other hosts do")
     since = "never" if found.last_at is None else f"the last was at {in_full(found.last_at, 'UTC')}"
     text = f"no ticks are running on {found.host} ({since}), although one is due every {every}"
@@ -169,7 +175,7 @@ def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
         return problem(f"{text}; {did_not_start('this host', kept)}", "correct this: cron's next tick then starts")
     if cron.state == "missing" and cron.double.lines:
         return not_applicable(f"no ticks are running on {found.host} ({since}), and {cron.double.sentence}")
-    if elsewhere:
+    if found.elsewhere:
         return warning(f"{text}; other hosts tick", "cronjobs crontab show; journalctl -u cron")
     return problem(f"{text}: nothing runs", "cronjobs crontab install; then look at cron's log (journalctl -u cron)")
 

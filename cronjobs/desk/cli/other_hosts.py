@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import Final
+
+from sqlalchemy import Connection
 
 from cronjobs.desk.cli.project_database import tables_if_any
 from cronjobs.desk.insight.watched import quiet_after
@@ -24,11 +27,14 @@ def other_hosts(settings: Settings, environment: Mapping[str, str]) -> list[Last
     *environment* is cron's, which may give this host another name than the shell does.
     """
     here = {Identity.here().host, environment.get("CRONJOBS_HOST", "")}
-    quiet = quiet_after(settings.run.every)
     with tables_if_any(settings) as connection:
-        if connection is None:
-            return []
-        ticking = hosts_that_tick(last_ticks(connection), database_now(connection), quiet)
+        return [] if connection is None else ticking_besides(here, connection, settings.run.every)
+
+
+def ticking_besides(here: Collection[str], connection: Connection, every: timedelta) -> list[LastTick]:
+    """Return the hosts that tick, without those called one of *here*."""
+    quiet = quiet_after(every)
+    ticking = hosts_that_tick(last_ticks(connection), database_now(connection), quiet)
     # A host whose last tick is dated far ahead had a wrong clock then, and has not ticked since.
     return [each for each in ticking if each.host not in here and each.ago >= -quiet]
 

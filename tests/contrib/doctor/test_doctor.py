@@ -114,6 +114,10 @@ def test_ticks_before_restore_do_not_run_lines_twice(surgery: Surgery) -> None:
         at = utc(f"2026-03-02T{changed}").timestamp()
         os.utime(copy, (at, at))
         assert surgery.see()["crontab"]["status"] == status
+    surgery.world.tick(utc("2026-03-02T08:12:10"), "beta")
+    said = surgery.see()["crontab"]
+    assert said["status"] == "problem"
+    assert "and ticks on beta (" in said["text"], "another host runs the lines, whatever this crontab has"
 
 
 # --- what is broken, which check says so, and how bad it is -----------------------------------------------------------

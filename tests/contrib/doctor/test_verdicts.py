@@ -102,6 +102,11 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", host.crontab(replace(LINE, state="missing", double=CHANGED), ticks=False), "nothing starts ticks"),
     ("not applicable", host.crontab(replace(LINE, state="missing", double=TWICE), ticks=False), BOTH),
     (
+        "problem",
+        host.crontab(replace(LINE, state="missing", double=TWICE), ticks=False, elsewhere="web2 (20s ago)"),
+        f"{BOTH}, and ticks on web2 (20s ago) run the same commands",
+    ),
+    (
         "not applicable",
         host.crontab(replace(LINE, state="missing", double=DoubleRuns({"backup": 3}, {"backup": 3}, {})), ticks=False),
         '; to hand those lines over to ticks: "cronjobs crontab unwrap", then',
@@ -118,8 +123,8 @@ CASES: list[tuple[str, Diagnosis, str]] = [
         host.firing(replace(FIRED, last_at=None), LINE, (("the database belongs to another project", 4),)),
         "ticks of this host did not start: the database belongs to another project (4 times)",
     ),
-    ("warning", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE, elsewhere_at=NOW), LINE), "other hosts tick"),
-    ("not applicable", host.firing(replace(FIRED, last_at=None, elsewhere_at=NOW), LINE), "other hosts do"),
+    ("warning", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE, elsewhere="web2"), LINE), "other hosts tick"),
+    ("not applicable", host.firing(replace(FIRED, last_at=None, elsewhere="web2"), LINE), "other hosts do"),
     (
         "not applicable",
         host.firing(replace(FIRED, last_at=None), replace(LINE, state="missing", double=TWICE)),
