@@ -1820,6 +1820,13 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "swap changes when a line runs",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "(pair.other_settings or not pair.timed_by_import)",
+        "pair.other_settings",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "swap leaves a wrapped line beside the schedule that runs it",
         "cronjobs/contrib/take_over/swap_cli.py",
         "        raise crontab.CrontabError(twice.sentence_wrapped)\n",
@@ -1841,9 +1848,9 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
-        "swap runs lines with settings that were changed in the crontab since",
+        "swap runs lines that were changed in the crontab since",
         "cronjobs/contrib/take_over/swap_cli.py",
-        "        _require_same_settings(pairs)\n",
+        "        _require_same(pairs, cron)\n",
         "        pass\n",
         (TAKE_OVER,),
     ),

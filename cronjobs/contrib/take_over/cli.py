@@ -33,6 +33,7 @@ from cronjobs.model import in_zone
 from cronjobs.text import one_line, visible
 
 MODE: Final = 0o600  # readable by the user alone: like a crontab, the files may contain passwords
+DAYS: Final = 400  # look this far ahead by default: a year, with every clock change
 SHOWN: Final = 5  # print at most this many instants for each difference
 LISTED: Final = 100  # with --json, print at most this many instants for each difference
 
@@ -126,7 +127,7 @@ def compare(
     context: typer.Context,
     config: ConfigOption = None,
     file: FileOption = None,
-    days: Annotated[int, typer.Option("--days", min=1, max=3660, metavar="N", help="How far to look ahead.")] = 400,
+    days: Annotated[int, typer.Option("--days", min=1, max=3660, metavar="N", help="How far to look ahead.")] = DAYS,
     from_: Annotated[
         str | None,
         typer.Option("--from", metavar="TIME", show_default=False, help="Start from this instant instead of now."),

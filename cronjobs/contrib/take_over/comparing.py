@@ -34,6 +34,14 @@ class Pair:
     same_command: bool = False
     other_settings: tuple[str, ...] = ()
 
+    @property
+    def timed_by_import(self) -> bool:
+        """Whether the schedule has the times that ``import`` writes for the line."""
+        schedule, line = self.schedule, self.taken
+        if schedule is None:
+            return False
+        return (schedule.cron, schedule.timezone, schedule.spread) == (line.cron, line.timezone, None)
+
 
 @dataclass(frozen=True)
 class LineDifference:

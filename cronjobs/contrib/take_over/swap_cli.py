@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from cronjobs.clock import SYSTEM, sleep
-from cronjobs.contrib.take_over.cli import CronOption, WhichCron, taken_over
-from cronjobs.contrib.take_over.comparing import Pair, paired
+from cronjobs.contrib.take_over.cli import DAYS, CronOption, WhichCron, taken_over
+from cronjobs.contrib.take_over.comparing import Pair, differences, paired
 from cronjobs.contrib.take_over.unfinished_runs import UnfinishedRuns, unfinished_runs
 from cronjobs.desk.cli.crontab import (
     CrontabArgs,
@@ -41,7 +41,7 @@ MeantOption = Annotated[
     typer.Option(
         "--yes",
         help="Swap even if cron keeps a line while a schedule of the same name runs another command, even if the "
-        "crontab's settings differ from the schedules' env:, and even if earlier runs still wait.",
+        "crontab's times or settings differ from the schedules', and even if earlier runs still wait.",
     ),
 ]
 BothOption = Annotated[
@@ -50,7 +50,7 @@ BothOption = Annotated[
         "--yes", help="Restore even if another host runs the lines, or may run them: then each of them runs twice."
     ),
 ]
-SHOWN: Final = 3  # lines named
+SHOWN: Final = 3  # differences named
 # In these seconds of a minute, cron has already read the crontab, and a tick still has time to run.
 EARLY: Final = range(2, 40)
 
@@ -92,7 +92,7 @@ def swap(
             "swap. If cron runs the lines from another file, move them from there to this crontab first"
         )
     if not yes:
-        _require_same_settings(pairs)
+        _require_same(pairs, cron)
     taken = [pair.schedule.name for pair in pairs if pair.schedule and pair.same_command]
     if not yes:
         _require_none_waiting(wanted, taken)
@@ -154,19 +154,24 @@ def restore(
             _print_no_ticks(file)
 
 
-def _require_same_settings(pairs: Sequence[Pair]) -> None:
-    """Raise CrontabError if the crontab gives a line other variables than its schedule does: see ``paired``."""
-    differing = [pair for pair in pairs if pair.other_settings]
-    if not differing:
+def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
+    """Raise CrontabError if ``compare`` finds a line that its schedule would run differently.
+
+    Times that are as ``import`` writes them are accepted, although cron may start a line otherwise at a clock change.
+    """
+    doubtful = [pair for pair in pairs if pair.same_command and (pair.other_settings or not pair.timed_by_import)]
+    if not doubtful:  # the usual case, for which nothing is calculated
         return
-    lines = ", ".join(f"line {pair.taken.line.number} ({pair.taken.name})" for pair in differing[:SHOWN])
-    more = f" and {len(differing) - SHOWN} more lines" if len(differing) > SHOWN else ""
-    names = list(dict.fromkeys(name for pair in differing for name in pair.other_settings))
+    now = SYSTEM.now()
+    found = differences(doubtful, host_timezone(), now, now + timedelta(days=DAYS), cron.value)
+    if not found:
+        return
+    shown = [f"line {each.taken.line.number} ({each.schedule.name}): {each.why}" for each in found[:SHOWN]]
+    more = [f"{len(found) - SHOWN} more differences"] if len(found) > SHOWN else []
     raise crontab.CrontabError(
-        f"the crontab and the schedules set {', '.join(names)} to different values, for {lines}{more}: cronjobs would "
-        "run them with the schedules' values. Nothing was changed: write the crontab's values into env: (secrets: into "
-        "the env_file), or add --yes if the schedules' values are meant. Alerts go to the addresses under alerts:, "
-        "whatever MAILTO says"
+        f"cronjobs would not run these lines as cron does: {'; '.join([*shown, *more])}. Nothing was changed: correct "
+        "the schedules (secrets: in the env_file), or add --yes if the schedules are meant. Alerts go to the addresses "
+        "under alerts:, whatever MAILTO says. cronjobs crontab compare lists all differences"
     )
 
 

@@ -506,9 +506,27 @@ def test_settings_that_changed_since_the_import_are_a_difference_and_swap_refuse
     assert [each["reason"] for each in found["differences"]] == [reason, reason]
     refused = cron_host.cli("swap").exception
     assert isinstance(refused, block.CrontabError)
-    assert "set PATH, MAILTO, DB_PASSWORD to different values, for line 4 (a), line 5 (b)" in str(refused)
+    assert f"line 4 (a): {reason}; line 5 (b): {reason}. Nothing was changed" in str(refused)
     assert "secret" not in str(found) + str(refused).replace("secrets", "")
     assert cron_host.crontab == new
+    swapped(cron_host, "--yes")
+
+
+def test_swap_refuses_a_line_whose_time_differs_from_its_schedule_as_compare_does(cron_host: Host) -> None:
+    imported(cron_host, "0 5 * * * a\n0,30 2 * * * b\n")
+    swapped(cron_host)  # cron runs b twice after the skipped hour, and a schedule cannot
+    cron_host.cli("restore")
+    cron_host.has("00 5 * * * a\n0,30 2 * * * b\n")
+    swapped(cron_host, "--dry-run")  # the same times in other words
+    new = "30 5 * * * a\n0,30 2 * * * b\n"
+    cron_host.has(new)
+    [difference] = [each for each in compared(cron_host, code=1)["differences"] if each["schedule"] == "a"]
+    for option in ((), ("--dry-run",)):
+        refused = cron_host.cli("swap", *option).exception
+        assert isinstance(refused, block.CrontabError)
+        assert f"line 1 (a): {difference['reason']}" in str(refused)
+        assert "line 2" not in str(refused)
+        assert cron_host.crontab == new
     swapped(cron_host, "--yes")
 
 
