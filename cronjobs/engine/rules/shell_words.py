@@ -6,17 +6,20 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 # Matches > and 2>&1, >/dev/null, |, &&, ;, $HOME, $(date), `date`: nobody wants one of these as a literal argument.
 _OPERATOR: Final = re.compile(r"[0-9]?&?(?:<{1,3}|>{1,2})(?:&?[\w./~-]+)?|\|{1,2}|&{1,2}|;{1,2}|\$[A-Za-z_{(].*|`.*`")
+_LINE_FOLLOWS: Final = re.compile(r"-[a-z]*c")  # the option before a shell's line, as in: bash -lc LINE, su -c LINE
 _NEEDS_SHELL: Final = re.compile(r"[|&;<>`$*?~]")
 _PLAIN: Final = re.compile(r"[\w./=+-]+", re.ASCII)
 
 
 def shell_word(arguments: Sequence[str]) -> str | None:
-    """Return the first argument that was probably meant for a shell, or None."""
-    return next((each for each in arguments[1:] if _OPERATOR.fullmatch(each)), None)
+    """Return the first argument that was probably meant for a shell and does not reach one, or None."""
+    words = ((each, before) for before, each in pairwise(arguments) if _OPERATOR.fullmatch(each))
+    return next((each for each, before in words if not _LINE_FOLLOWS.fullmatch(before)), None)
 
 
 def as_shell_line(arguments: Sequence[str]) -> str:

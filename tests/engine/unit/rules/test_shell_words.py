@@ -21,6 +21,9 @@ def test_what_an_argument_may_well_be_is_left_alone(word: str) -> None:
 
 def test_a_shell_that_is_started_is_left_alone() -> None:
     assert shell_word(["sh", "-c", "pg_dump app > x && gzip x"]) is None
+    assert shell_word(["/bin/bash", "-c", "$HOME/bin/poll"]) is None
+    assert shell_word(["bash", "-lc", "`poll`"]) is None
+    assert shell_word(["sh", "-c", "$HOME/bin/poll", ">", "log"]) == ">"
 
 
 @pytest.mark.parametrize(
