@@ -19,7 +19,7 @@ from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import SCHEMA_REVISION
-from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.probe.kernel_facts import host_name
 from cronjobs.engine.schema import grants
 from cronjobs.engine.schema.drift import VIEWS
 from cronjobs.engine.schema.grants import DEFAULT_NAMES, Role
@@ -121,5 +121,5 @@ def _kind_by(held: Sequence[statements.HeldRights]) -> Role:
 
 def fired(connection: Connection, every: timedelta, host: str) -> TickTimes:
     last = {row.host: row.finished_at or row.started_at for row in ticks.last_ticks(connection)}
-    others = ticking_besides({host, Identity.here().host}, connection, every)
+    others = ticking_besides({host, host_name()}, connection, every)
     return TickTimes(host, database_now(connection), every, quiet_after(every), last.get(host), listed(others))

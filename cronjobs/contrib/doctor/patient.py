@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing
+from collections.abc import Mapping
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from cronjobs.desk.cli import project_database
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
-from cronjobs.desk.crontab import program
+from cronjobs.desk.crontab import host, program
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.probe.kernel_facts import host_name
 from cronjobs.engine.store.meta import require_schema
 from cronjobs.errors import ConfigError, CronjobsError
 
@@ -24,7 +25,7 @@ from cronjobs.errors import ConfigError, CronjobsError
 def patient_of(source: Source, open_things: ExitStack) -> ExaminedSite:
     """Return the host, file and database to examine. The database stays open until *open_things* is closed."""
     file = program.absolute(Path(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
-    patient = ExaminedSite(file, Identity.here().host, SYSTEM.now(), os.environ, known_types)
+    patient = ExaminedSite(file, _host(file), SYSTEM.now(), os.environ, known_types)
     settings, unusable = _settings(source, file)
     patient = replace(patient, settings=settings, unusable=unusable)
     if settings is None:
@@ -46,6 +47,14 @@ def patient_of(source: Source, open_things: ExitStack) -> ExaminedSite:
     except CronjobsError:
         return patient
     return replace(patient, tables=True)
+
+
+def _host(file: Path) -> str:
+    """Return this host's name in the ticks that cron starts for *file*: the crontab may set CRONJOBS_HOST."""
+    environment: Mapping[str, str] = {}
+    with suppress(CronjobsError):
+        environment = host.environment(program.read(), file)
+    return host_name({**os.environ, **environment})
 
 
 def _settings(source: Source, file: Path) -> tuple[Settings | None, str]:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from cronjobs.desk.cli.project_database import tables_if_any
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.probe.kernel_facts import host_name
 from cronjobs.engine.store.dropping import LastTick, hosts_that_tick
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import last_ticks
@@ -26,7 +26,7 @@ def other_hosts(settings: Settings, environment: Mapping[str, str]) -> list[Last
 
     *environment* is cron's, which may give this host another name than the shell does.
     """
-    here = {Identity.here().host, environment.get("CRONJOBS_HOST", "")}
+    here = {host_name(), host_name(environment)}
     with tables_if_any(settings) as connection:
         return [] if connection is None else ticking_besides(here, connection, settings.run.every)
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 UNKNOWN = "-"
 
 
@@ -17,9 +21,9 @@ def read(path: str) -> str | None:
         return None
 
 
-def host_name() -> str:
-    """Return the host's name. If CRONJOBS_HOST is not set, a container gets a new name each time."""
-    return (os.environ.get("CRONJOBS_HOST") or os.uname().nodename or "localhost").replace(":", "-")
+def host_name(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name of this host, given *environ*. Without CRONJOBS_HOST, a container gets a new name each time."""
+    return (environ.get("CRONJOBS_HOST") or os.uname().nodename or "localhost").replace(":", "-")
 
 
 def boot_id() -> str:

@@ -120,6 +120,13 @@ def test_ticks_before_restore_do_not_run_lines_twice(surgery: Surgery) -> None:
     assert "and ticks on beta (" in said["text"], "another host runs the lines, whatever this crontab has"
 
 
+def test_the_host_has_the_name_that_its_crontab_gives_it(surgery: Surgery) -> None:
+    surgery.world.tick(utc("2026-03-02T09:00:10"), "web1")
+    assert surgery.see()["ticks"]["status"] == "warning"
+    surgery.line(above="CRONJOBS_HOST=web1\n")
+    assert surgery.see()["ticks"] | {"status": "ok", "text": "ticks run on web1"} == surgery.see()["ticks"]
+
+
 # --- what is broken, which check says so, and how bad it is -----------------------------------------------------------
 
 

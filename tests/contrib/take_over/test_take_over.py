@@ -875,12 +875,12 @@ def test_restore_asks_if_nobody_knows_whether_another_host_runs_the_lines(cron_h
 
 def test_the_trial_tick_of_a_swap_takes_over_the_schedules_of_the_lines_that_cron_ran(cron_host: Host) -> None:
     imported(cron_host, "@daily a\n@hourly b\n")
-    cron_host.ticks(f"""echo "$CRONJOBS_TAKES_OVER" >{cron_host.folder}/taken; {REPORTS}""")
-    cron_host.has("@daily a\n")
+    cron_host.ticks(f"""echo "$CRONJOBS_TAKES_OVER" on "$CRONJOBS_HOST" >{cron_host.folder}/taken; {REPORTS}""")
+    cron_host.has("@daily a\nCRONJOBS_HOST=web1\n")
     swapped(cron_host)
-    assert (cron_host.folder / "taken").read_text() == "a\n"
+    assert (cron_host.folder / "taken").read_text() == "a on web1\n"
     cron_host.cli("install")
-    assert (cron_host.folder / "taken").read_text() == "\n"
+    assert (cron_host.folder / "taken").read_text() == " on web1\n"
 
 
 def test_a_forced_swap_without_a_tick_says_what_may_run_twice(cron_host: Host) -> None:
