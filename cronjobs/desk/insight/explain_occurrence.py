@@ -38,6 +38,7 @@ from cronjobs.desk.insight.explain_phrases import (
 from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, NOT_MADE_UP, ON_TIME_WITHIN, RAN_EARLY, ran_early
+from cronjobs.engine.schedules.decide import CRON_RAN
 from cronjobs.model import duration_text, rough
 from cronjobs.text import one_line
 
@@ -333,7 +334,8 @@ def _joined(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
 def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     if row.job_id is None:
         why = (row.reason or "no reason is recorded").removeprefix("full: ")
-        return [f"{capital(_it_was(facts))} skipped: {one_line(why, 300)}.", *_backfill(facts)]
+        backfill = [] if why == CRON_RAN else _backfill(facts)  # cron has run it, so a backfill would repeat it
+        return [f"{capital(_it_was(facts))} skipped: {one_line(why, 300)}.", *backfill]
     for_ = f", made for {times.dated(facts.job_for)}," if facts.job_for else ""
     if not for_ and facts.job is not None and facts.job.enqueued_by:
         for_ = f", {enqueued_by(facts.job.enqueued_by)},"

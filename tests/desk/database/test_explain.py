@@ -26,6 +26,8 @@ from support.explained import world as world
 
 from cronjobs import Snooze
 from cronjobs.engine.database import tables
+from cronjobs.engine.schedules import materialise
+from cronjobs.engine.schedules.decide import CRON_RAN
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
@@ -199,6 +201,16 @@ def test_skipped_for_a_full_queue_names_the_command_that_makes_up_for_it(world: 
         f'Nothing runs it later, unless someone runs "{command}".',
     ]
     assert "1 job enqueued" in world.cronjobs(*command.split()[1:]).out
+
+
+def test_nobody_is_told_to_run_again_what_cron_ran(world: World) -> None:
+    world.file(s='cron: "15 2 * * *"')
+    world.tick(utc("2026-03-03T02:10:00"))
+    world.go(utc("2026-03-03T02:20:00"))
+    assert materialise.take_over(world.database, lambda _: None, ["s"])
+    told = world.ask("s")
+    assert told.verdict == "skipped"
+    assert told.steady[1:] == [f"It was skipped: {CRON_RAN}."]
 
 
 def test_skipped_for_a_job_that_is_pruned_since(world: World) -> None:
