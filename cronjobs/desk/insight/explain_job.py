@@ -140,7 +140,9 @@ def _late_begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
 def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     """Describe when the job was due and when it started. Return [] if a retry has overwritten its ``run_at``."""
     if job.job_type.startswith(EXEC_PREFIX):
-        return [(job.created_at, f"It began at {times.with_utc(job.run_at)}.")]
+        # The row may be a little younger than the attempt, because exec starts the command first.
+        first = min([job.created_at, *(each.started_at for each in job.attempts)])
+        return [(first, f"It began at {times.with_utc(job.run_at)}.")]
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []

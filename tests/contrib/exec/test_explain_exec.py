@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 from support.explained import MINUTE, World, brake, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
@@ -61,6 +61,20 @@ def test_what_the_finding_says_to_type_explains_the_run_that_did_not_come(nights
         "recorded no run since."
     )
     assert "Job 2 is a run of cronjobs exec dump" in told
+
+
+def test_a_run_begins_before_it_ends_even_if_its_row_is_younger(world: World) -> None:
+    world.file()
+    run(world, "2026-03-02T02:15:01")
+    began, ended = utc("2026-03-02T02:15:01"), utc("2026-03-02T02:15:01.200")
+    attempt = {"job_id": 1, "attempt": 1, "outcome": "failed", "runner": "web1", "started_at": began}
+    with world.database.write() as connection:
+        connection.execute(insert(tables.job_runs).values(attempt | {"finished_at": ended}))
+        over = {"status": "dead", "finished_at": ended, "locked_by": None, "locked_until": None}
+        connection.execute(update(tables.jobs).values(over))
+    began_at, failed = world.ask("1").found["sentences"][1:3]
+    assert began_at.startswith("It began at 2026-03-02 02:15:01 UTC")
+    assert failed.startswith("Attempt 1 failed at 02:15:01")
 
 
 def test_a_run_of_exec_is_explained_by_its_time(nights: World) -> None:
