@@ -261,7 +261,7 @@ def state_folder(found: StateFolder) -> Diagnosis:
     if found.fault:
         return problem(
             f"{found.path}: {found.fault}; without it {loses}",
-            f"chown and chmod 700 {found.path}, or set XDG_STATE_HOME",
+            f'chown "$USER" {found.path} and chmod 700 {found.path}, or set XDG_STATE_HOME',
         )
     if not found.lasting:
         return warning(

@@ -113,7 +113,7 @@ def judge(
     if owner:
         what.append(f"belongs to {owner}")
         # Advise to remove a .pyc file, because nobody can check its contents. Root's Python will write a new one.
-        cures.append("rm" if path.suffix == ".pyc" else "chown root" if me == 0 else "chown")
+        cures.append("rm" if path.suffix == ".pyc" else f"chown {_user(me)}")
     if members:
         who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")
         what.append(f"is writable by its group ({who}; {mode})")

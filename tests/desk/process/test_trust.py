@@ -116,6 +116,9 @@ def test_root_refuses_what_another_user_owns_unless_it_is_data() -> None:
         True,
         False,
     ]
+    mine = judge(Path("x"), theirs, ME)
+    assert mine is not None
+    assert mine.cures == (f"chown {trust._user(ME)}",)
     as_data = judge(Path("x"), theirs, 0, is_code=False)
     assert as_data is not None
     assert not as_data.refused
