@@ -223,7 +223,8 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
     if close >= max(OFTEN, len(pairs) // 4):
         return warning(
             f"{close} of the last {len(ordered)} ticks began right after the previous one: two crontab lines start "
-            "ticks, two containers share a host name, or somebody runs ticks by hand. Each job still runs only once",
+            "ticks, two containers share a host name, or somebody runs ticks by hand (crontab install and swap run one "
+            "each, too). Each job still runs only once",
             "look at all crontabs, /etc/cron.d and systemd timers of this host",
         )
     if over >= OFTEN:
