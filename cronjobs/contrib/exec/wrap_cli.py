@@ -13,10 +13,9 @@ from cronjobs.desk.cli.crontab import DryRunOption, echo_dry_run, write
 from cronjobs.desk.cli.options import ConfigOption, Source
 from cronjobs.desk.cli.output import counted
 from cronjobs.desk.crontab import block, host, program
-from cronjobs.desk.crontab.lines import exec_config, job_lines, unwrapped
+from cronjobs.desk.crontab.lines import as_shown, exec_config, job_lines, unwrapped
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.load import load
-from cronjobs.text import one_line
 
 SHOWN = 100  # a longer line is cut to this many characters
 
@@ -42,7 +41,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     if dry_run:
         return
     for change in new.changes:
-        echo(f"{change.name}: {change.line.when}  {one_line(change.line.written, SHOWN)}")
+        echo(f"{change.name}: {change.line.when}  {as_shown(change.line.written, SHOWN)}")
     if not new.changes:
         echo(f"the crontab of {host.user().pw_name} has no line to wrap")
         return
@@ -113,4 +112,4 @@ def _where(project: Path | str | None) -> str:
 
 def _name_left(new: Rewritten) -> None:
     for each in new.left:
-        complain(f"line {each.line.number} is left as it is: {each.why}: {one_line(each.line.written, SHOWN)}")
+        complain(f"line {each.line.number} is left as it is: {each.why}: {as_shown(each.line.written, SHOWN)}")

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, ImportedLine
+from cronjobs.desk.crontab.lines import as_shown
 from cronjobs.engine.config.writing import written
 from cronjobs.masking import is_secret_name, url_passwords
 from cronjobs.text import one_line, visible
@@ -90,7 +91,7 @@ def as_yaml(
         parts.append(f"env_file: {written(env_file)}   # the secrets of the lines\n")
     if found.left:
         parts.append("\n# These lines stay in the crontab:\n")
-        parts += [f"#   line {each.number}, {visible(each.why)}: {one_line(each.text, 150)}\n" for each in found.left]
+        parts += [f"#   line {each.number}, {visible(each.why)}: {as_shown(each.text, 150)}\n" for each in found.left]
     if found.mail_to:
         to = ", ".join(written(address, plain=False) for address in found.mail_to)
         parts.append(_filled(_MAIL, **{"from": written(found.mail_from or sender, plain=False), "to": to}))
@@ -162,7 +163,7 @@ def _job_type(taken: ImportedLine, keys: Mapping[str, str]) -> Iterator[str]:
 
 def _schedule(taken: ImportedLine, timezone: str, *, inline: bool) -> Iterator[str]:
     for comment in taken.line.comments:
-        yield one_line(comment, 300)
+        yield as_shown(comment, 300)
     yield f"{written(taken.name)}:   # line {taken.line.number}"
     yield f'  cron: "{taken.cron}"'
     if taken.timezone != timezone:

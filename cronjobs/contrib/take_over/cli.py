@@ -25,6 +25,7 @@ from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.cli.output import counted, iso_instant, write
 from cronjobs.desk.crontab import host, program
 from cronjobs.desk.crontab.block import CrontabError, text_of
+from cronjobs.desk.crontab.lines import as_shown
 from cronjobs.engine.command.printing import complain, echo, is_terminal, json_text
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.load import load
@@ -85,7 +86,7 @@ def import_crontab(
     owner = host.user().pw_name
     named = "standard input" if file == "-" else f"the crontab of {owner}" if file is None else file
     for left in found.left:
-        complain(f"line {left.number} stays in the crontab ({left.why}): {one_line(left.text, 200)}")
+        complain(f"line {left.number} stays in the crontab ({left.why}): {as_shown(left.text, 200)}")
     if not found.taken:
         raise CrontabError(f"{named} has no line that can be taken over: nothing was written")
     sender = f"{owner}@{os.uname().nodename}"
@@ -168,10 +169,10 @@ def compare(
         for each in differing:
             write(_as_text(each, timezone))
         for line in staying:
-            write([f"line {line.number} stays with cron (no schedule runs it): {one_line(line.text, 100)}"])
+            write([f"line {line.number} stays with cron (no schedule runs it): {as_shown(line.text, 100)}"])
         _sum_up(pairs, len(wrong), days)
     for left in found.left:
-        complain(f"line {left.number} is not compared ({left.why}): {one_line(left.text, 200)}")
+        complain(f"line {left.number} is not compared ({left.why}): {as_shown(left.text, 200)}")
     if wrong or not pairs:
         raise typer.Exit(1)
 
@@ -274,7 +275,7 @@ def _as_json(each: LineDifference) -> dict[str, object]:
 
 def _as_text(each: LineDifference, timezone: str) -> list[str]:
     line = each.taken.line
-    lines = [f"line {line.number} ({each.schedule.name}): {each.why}: {one_line(line.text, 100)}"]
+    lines = [f"line {line.number} ({each.schedule.name}): {each.why}: {as_shown(line.text, 100)}"]
     for at, old, new in each.instants[:SHOWN]:
         local = in_zone(at, ZoneInfo(timezone))
         lines.append(f"    {local:%a %Y-%m-%d %H:%M %z}  cron {_times(old)}, cronjobs {_times(new)}")

@@ -30,6 +30,7 @@ from cronjobs.desk.cli.options import ConfigOption
 from cronjobs.desk.cli.other_hosts import listed, other_hosts
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
+from cronjobs.desk.crontab.lines import as_shown
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.host_timezone import host_timezone
@@ -233,7 +234,7 @@ def _print_unfinished(restored: str, file: Path) -> None:
             f"them: {runs.cancel(file)}"
         )
     if runs.running:
-        complain(f"{runs.sentence_running}: cron does not wait for their end")
+        complain(f"{runs.sentence_running}: cron starts the next runs without waiting for that to end")
 
 
 def _print_no_ticks(file: Path) -> None:
@@ -267,4 +268,4 @@ def _minute(instant: datetime) -> datetime:
 
 
 def _print_line(number: int, why: str, text: str) -> None:
-    complain(f"line {number} stays with cron ({why}): {one_line(text, 200)}")
+    complain(f"line {number} stays with cron ({why}): {as_shown(text, 200)}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from cronjobs.desk.crontab.block import LONGEST_COMMAND, SWAPPED, bytes_of, find, parse_mark, unquoted
+from cronjobs.text import one_line
 
 Cron = Literal["debian", "cronie"]
 # The longest command in bytes, including its input after "%". This is each cron's MAX_COMMAND.
@@ -68,6 +69,11 @@ class NoEntry:
 def read(crontab: str, cron: Cron) -> list[CrontabEntry | NoEntry]:
     """Return the entries of *crontab* in order, except those in our own blocks."""
     return list(_entries(crontab, cron))
+
+
+def as_shown(line: str, limit: int) -> str:
+    """Return *line* for a message: a tab is shown as a space, and the rest as ``one_line`` does."""
+    return one_line(line.replace("\t", " "), limit)
 
 
 def job_lines(crontab: str) -> list[CrontabEntry]:

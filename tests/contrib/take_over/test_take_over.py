@@ -606,18 +606,19 @@ def swapped(cron_host: Host, *options: str) -> Result:
 
 @pytest.mark.needs("contrib.exec")
 def test_swap_replaces_the_imported_lines_in_one_write_and_restore_puts_them_back(cron_host: Host) -> None:
-    old = "MAILTO=ops@example.com\n# at night\n15 2 * * *\tbackup\n@reboot up\n@hourly tidy\n"
+    old = "MAILTO=ops@example.com\n# at night\n15 2 * * *\tbackup\n@reboot\tup\n@hourly tidy\n"
     imported(cron_host, old)
     dry = swapped(cron_host, "--dry-run")
     assert cron_host.crontab == old
     result = swapped(cron_host)
     begin = f"# cronjobs swapped {cron_host.config}: "
-    lines = f"MAILTO=ops@example.com\n# at night\n{begin}15 2 * * *\tbackup\n@reboot up\n{begin}@hourly tidy\n"
+    lines = f"MAILTO=ops@example.com\n# at night\n{begin}15 2 * * *\tbackup\n@reboot\tup\n{begin}@hourly tidy\n"
     assert cron_host.crontab == lines + cron_host.block
     assert f"+{begin}@hourly tidy" in dry.stdout.splitlines()
     way_back = f"cronjobs crontab restore --config {cron_host.config}"
     assert f"cronjobs now runs 2 of the crontab's lines; to go back: {way_back}" in result.stdout
-    assert "line 4 stays with cron (only the cron daemon notices that the machine starts" in result.stderr
+    why = "only the cron daemon notices that the machine starts (@reboot)"
+    assert f"line 4 stays with cron ({why}): @reboot up\n" in result.stderr
     assert [file.read_text() for file in (cron_host.state / "cronjobs").iterdir()] == [old]
     cron_host.has((cron_host.crontab or "") + "7 7 * * * since\n")
     cron_host.config.unlink()
