@@ -31,7 +31,7 @@ from cronjobs.engine.schema import migrations
 from cronjobs.masking import hide
 from cronjobs.text import one_line
 
-Needs = Literal["nothing", "settings", "database", "tables", "postgresql", "sqlite"]
+Needs = Literal["nothing", "project", "settings", "database", "tables", "ticks", "postgresql", "sqlite"]
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,14 @@ def _one(check: Examination, patient: ExaminedSite) -> Diagnosis:
 
 def _cannot(needs: Needs, patient: ExaminedSite) -> str | None:
     """Return why a check with these *needs* does not apply, or None if it applies."""
+    if needs in ("project", "settings", "ticks") and patient.settings is not None and patient.settings.without_project:
+        return "there is no project here: cronjobs exec records its runs in the state folder"
     if needs == "settings" and (patient.settings is None or patient.unusable):
         return "this check needs the configuration, which cannot be used"
-    if needs in ("database", "tables", "postgresql", "sqlite"):
+    if needs in ("database", "tables", "ticks", "postgresql", "sqlite"):
         if patient.settings is None or patient.database is None:
             return "this check needs the database, which cannot be reached"
-        if needs == "tables" and not patient.tables:
+        if needs in ("tables", "ticks") and not patient.tables:
             return "this check needs tables that this version can use"
         if needs == "postgresql" and patient.database.is_sqlite:
             return "the database is SQLite"
@@ -295,7 +297,7 @@ def _disk_space(patient: ExaminedSite) -> Diagnosis:
 
 
 CHECKS: Final = (
-    Examination("configuration", "Is every entry of the file valid?", "nothing", _configuration),
+    Examination("configuration", "Is every entry of the file valid?", "project", _configuration),
     Examination("handlers", "Can the handlers be imported here?", "settings", _handlers),
     Examination("job types", "Does every job type in use have a handler?", "settings", _job_types),
     Examination("timeouts", "Can every job start, given its timeout?", "settings", _timeouts),
@@ -312,11 +314,11 @@ CHECKS: Final = (
     Examination("file modes", "Who can read and write SQLite's file?", "sqlite", _sqlite_modes),
     Examination("journal mode", "Is SQLite in WAL mode?", "sqlite", _sqlite_journal),
     Examination("file size", "How much of SQLite's file is empty?", "sqlite", _sqlite_size),
-    Examination("crontab", "Does this user's crontab have the line that starts ticks?", "nothing", _crontab),
-    Examination("ticks", "Do ticks run on this host?", "tables", _firing),
-    Examination("overlapping ticks", "Does each tick end before the next one begins?", "tables", _overlapping),
-    Examination("cron's mail", "Who receives a failing tick's output?", "nothing", _mail),
-    Examination("alembic", "Does the app's alembic leave our tables alone?", "nothing", _alembic),
+    Examination("crontab", "Does this user's crontab have the line that starts ticks?", "project", _crontab),
+    Examination("ticks", "Do ticks run on this host?", "ticks", _firing),
+    Examination("overlapping ticks", "Does each tick end before the next one begins?", "ticks", _overlapping),
+    Examination("cron's mail", "Who receives a failing tick's output?", "project", _mail),
+    Examination("alembic", "Does the app's alembic leave our tables alone?", "project", _alembic),
     Examination("state folder", "Can ticks write their state files?", "nothing", _state_folder),
     Examination("disk space", "Is there enough disk space?", "nothing", _disk_space),
 )

@@ -63,7 +63,7 @@ def _settings(source: Source, file: Path) -> tuple[Settings | None, str]:
     The settings are None only if the file is unusable and no database address is given.
     """
     try:
-        return load_settings(source, need_database=False), ""
+        return load_settings(source, need_database=False, without_project=True), ""
     except ConfigError as error:
         why = "; ".join(map(str, error.problems))
     except CronjobsError as error:

@@ -441,6 +441,19 @@ def test_without_a_project_commands_read_the_state_folder(box: Box) -> None:
     assert forked.run([*command, "enqueue", "x"], **given).returncode == 3, "it takes no jobs"
 
 
+@pytest.mark.slow
+@pytest.mark.needs("contrib.doctor")
+def test_without_a_project_doctor_examines_the_state_folder(box: Box) -> None:
+    assert box.run("backup", "-c", "true")[0] == 0
+    until(lambda: bool(box.statuses()) and box.statuses()[0][1] == "succeeded")
+    command = [sys.executable, "-P", "-m", "cronjobs", "doctor", "--json"]
+    done = forked.run(command, cwd=box.folder, env=box.env)
+    found = {each["check"]: each["status"] for each in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 0, done.stdout
+    assert (found["database"], found["schema revision"], found["state folder"]) == ("ok", "ok", "ok")
+    assert {found[name] for name in ("configuration", "crontab", "ticks", "cron's mail")} == {"not applicable"}
+
+
 def config_of(project: Project) -> tuple[str, str]:
     return "--config", f"{project.folder}/cronjobs.yaml"
 
