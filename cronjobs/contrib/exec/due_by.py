@@ -9,9 +9,8 @@ import os
 import subprocess
 from typing import Final
 
-from cronjobs.desk.crontab import program
-from cronjobs.desk.crontab.block import CrontabError
-from cronjobs.desk.crontab.lines import CrontabEntry, exec_config, exec_name, job_lines
+from cronjobs.desk.crontab.lines import CrontabEntry, exec_config, exec_name
+from cronjobs.desk.crontab.program import lines_of_user
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.crontime import grammar
 from cronjobs.errors import CronjobsError
@@ -48,14 +47,6 @@ def names_in_crontab(config: str | None) -> set[str] | None:
     there = None if config is None else os.path.realpath(config)
     named = [(exec_name(line), exec_config(line)) for line in lines]
     return {name for name, project in named if name and (project is None or os.path.realpath(project) == there)}
-
-
-def lines_of_user() -> list[CrontabEntry] | None:
-    """Return the lines of this user's crontab that run a command, or None if the crontab cannot be read."""
-    try:
-        return job_lines(program.read())
-    except (CrontabError, OSError):
-        return None
 
 
 def _zone_of(line: CrontabEntry) -> str | None:

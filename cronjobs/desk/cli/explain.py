@@ -20,6 +20,8 @@ from cronjobs.desk.cli.options import JsonOption, Source, schedule_or_type_names
 from cronjobs.desk.cli.output import safe, since_instant, table, width, wrapped, write
 from cronjobs.desk.cli.parse_values import of_day
 from cronjobs.desk.cli.project_database import snapshot
+from cronjobs.desk.crontab.lines import exec_name
+from cronjobs.desk.crontab.program import lines_of_user
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.desk.insight.explain_exec import ExecEvidence, exec_evidence
 from cronjobs.desk.insight.explain_facts import Explanation
@@ -210,6 +212,12 @@ def _unknown(
             f"{safe(name, 80)} is the idempotency key of job {job_id}: "
             f'"cronjobs explain --key {shlex.quote(safe(name, 80))}"'
         )
+    elif lines := [line for line in lines_of_user() or () if exec_name(line) == name.removeprefix(EXEC_PREFIX)]:
+        text = (
+            f"line {lines[0].number} of your crontab ({safe(lines[0].when, 80)}) runs {safe(name, 80)} through "
+            "cronjobs exec, but exec has recorded no run of it in this database yet."
+        )
+        return Explanation(name, None, "pending", (text,)), 0
     elif name.isdecimal():
         text = missing_job(connection, int(name[:20]), settings.retention)
     else:

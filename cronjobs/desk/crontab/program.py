@@ -19,6 +19,7 @@ from typing import IO, Final
 
 from cronjobs.clock import sleep
 from cronjobs.desk.crontab.block import CrontabError, bytes_of, text_of
+from cronjobs.desk.crontab.lines import CrontabEntry, job_lines
 from cronjobs.engine.host.files import make_folder
 from cronjobs.text import visible
 
@@ -98,6 +99,14 @@ def read() -> str:
     if done.returncode == 1 and not done.stdout and _NO_CRONTAB.search(said):
         return ""
     raise CrontabFailed(command="crontab -l", code=done.returncode, said=said)
+
+
+def lines_of_user() -> list[CrontabEntry] | None:
+    """Return the lines of this user's crontab that run a command, or None if the crontab cannot be read."""
+    try:
+        return job_lines(read())
+    except (CrontabError, OSError):
+        return None
 
 
 def replace(old: str, new: str) -> None:

@@ -13,6 +13,7 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 
 from cronjobs.contrib.exec.findings import found
+from cronjobs.desk.crontab import program
 from cronjobs.desk.store import exec_runs
 from cronjobs.engine.database import tables
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
@@ -61,6 +62,17 @@ def test_what_the_finding_says_to_type_explains_the_run_that_did_not_come(nights
         "recorded no run since."
     )
     assert "Job 2 is a run of cronjobs exec dump" in told
+
+
+def test_a_wrapped_line_that_has_not_run_yet_is_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.file()
+    world.tick(utc("2026-03-02T08:00:10"))
+    monkeypatch.setattr(program, "read", lambda: "A=b\n5 4 * * 0 /venv/bin/cronjobs exec reindex -c 'reindex --all'\n")
+    for name in ("reindex", "exec:reindex"):
+        told = world.ask(name)
+        assert told.verdict == "pending"
+        assert f"line 2 of your crontab (5 4 * * 0) runs {name} through cronjobs exec, but exec has recorded no" in told
+    world.ask("rebuild", code=1)
 
 
 def test_a_run_begins_before_it_ends_even_if_its_row_is_younger(world: World) -> None:
