@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ from cronjobs.text import one_line, visible
 
 MODE: Final = 0o600  # readable by the user alone: like a crontab, the files may contain passwords
 DAYS: Final = 400  # look this far ahead by default: a year, with every clock change
+SMTP_PORT: Final = 25  # where alerts go to a mail server without port:
 SHOWN: Final = 5  # print at most this many instants for each difference
 LISTED: Final = 100  # with --json, print at most this many instants for each difference
 
@@ -104,6 +106,11 @@ def import_crontab(
         _write_new(Path(out), text, env_file, as_env_file(secrets) if secrets else None)
     for note in found.notes:
         complain(note)
+    if found.mail_to and not _mail_server_answers():
+        complain(
+            f"no mail server answers on port {SMTP_PORT} of this host, and the alert channel that MAILTO has become "
+            "needs one: correct the channel's host: in the new file, then try it with cronjobs alerts test"
+        )
     if timezone != (own := host_timezone(environ={})):
         complain(
             f"timezone: {timezone} comes from $TZ in this shell; the host's time zone, which cron "
@@ -180,6 +187,14 @@ def compare(
 def taken_over(crontab: str, timezone: str, cron: WhichCron) -> ImportedCrontab:
     from_pam = host.pam_settings()
     return Importer(host.user(), timezone, cron.value, tuple(from_pam)).take_over(crontab)
+
+
+def _mail_server_answers() -> bool:
+    try:
+        socket.create_connection(("localhost", SMTP_PORT), timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pwd
 import random
+import socket
 import stat
 import string
 import subprocess
@@ -24,7 +25,7 @@ from support.cronhost import Host
 from support.crontabs.sandbox import CRONTABS, furnish
 from typer.testing import Result
 
-from cronjobs.contrib.take_over import swap_cli
+from cronjobs.contrib.take_over import cli, swap_cli
 from cronjobs.contrib.take_over.as_yaml import as_yaml
 from cronjobs.contrib.take_over.cli import _is_system_crontab
 from cronjobs.contrib.take_over.comparing import paired
@@ -272,6 +273,16 @@ def test_import_reads_standard_input_and_writes_standard_output(cron_host: Host)
     assert [each.cron for each in found.schedules.values()] == ["@daily"]
     again = cron_host.cli("compare", "--file", "-", "--days", "1", stdin=b"@daily a\n")
     assert again.exit_code == 0
+
+
+def test_import_says_that_no_mail_server_is_there_for_mailto(cron_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("localhost", 0)) as server:
+        monkeypatch.setattr(cli, "SMTP_PORT", server.getsockname()[1])
+        cron_host.has("MAILTO=ops@example.com\n0 5 * * * a\n")
+        assert "mail server" not in cron_host.cli("import", "--out", "-").stderr
+    assert "no mail server answers on port" in cron_host.cli("import", "--out", "-").stderr
+    cron_host.has("0 5 * * * a\n")
+    assert "mail server" not in cron_host.cli("import", "--out", "-").stderr
 
 
 def test_standard_output_gets_no_secret(cron_host: Host) -> None:
