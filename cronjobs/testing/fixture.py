@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.pool import StaticPool
@@ -21,9 +22,6 @@ from cronjobs.testing.clocks import TravelClock
 from cronjobs.testing.creating import create_tables
 from cronjobs.testing.draining import Drained, drain
 from cronjobs.testing.ticking import Ticked, tick
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Jobs:
@@ -122,31 +120,46 @@ def cronjobs_fixture(
     """
     import pytest
 
-    @pytest.fixture
-    def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
-        options: dict[str, Any] = {"config": config, "imports": imports, "schema": schema}
+    options: dict[str, Any] = {"config": config, "imports": imports, "schema": schema}
+    url_fixture = _fixture_of_url(database_url)
+
+    def jobs(**fixtures: Any) -> Iterator[Jobs]:
+        url = database_url if url_fixture is None else _url(fixtures[url_fixture])
         if connection is not None:
-            target = request.getfixturevalue(connection)
+            target = fixtures[connection]
             create_tables(target, schema=schema)
-            yield Jobs(target, _url(request, database_url), **options)
-        elif database_url is not None:
-            yield Jobs(None, _url(request, database_url), **options)
+            yield Jobs(target, url, **options)
+        elif url is not None:
+            yield Jobs(None, url, **options)
         else:
             clock = TravelClock()
             with _in_memory(clock) as own:
                 create_tables(own)
                 yield Jobs(own, None, clock=clock, **options)
 
-    return jobs
+    # The signature names the fixtures, so that they are among the test's ``fixturenames`` before it runs. pytest-django
+    # creates a test database only for tests that have ``db`` there; other tests would write to the project's database.
+    needed = dict.fromkeys(name for name in (connection, url_fixture) if name is not None)
+    parameters = [Parameter(name, Parameter.KEYWORD_ONLY) for name in needed]
+    jobs.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return pytest.fixture(jobs)
 
 
-def _url(request: pytest.FixtureRequest, given: str | None) -> str | None:
-    if given is None or "://" in given:
-        return given
-    if given == "sqlite":
-        return f"sqlite:///{request.getfixturevalue('tmp_path') / 'cronjobs.db'}"
-    value = request.getfixturevalue(given)
-    return value.url.render_as_string(hide_password=False) if isinstance(value, Engine) else str(value)
+def _fixture_of_url(database_url: str | None) -> str | None:
+    """Return the name of the fixture that has the database, or None if *database_url* is a URL."""
+    if database_url is None or "://" in database_url:
+        return None
+    return "tmp_path" if database_url == "sqlite" else database_url
+
+
+def _url(value: Any) -> str:
+    match value:
+        case Path():  # tmp_path
+            return f"sqlite:///{value / 'cronjobs.db'}"
+        case Engine():
+            return value.url.render_as_string(hide_password=False)
+        case _:
+            return str(value)
 
 
 @contextmanager

@@ -73,3 +73,9 @@ def test_on_a_database_it_ticks(name: str, request: pytest.FixtureRequest) -> No
     assert jobs.clock.now() == then
     with pytest.raises(UsageError, match=r"then call tick\(\)"):
         jobs.drain()
+
+
+@pytest.mark.usefixtures("on_my_connection", "on_my_database", "on_a_file")
+def test_the_fixtures_it_takes_are_known_before_the_test_runs(request: pytest.FixtureRequest) -> None:
+    """pytest-django creates a test database only for tests that have ``db`` among these names."""
+    assert {"my_connection", "empty_url", "postgres_migrated", "tmp_path"} <= {*request.node.fixturenames}
