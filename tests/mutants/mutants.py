@@ -253,6 +253,13 @@ MUTANTS = (
         (f"{LEFT_IN_DJANGO}::test_an_open_transaction_is_rolled_back_and_fails_its_attempt_and_no_other",),
     ),
     Mutant(
+        "django: a statement goes on after its runner has died",
+        CLEAN,
+        "        connection_created.connect(_end_statements_of_dead_runner)\n",
+        "",
+        (f"{LEFT_IN_DJANGO}::test_a_statement_of_a_handler_ends_with_its_runner",),
+    ),
+    Mutant(
         "django: one thread for all async handlers",
         CLEAN,
         "        await self._thread.__aenter__()\n",

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connections  # type: ignore[import-untyped]
+from django.db.backends.signals import connection_created  # type: ignore[import-untyped]
 
 from cronjobs.engine.database.user_connections import has_open_transaction
 from cronjobs.engine.jobs.context import Context
+from cronjobs.engine.probe.server_session import TIMEOUTS
 from cronjobs.errors import Snooze, TransactionLeftOpen
 
 ATOMIC: Final = "an atomic block that was never left"
@@ -24,6 +26,8 @@ class CleanConnections:
     """
 
     def __init__(self, _ctx: Context) -> None:
+        # Only a process that runs attempts has a hook, so connections in web processes are not changed.
+        connection_created.connect(_end_statements_of_dead_runner)
         self._here, self._there = _ThreadConnections(), _ThreadConnections()
         # Run this handler's async ORM calls in a separate thread. Django's usual thread serves all async handlers of
         # the process, so they would share a transaction that one of them left open.
@@ -45,6 +49,16 @@ class CleanConnections:
         finally:
             await self._thread.__aexit__(None, None, None)
         _judge(left_open, error)
+
+
+def _end_statements_of_dead_runner(connection: Any, **_: Any) -> None:
+    """Have PostgreSQL cancel what *connection* executes once this process has died.
+
+    Otherwise the statement of a killed handler would go on, and would even be committed.
+    """
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET client_connection_check_interval = {TIMEOUTS['client_connection_check_interval']}")
 
 
 def _judge(left_open: list[str], error: BaseException | None) -> None:

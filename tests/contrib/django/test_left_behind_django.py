@@ -16,6 +16,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django import db  # type: ignore[import-untyped]  # a module: pytest would open a bare "connection"
 from django.db import transaction  # type: ignore[import-untyped]
+from django.db.backends.signals import connection_created  # type: ignore[import-untyped]
 from django.utils import translation  # type: ignore[import-untyped]
 from sqlalchemy import insert, select, text
 from support.cases import judge
@@ -25,6 +26,7 @@ from support.postgres import OWNER
 
 from cronjobs import Context, GiveUp, RetryPolicy, Snooze, job
 from cronjobs.clock import SYSTEM
+from cronjobs.contrib.django import clean
 from cronjobs.engine.config.settings import RunSettings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
@@ -301,6 +303,33 @@ def test_what_the_orm_writes_inside_ctx_transaction_is_not_part_of_it(orders: Da
         assert (written(orders), "database is locked" in error) == ([], True)
     else:
         assert (written(orders), error) == ([(made, "beside it")], "the block fails")
+
+
+def test_a_statement_of_a_handler_ends_with_its_runner(orders: Database, tmp_path: Path) -> None:
+    """PostgreSQL then looks every 2 s whether the client is still there. Connections of a web process have no hook."""
+
+    def interval() -> str:
+        with db.connection.cursor() as cursor:
+            cursor.execute("SHOW client_connection_check_interval")
+            return str(cursor.fetchone()[0])
+
+    if orders.is_sqlite:
+        return  # its statements run in the runner's own process
+
+    @job("look.thread", timeout="10s", retry=ONCE)
+    def look() -> str:
+        return interval()
+
+    @job("look.async", timeout="10s", retry=ONCE)
+    async def alook() -> str:
+        return str(await sync_to_async(interval)())
+
+    connection_created.disconnect(clean._end_statements_of_dead_runner)  # as in a process without attempts so far
+    before = interval()
+    made = put(orders, "look.thread", "look.async")
+    run(orders, tmp_path)
+    assert [ends(orders)[job_id].result for job_id in made] == ["2s", "2s"]
+    assert (before, interval()) == ("0", "0")
 
 
 def test_async_handlers_at_the_same_time_have_connections_of_their_own(orders: Database, tmp_path: Path) -> None:
