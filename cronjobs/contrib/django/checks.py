@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any, Final
 
 from django.conf import settings  # type: ignore[import-untyped]
 from django.core.checks import Error, Tags, register  # type: ignore[import-untyped]
 from django.core.checks import Warning as CheckWarning
-from django.db import connections, router  # type: ignore[import-untyped]
+from django.db import DatabaseError, connections, router  # type: ignore[import-untyped]
+from django.db.utils import ConnectionDoesNotExist  # type: ignore[import-untyped]
 from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse  # type: ignore[import-untyped]
 
 from cronjobs.contrib.django.connections import VENDORS, in_tests
@@ -106,10 +108,38 @@ def no_tables_elsewhere(app_configs: Any, databases: Collection[str] | None = No
             id="cronjobs.W005",
         )
         for name in databases or ()
-        if name != jobs
-        and connections[name].vendor in VENDORS
-        and meta.name in connections[name].introspection.table_names()
+        if name != jobs and connections[name].vendor in VENDORS and _are_other_tables(connections[name], jobs)
     ]
+
+
+def _are_other_tables(connection: Any, jobs: str) -> bool:
+    """Whether *connection* finds tables of ours that are not those of the alias *jobs*."""
+    found = _our_tables(connection)
+    if found is None:
+        return False
+    with suppress(DatabaseError, ConnectionDoesNotExist):  # if nothing can be compared, the warning stands
+        return found != _our_tables(connections[jobs])
+    return True
+
+
+def _our_tables(connection: Any) -> tuple[Any, ...] | None:
+    """Return what identifies our tables, or None if *connection* does not find any.
+
+    Several aliases may lead to the same tables, for example with another role, through a pooler or on a standby. So the
+    settings are not compared.
+    """
+    if meta.name not in connection.introspection.table_names():
+        return None
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("SELECT file FROM pragma_database_list WHERE name = 'main'")
+        else:
+            cursor.execute(
+                "SELECT system_identifier, current_database(), to_regclass(%s)::oid FROM pg_control_system()",
+                [meta.name],
+            )
+        found: tuple[Any, ...] = cursor.fetchone()
+    return found
 
 
 @register(Tags.urls)

@@ -275,6 +275,17 @@ def test_check_warns_of_tables_in_another_database(sqlite_migrated: str, tmp_pat
         assert no_tables_elsewhere(None, databases=["default"]) == []
 
 
+def test_check_does_not_warn_of_another_alias_of_the_jobs_database(database_url: str) -> None:
+    from cronjobs.contrib.django.checks import no_tables_elsewhere
+
+    with django_project(database_url):  # as the runner's role
+        for app in configured(database_url, "app"):
+            with override_settings(CRONJOBS={"database": app}):
+                assert no_tables_elsewhere(None, databases=["default", app]) == []
+            with override_settings(CRONJOBS={"database": "nowhere"}):
+                assert [each.id for each in no_tables_elsewhere(None, databases=[app])] == ["cronjobs.W005"]
+
+
 # --- manage.py cronjobs -----------------------------------------------------------------------------------------------
 
 
