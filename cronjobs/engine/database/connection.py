@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
 from cronjobs.clock import SYSTEM, Clock, sleep
@@ -315,6 +316,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     except (ImportError, NoSuchModuleError):
         raise DriverMissing(str(address)) from None
     event.listen(engine, "do_connect", partial(_connect_postgresql, address))
+    event.listen(engine, "checkout", _refuse_ended)
     event.listen(engine, "begin", _open_postgresql)
     return engine
 
@@ -332,6 +334,19 @@ def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: 
         raise NoEncoding(str(address))
     connection.add_notice_handler(partial(_note_unconfirmed, record.info))
     return connection
+
+
+def _refuse_ended(session: Any, _record: object, _proxy: object) -> None:
+    """Have the pool replace a connection that the server has ended, for example because it has restarted.
+
+    A server sends nothing to an idle session until it ends the session. So no round trip is needed to notice the end.
+    """
+    if not session.closed:
+        waiting = select.poll()
+        waiting.register(session.fileno(), select.POLLIN)
+        if not waiting.poll(0):
+            return
+    raise DisconnectionError
 
 
 def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:

@@ -145,6 +145,16 @@ def test_a_session_that_the_server_ends_is_not_used_again(postgres_migrated: str
             assert run(connection, "SELECT pg_backend_pid()").scalar_one() not in ended
 
 
+def test_a_session_that_the_server_ended_while_it_was_idle_is_replaced(postgres_migrated: str) -> None:
+    with opened(postgres_migrated) as database, psycopg.connect(postgres_migrated, autocommit=True) as other:
+        with database.read() as one, database.read() as two:
+            idle = [run(connection, "SELECT pg_backend_pid()").scalar_one() for connection in (one, two)]
+        other.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s::int[]) pid", [idle])
+        for _ in range(2):
+            with database.read() as connection:
+                assert run(connection, "SELECT pg_backend_pid()").scalar_one() not in idle
+
+
 @pytest.mark.parametrize("the_loops", THE_LOOPS)
 def test_what_interrupts_the_wait_for_an_answer_leaves_none_to_the_next_transaction(
     postgres_migrated: str, the_loops: bool
