@@ -135,7 +135,7 @@ def _configuration(patient: ExaminedSite) -> Diagnosis:
         return host_verdicts.unreadable(str(patient.file), patient.unusable)
     found = check_config.check(patient.settings, None, file=patient.file.name, environ=patient.environ, now=patient.now)
     problems = [str(finding.problem) for finding in found.findings]
-    return host_verdicts.configuration(str(patient.file), problems)
+    return host_verdicts.configuration(str(patient.file), problems, is_misread=bool(patient.settings.problems))
 
 
 def _handlers(patient: ExaminedSite) -> Diagnosis:

@@ -36,13 +36,12 @@ OFTEN: Final = 3  # ignore what happened fewer times: it may be a coincidence
 # --- the configuration ------------------------------------------------------------------------------------------------
 
 
-def configuration(file: str, findings: Sequence[str]) -> Diagnosis:
+def configuration(file: str, findings: Sequence[str], *, is_misread: bool) -> Diagnosis:
+    """Judge the configuration. *is_misread* is whether a part of the file cannot be read, so that ticks fail."""
     if not findings:
         return ok(f"{file} is valid")
-    return problem(
-        f"{file}: {listed(findings)}",
-        "cronjobs check lists all problems, with line and column; until they are corrected, ticks exit with 3",
-    )
+    until = "; until the file is corrected, ticks exit with 3" if is_misread else ""
+    return problem(f"{file}: {listed(findings)}", f"cronjobs check lists all problems, with line and column{until}")
 
 
 def unreadable(file: str, why: str) -> Diagnosis:

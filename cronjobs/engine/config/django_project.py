@@ -86,9 +86,9 @@ def other_module(settings: Settings, module: str | None) -> str | None:
     if not (module and written) or module == written:
         return None
     return (
-        f"{MODULE} is {module} here and {written} in {settings.file.name}. The environment takes precedence, so a tick "
-        f"uses {written} unless its crontab sets the variable. Make the two equal, or write {MODULE}: "
-        f'"${{{MODULE}:-{written}}}" in the file if the crontab sets it'
+        f"{MODULE} is {module} here and {written} in {settings.file.name}. Cron's environment does not have this "
+        f"shell's variables, so a tick uses {written}. Make the two equal, or set the variable in the crontab and "
+        f'write {MODULE}: "${{{MODULE}:-{written}}}" in the file'
     )
 
 

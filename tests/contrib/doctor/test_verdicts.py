@@ -54,8 +54,8 @@ FILTERED = [replace(ENV[0], source=f"{IMPORT_LINE}\ncontext.configure({ARGUMENT}
 
 CASES: list[tuple[str, Diagnosis, str]] = [
     # the configuration
-    ("ok", host.configuration("cronjobs.yaml", []), "cronjobs.yaml is valid"),
-    ("problem", host.configuration("cronjobs.yaml", ["line 3: bad"] * 7), "and 2 more"),
+    ("ok", host.configuration("cronjobs.yaml", [], is_misread=False), "cronjobs.yaml is valid"),
+    ("problem", host.configuration("cronjobs.yaml", ["line 3: bad"] * 7, is_misread=True), "and 2 more"),
     ("problem", host.unreadable("cronjobs.yaml", "it does not parse"), "nothing runs: it does not parse"),
     ("ok", host.handlers(3, []), "job types: 3"),
     ("problem", host.handlers(3, ["module shop: cannot be imported"]), "module shop"),
@@ -217,6 +217,12 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("warning", db.rights([role(superuser=True)]), "superuser"),
     ("warning", db.rights([role(held()), role(held(), role="PUBLIC", wanted=None)]), "PUBLIC has INSERT, SELECT"),
 ]
+
+
+def test_only_a_file_that_is_misread_makes_ticks_fail() -> None:
+    for is_misread in (True, False):
+        found = host.configuration("cronjobs.yaml", ["env: dev here, prod there"], is_misread=is_misread)
+        assert ("ticks exit with 3" in str(found.fix)) == is_misread
 
 
 @pytest.mark.parametrize(("status", "found", "said"), CASES)
