@@ -108,7 +108,7 @@ def swap(
         # with --config, the command works from any folder
         way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"
         echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; to go back: {way_back}")
-        print_tick(tick)
+        print_tick(tick, wanted, environment)
         if not tick.works:
             complain(
                 "if you have swapped this crontab before and restored it, the first tick that works may repeat "

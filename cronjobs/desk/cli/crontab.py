@@ -21,7 +21,9 @@ from cronjobs.desk.crontab.lines import line_that_sets
 from cronjobs.desk.crontab.other_blocks import other_blocks
 from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config import load as configuration
+from cronjobs.engine.config.import_path import MODULE
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
 from cronjobs.errors import CronjobsError
 from cronjobs.text import one_line
 
@@ -133,7 +135,7 @@ def install(
         write(old, new)
         echo(f"installed in {host.user().pw_name}'s crontab:")
     echo(crontab.indented(wanted.line))
-    print_tick(tick)
+    print_tick(tick, wanted, environment)
     print_mail_target(environment, new, wanted)
 
 
@@ -288,15 +290,27 @@ def trial(
     return tick
 
 
-def print_tick(tick: host.BareTick) -> None:
+def print_tick(tick: host.BareTick, wanted: CrontabArgs, environment: dict[str, str]) -> None:
     if tick.database:
         echo(f"a tick in cron's environment reached {tick.database}")
+        _warn_of_another_database(tick.database, wanted.settings, environment)
     if not tick.works:
         complain(f"that tick failed with exit code {tick.code}; so will every tick until this is fixed:")
     elif tick.code:
         complain("a job died in that tick: see cronjobs jobs list --status dead")
     if tick.said:
         complain(crontab.indented(tick.said))
+
+
+def _warn_of_another_database(reached: str, settings: Settings, environment: dict[str, str]) -> None:
+    """Warn if this shell's settings name another database than the one that the tick reached."""
+    if not settings.database or reached == (here := str(parse_url(settings.database, settings.schema))):
+        return
+    complain(f"that is not the database of this shell's settings, which is {here}")
+    for name in sorted({*settings.variables, "CRONJOBS_DATABASE_URL", MODULE}):
+        if os.environ.get(name) and os.environ[name] != environment.get(name):
+            value = os.environ[name] if name == MODULE else "…"  # other values may contain passwords
+            complain(f"for the same database, write this line above the block in the crontab: {name}={value}")
 
 
 def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:
@@ -318,8 +332,6 @@ def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArg
         echo(f"when something fails, cron mails the output to {mailto}; a tick without failures prints nothing")
     if host.daemon_runs() is False:
         complain("no cron daemon is running here, so no tick will start yet (Debian: service cron start)")
-    if "CRONJOBS_DATABASE_URL" in os.environ and "CRONJOBS_DATABASE_URL" not in environment:
-        complain("CRONJOBS_DATABASE_URL is set here, but not in cron's environment")
     for other in other_blocks(text, wanted.file):
         complain(f"{other.sentence}: if you no longer need it, run {other.removal}")
 

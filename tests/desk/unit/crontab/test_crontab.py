@@ -505,6 +505,22 @@ def test_install_writes_the_block_and_names_the_database_that_cron_reaches(host:
     assert host.crontab == "MAILTO=ops@example.com\n0 3 * * * backup\n"
 
 
+def test_install_names_the_variable_without_which_cron_reaches_another_database(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.config.write_text("database: ${SHOP_URL:-sqlite:////srv/shop/cronjobs.db}\n")
+    assert "not the database" not in host.cli("install").stderr
+    monkeypatch.setenv("SHOP_URL", "postgresql://app:secret-7@db/shop")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop.prod")
+    said = host.cli("install").stderr
+    assert "that is not the database of this shell's settings, which is postgresql://app:***@db/shop" in said
+    for line in ("SHOP_URL=…", "DJANGO_SETTINGS_MODULE=shop.prod"):
+        assert f"write this line above the block in the crontab: {line}" in said
+    assert "secret-7" not in said
+    host.has("SHOP_URL=postgresql://app:secret-7@db/shop\n")
+    assert "SHOP_URL=…" not in host.cli("install").stderr
+
+
 @pytest.mark.parametrize(("code", "exit_code"), [(3, 3), (4, 4), (2, 1), (127, 1)])
 def test_a_tick_that_fails_under_cron_installs_nothing(host: Host, code: int, exit_code: int) -> None:
     host.has("# mine\n")
