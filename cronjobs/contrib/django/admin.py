@@ -9,24 +9,28 @@ from typing import Any, Final
 
 from django.conf import settings  # type: ignore[import-untyped]
 from django.contrib import admin  # type: ignore[import-untyped]
-from django.contrib.messages import SUCCESS, WARNING  # type: ignore[import-untyped]
+from django.contrib.messages import ERROR, SUCCESS, WARNING  # type: ignore[import-untyped]
 from django.core.paginator import Paginator  # type: ignore[import-untyped]
+from django.db import transaction  # type: ignore[import-untyped]
 from django.db.models import Q  # type: ignore[import-untyped]
 from django.utils.formats import date_format  # type: ignore[import-untyped]
 from django.utils.functional import cached_property  # type: ignore[import-untyped]
 from django.utils.html import format_html, format_html_join  # type: ignore[import-untyped]
 from django.utils.timezone import template_localtime  # type: ignore[import-untyped]
+from sqlalchemy.exc import DBAPIError
 
 from cronjobs import masking
 from cronjobs.contrib.django.apps import import_modules_of_apps
-from cronjobs.contrib.django.connections import ours
+from cronjobs.contrib.django.connections import jobs_alias, ours
 from cronjobs.contrib.django.instants import from_djangos, zone_name
 from cronjobs.contrib.django.models import JobModel, JobRunModel, OccurrenceModel, ScheduleModel
 from cronjobs.desk.insight.explain_named import explain_id
 from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock, tries
-from cronjobs.engine.config.django_project import config_file
+from cronjobs.engine.config.django_project import config_file, database_url
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.connection import as_database_error
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import assembled
 from cronjobs.engine.store import operating
@@ -215,8 +219,13 @@ class JobAdmin(ReadOnlyAdmin):
         chosen = list(queryset.order_by("id").values_list("id", flat=True))
         changed, asked = 0, 0
         for ids in _batches(chosen):
-            with ours() as connection:
-                found = write(connection, ids, act)
+            try:
+                with transaction.atomic(using=jobs_alias()), ours() as connection:
+                    found = write(connection, ids, act)
+            except DBAPIError as error:  # for example, the role of DATABASES may only read
+                why = as_database_error(parse_url(database_url()), error)
+                self.message_user(request, f"{why} ({changed + asked} of {len(chosen)} were changed)", ERROR)
+                return
             changed, asked = changed + len(found.done), asked + len(found.asked)
         left = len(chosen) - changed - asked
         words = [f"{changed} {done}"]

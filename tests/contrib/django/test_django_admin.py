@@ -17,9 +17,10 @@ from django.test import RequestFactory, override_settings  # type: ignore[import
 from django.urls import clear_url_caches, include, path  # type: ignore[import-untyped]
 from sqlalchemy import select
 from support.django_project import django_project
+from support.djangos import configured
 from support.lookingrows import Rows, ago
 from support.lookingrows import rows as rows
-from support.postgres import OWNER
+from support.postgres import OWNER, READ, as_role
 
 from cronjobs import masking
 from cronjobs.contrib.django.checks import pages_are_reached
@@ -281,6 +282,20 @@ def test_retry_and_cancel_are_those_of_the_command_line(site: Any, rows: Rows, d
         ("cancel", "ada", "job 2"),
         ("cancel", "ada", "job 3"),
     ]
+
+
+def test_an_action_that_the_databases_role_may_not_do_is_answered_with_a_sentence(
+    site: Any, rows: Rows, database_url: str, tmp_path: Path
+) -> None:
+    rows.job(status="dead")
+    if database_url.startswith("sqlite"):
+        return  # it has no roles
+    for reader in configured(as_role(database_url, READ), "reader", by_runner=True):
+        with override_settings(CRONJOBS={"config": tmp_path / "cronjobs.yaml", "database": reader}):
+            [said] = act(site, ADA, "retry", 1)
+    assert "permission denied" in said
+    assert '"cronjobs db grants" prints' in said
+    assert "(0 of 1 were changed)" in said
 
 
 def test_who_may_only_look_cannot_act_and_nobody_adds_deletes_or_edits(
