@@ -47,11 +47,13 @@ class DjangoProject:
     """What the files of a Django project show about it.
 
     ``settings`` is the module that manage.py names. ``sqlite`` is the SQLite file beside manage.py that the settings
-    use, or None. ``app`` is the folder of the first INSTALLED_APPS entry inside this project, or None.
+    use, or None. ``timezone`` is their TIME_ZONE, or None. ``app`` is the folder of the first INSTALLED_APPS entry
+    inside this project, or None.
     """
 
     settings: str
     sqlite: str | None = None
+    timezone: str | None = None
     app: str | None = None
 
 
@@ -62,13 +64,17 @@ def django_project(folder: Path) -> DjangoProject | None:
     texts = list(_settings_texts(folder, found[1]))
     written = "\n".join(texts)
     sqlite = _SQLITE_FILE.search(written) if "backends.sqlite3" in written else None
+    zones = _TIME_ZONE.findall(written)
     apps = (_app_folder(folder, name) for text in texts for name in _installed_apps(text))
-    return DjangoProject(found[1], sqlite[1] if sqlite else None, next(filter(None, apps), None))
+    return DjangoProject(
+        found[1], sqlite[1] if sqlite else None, zones[-1] if zones else None, next(filter(None, apps), None)
+    )
 
 
 _SETTINGS: Final = re.compile(r"""DJANGO_SETTINGS_MODULE["']\s*,\s*["']([A-Za-z_][\w.]*)["']""")
 # "django-admin startproject" writes the SQLite file's name in this form.
 _SQLITE_FILE: Final = re.compile(r"""["']NAME["']\s*:\s*BASE_DIR\s*/\s*["']([\w.-]+)["']""")
+_TIME_ZONE: Final = re.compile(r"""^TIME_ZONE\s*=\s*["']([\w/+-]+)["']""", re.MULTILINE)
 _BASE_SETTINGS: Final = re.compile(r"^from \.(\w+) import \*", re.MULTILINE)
 
 

@@ -83,7 +83,7 @@ def look_around(folder: Path, environ: Mapping[str, str]) -> Surroundings:
     django = django_project(folder)
     return Surroundings(
         project=project_name(folder),
-        timezone=host_timezone(),
+        timezone=(django and django.timezone) or host_timezone(),
         dotenv=_dotenv(folder),
         shell=tuple(_variables(environ)),
         package=app_package(folder, django),

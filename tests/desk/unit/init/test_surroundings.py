@@ -96,11 +96,13 @@ def test_djangos_settings_and_their_sqlite_file(tmp_path: Path) -> None:
     engine = '"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "db.sqlite3"'
     django = look_around(laid_out(tmp_path, {**manage, "shop/settings.py": engine}), {}).django
     assert django is not None
-    assert (django.settings, django.sqlite) == ("shop.settings", "db.sqlite3")
+    assert (django.settings, django.sqlite, django.timezone) == ("shop.settings", "db.sqlite3", None)
     (tmp_path / "shop/settings.py").write_text(engine.replace("sqlite3", "postgresql", 1))
     django = look_around(tmp_path, {}).django
     assert django is not None
     assert django.sqlite is None
+    (tmp_path / "shop/settings.py").write_text("#TIME_ZONE = 'UTC'\nTIME_ZONE = 'Europe/Berlin'\n")
+    assert look_around(tmp_path, {}).timezone == "Europe/Berlin"
 
 
 @pytest.mark.parametrize(
