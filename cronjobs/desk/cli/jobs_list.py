@@ -132,14 +132,14 @@ def _table(jobs: Sequence[Mapping[str, Any]], times: Times, settings: Settings) 
     room = width()
     # If there is room, name the schedule as well, since several schedules may use the same job type.
     with_schedule = room >= 100 and any(job["schedule"] for job in jobs)
-    rows = []
+    rows, holders = [], Holders()
     for job in jobs:
         row = [
             str(job["id"]),
             status_word(job["status"]),
             safe(job["job_type"]),
             _when(job, times),
-            _note(job, times, settings),
+            _note(job, times, settings, holders),
         ]
         rows.append([*row[:4], safe(job["schedule"]), row[4]] if with_schedule else row)
     header = [">id", "status", "type", "when", *(["schedule"] if with_schedule else []), "note"]
@@ -157,7 +157,7 @@ def _when(job: Mapping[str, Any], times: Times) -> str:
             return times.ago(job["finished_at"])
 
 
-def _note(job: Mapping[str, Any], times: Times, settings: Settings) -> str:
+def _note(job: Mapping[str, Any], times: Times, settings: Settings, holders: Holders) -> str:
     failed = tries(job["failures"], most_tries(job["job_type"], job["max_attempts"], settings, None))
     error = safe(job["last_error"])
     match job["status"]:
@@ -166,6 +166,8 @@ def _note(job: Mapping[str, Any], times: Times, settings: Settings) -> str:
         case Status.RUNNING:
             left = job["locked_until"] - times.now
             host = host_of(job["locked_by"])
+            if holders.is_gone(job["locked_by"]):
+                return f"on {host}, the runner's process is gone"
             if left.total_seconds() < 0:
                 return f"OVERDUE on {host}: lease ended {rough(left)} ago"
             return ", ".join(part for part in (f"on {host}", f"lease {rough(left)} left", failed) if part)
