@@ -198,7 +198,8 @@ def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> Non
         raise Forbidden("this request came from another site; nothing was changed")
     if not visitor.may_act:
         raise Forbidden(
-            "you may view these pages but not act: actions require cronjobs web --actions, or may_act in an app"
+            "you may view these pages but not act: actions require cronjobs web --actions, in an app may_act, "
+            "and in Django the permission cronjobs.change_jobmodel"
         )
     if not visitor.is_exempt and not _same(given, visitor.csrf):
         raise Forbidden("nothing was changed: this form belongs to another session. Open the page again")
