@@ -324,7 +324,7 @@ def check_first_page(right: Select, browser: Browser, found: Sequence[str]) -> N
         letters = Counter(by_select(right.database, number, right.now))
         strip = [f"{letters[letter]} {word}" for letter, word in reversed(WORDS.items()) if letter != "."]
         there = ", ".join(text for text in strip if not text.startswith("0 ")) or "nothing was due"
-        assert shown[name]["last 24 h"].endswith(f"by quarter-hours: {there}")
+        assert shown[name]["last 24 h"].endswith(f"quarter-hours of the last 24 h: {there}")
         lately = right.ledger(number)[:20]
         at_work = sorted((job for job in right.running if job.schedule == name), key=lambda job: job.started_at)
         newest = [row for row in lately if right.outcome(row) not in ("queued", "running")][:1]

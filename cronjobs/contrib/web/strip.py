@@ -56,10 +56,10 @@ class Strip:
 
     @property
     def in_words(self) -> str:
-        """The strip as text for screen readers, as in "in the last 24 h, by quarter-hours: 94 succeeded, 2 dead"."""
+        """The strip as text for screen readers, as in "quarter-hours of the last 24 h: 94 succeeded, 2 dead"."""
         counts = {word: self.letters.count(letter) for letter, word in reversed(WORDS.items()) if letter != NOTHING}
         parts = [f"{count} {word}" for word, count in counts.items() if count]
-        return "in the last 24 h, by quarter-hours: " + (", ".join(parts) or "nothing was due")
+        return "quarter-hours of the last 24 h: " + (", ".join(parts) or "nothing was due")
 
 
 def first_quarter(now: datetime) -> int:

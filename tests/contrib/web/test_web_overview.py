@@ -196,8 +196,8 @@ def test_lines_that_cron_runs_have_rows_like_schedules(rows: Rows, browser: Brow
     backup, rotate = reply.tables["Run by cron"]
     assert backup["name"] == "exec:backup"
     assert backup["last"].startswith("dead")
-    assert backup["last 24 h"].endswith("in the last 24 h, by quarter-hours: 1 dead, 1 succeeded")
-    assert rotate["last 24 h"].endswith("in the last 24 h, by quarter-hours: 1 succeeded")
+    assert backup["last 24 h"].endswith("quarter-hours of the last 24 h: 1 dead, 1 succeeded")
+    assert rotate["last 24 h"].endswith("quarter-hours of the last 24 h: 1 succeeded")
     assert f"/jobs/{dead}" in reply.addresses()
     assert "/jobs?type=exec%3Abackup" in reply.addresses()
     assert [row["name"] for row in browser.get("/?find=rot").tables["Run by cron"]] == ["exec:rotate"]
@@ -249,13 +249,13 @@ def test_what_a_clock_ahead_ran_too_early_is_no_success_on_the_pages(rows: Rows,
     rows.attempt(job)
     rows.occurrence(schedule, due, job_id=job, reason=reason)
     first, schedules_page = browser.get("/"), "/schedule?name=nightly"
-    assert "by quarter-hours: 1 early" in first.words
+    assert "quarter-hours of the last 24 h: 1 early" in first.words
     assert 'class="q-early"' in first.body
     assert 'class="badge early">ran early<' in browser.get(schedules_page).body
     with rows.database.write() as connection:
         again = tables.jobs.update().where(tables.jobs.c.id == job).values(attempts=2)
         connection.execute(again)  # and ran once more, in time
-    assert "by quarter-hours: 1 succeeded" in browser.get("/").words
+    assert "quarter-hours of the last 24 h: 1 succeeded" in browser.get("/").words
     assert "ran early<" not in browser.get(schedules_page).body
 
 
