@@ -139,7 +139,7 @@ class _Place:
         for path in paths:
             if path in self.settings.positions:
                 return Problem(self.file, *self.settings.positions[path], path, message)
-        return Problem(self.file, 0, 0, paths[0] if paths else "", message)
+        return Problem(self.file, 0, 0, paths[-1], message)
 
 
 def _written_by_others(place: _Place, found: trust.TrustFinding) -> Problem:
@@ -248,7 +248,9 @@ def _timed(schedules: Mapping[str, ScheduleSettings], known: JobTypes) -> Iterat
     for name, job_type in known.types.items():
         # The job type of an inline command has its schedule's name.
         inline = f"schedules.{name}.timeout"
-        yield _Timed(job_type, job_type.timeout, (f"job_types.{name}.timeout", inline, f"job_types.{name}", "imports"))
+        yield _Timed(
+            job_type, job_type.timeout, (f"job_types.{name}.timeout", inline, f"job_types.{name}", "imports", "")
+        )
     for name, schedule in schedules.items():
         given = known.types.get(schedule.job)
         if given is not None and schedule.timeout is not None and schedule.timeout != given.timeout:

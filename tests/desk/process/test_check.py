@@ -367,6 +367,14 @@ def test_a_timeout_that_leaves_no_time_for_a_slow_start_is_a_note(project: Proje
     assert (done.code, said in done.out) == (0, noted)
 
 
+def test_a_note_of_a_timeout_in_code_names_no_key_that_the_file_does_not_have(tmp_path: Path) -> None:
+    """The modules of Django's apps are imported without ``imports:``."""
+    known = JobTypes(types={"t.say": JobType("t.say", timedelta(seconds=50), RetryPolicy())})
+    settings = Settings(tmp_path / "cronjobs.yaml", tmp_path)
+    found = check(settings, known, file="cronjobs.yaml", environ={}, now=datetime(2026, 1, 1, tzinfo=UTC))
+    assert str(found.notes[0]).startswith("cronjobs.yaml: t.say: timeout 50s")
+
+
 def test_a_file_that_cannot_be_used_also_names_the_database_variable_that_is_unset(project: Project) -> None:
     project.url = "${SHOP_DATABASE_URL}"
     project.write("env_file: gone.env")
