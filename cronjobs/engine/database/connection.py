@@ -23,6 +23,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, DisconnectionError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
+from cronjobs import masking
 from cronjobs.clock import SYSTEM, Clock, sleep
 from cronjobs.engine.database.address import Address
 from cronjobs.engine.database.error_mapping import file_refusal, is_locked, postgresql_refusal, sqlite_refusal
@@ -454,5 +455,4 @@ def as_database_error(address: Address, error: DBAPIError) -> DatabaseError:
 
 def _reason(address: Address, error: DBAPIError) -> str:
     reason = " ".join(str(error.orig).split())
-    password = address.url.password
-    return reason.replace(password, "***") if isinstance(password, str) and password else reason
+    return masking.mask(reason, masking.named_secrets({"": address.url.render_as_string(hide_password=False)}))

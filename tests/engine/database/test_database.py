@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from support.databases import opened
 from support.nofsync import with_fsync
 from support.postgres import PostgresServer
 
 from cronjobs.engine.database.address import parse_url
-from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.connection import Database, as_database_error
 from cronjobs.engine.schema import migrations
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable, DriverMissing, SqliteTooOld, UsageError
@@ -111,6 +112,12 @@ def test_an_address_never_shows_its_password(written: str) -> None:
 
 
 # --- errors: one line, no secret ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("password", "said"), [("ro", "cronjobs_jobs of ro"), ("jobs-4711", "cronjobs_jobs of ***")])
+def test_a_password_that_is_part_of_many_words_is_not_masked(password: str, said: str) -> None:
+    error = DBAPIError("SELECT 1", None, Exception(f"permission denied for table cronjobs_jobs of {password}"))
+    assert said in str(as_database_error(parse_url(f"postgresql://app:{password}@db/shop"), error))
 
 
 @pytest.mark.parametrize(
