@@ -49,7 +49,18 @@ CONFIGURATION = """# Every key of cronjobs.yaml
 
 Keep the file next to your code. Durations have a unit: `55s`, `10m`, `24h`, `7d`, `1h30m`. Sizes: `512MiB`, `2GiB`.
 `${NAME}`, `${NAME:-default}` and `${file:/run/secrets/x}` are filled in in every value; `$${` is a plain `${`. A path
-is meant from the file's folder. A bad entry disables only itself; `cronjobs check` lists what is wrong.
+is meant from the file's folder.
+
+A bad entry disables only itself and what depends on it. `cronjobs check` lists what is wrong and what is disabled. An
+unknown key that resembles a known key counts as that key with a bad value. Any other unknown key has no effect.
+
+| what is bad | what is disabled |
+| --- | --- |
+| `timezone` | schedules with `cron:` and no time zone of their own |
+| `defaults`, `defaults.schedules` | all schedules |
+| `defaults`, `defaults.commands` | all entries with a command |
+| `limits` | all jobs with a concurrency_key: they wait |
+| `project`, `environment`, `env_file`, `database`, `schema`, `job_types`, `schedules` | everything (exit code 3) |
 
 `cronjobs config show` prints the values in effect and where each one comes from; `cronjobs schema` prints the same
 tables as JSON Schema, for editors. In the *default* column, code is a literal value."""

@@ -269,7 +269,7 @@ def _print(found: Sequence[Occurrence]) -> None:
 
 def _nothing(all_due: Sequence[Upcoming], start: datetime, *, windowed: bool) -> str:
     if not all_due:
-        return "the file has no schedule"
+        return "the file has no schedule that runs here"
     first = next(_merged(all_due, start, None), None) if windowed else None
     if first is None:
         return "nothing more is due before the year 10,000"

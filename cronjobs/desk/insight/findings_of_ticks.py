@@ -153,31 +153,28 @@ def _config(
     types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
     recorded, hosts = _recorded(dict(as_noted(where, what) for where, what, _ in here), health, at_work)
     closed = {limit.prefix: jobs for limit, jobs in health.limited.items() if limit.most == 0}
-    kept = _due_while_refused(health, settings)
+    refused = settings.broken and bool(why_none_starts(settings, ticking(health.ticks, health.now, settings.run.every)))
     for where, what, text in here:
         its = types if takes_away(where, types) else ()
         held = sum(closed.pop(prefix) for prefix in list(closed) if _names_limit(where, prefix))
-        if kept and text in map(str, settings.problems):
-            held, kept = kept, 0
+        stops_all = refused and text in map(str, settings.problems)
+        if stops_all:
+            held = sum(queue.due for queue in (*health.queues.values(), health.others) if not queue.paused)
+            refused = False  # say so once
         stuck = {name: late.pop(name) for name in list(late) if names_schedule([where], name)}
         began = _recorded_since(where, what, health, at_work)
         since, newest = min(stuck.values(), default=began), max(stuck.values(), default=began)
         known = as_noted(where, what) in recorded.items()
         rows, subject = (_rows(dict([as_noted(where, what)]), hosts), hosts[0]) if known else ((text,), "")
-        yield _fault(text, rows, its, tuple(stuck), held, health, same, since=since, grew_at=newest, subject=subject)
+        text = f"{text}; nothing runs with this file" if stops_all else text
+        found = _fault(text, rows, its, tuple(stuck), held, health, same, since=since, grew_at=newest, subject=subject)
+        yield replace(found, severity=Severity.CRITICAL) if stops_all else found
         types = () if its else types
     alike: dict[frozenset[tuple[str, str]], list[Mapping[str, Any]]] = {}
     for tick in others_at_fault(health, settings):
         alike.setdefault(frozenset(recorded_faults(tick).items()), []).append(tick)
     for ticks in alike.values():
         yield _of_hosts(recorded_faults(ticks[0]), ticks, health, same)
-
-
-def _due_while_refused(health: Health, settings: Settings) -> int:
-    """Count the due jobs that wait because the ticks here refuse the file, and no other host runs them."""
-    if not settings.broken or not why_none_starts(settings, ticking(health.ticks, health.now, settings.run.every)):
-        return 0
-    return sum(queue.due for queue in (*health.queues.values(), health.others) if not queue.paused)
 
 
 def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Mapping[str, Any]]) -> datetime | None:

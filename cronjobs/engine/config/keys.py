@@ -24,7 +24,6 @@ from cronjobs.engine.config.keys_of_jobs import (
 )
 from cronjobs.engine.config.reader import (
     ConfigKey,
-    FieldError,
     Keys,
     Reader,
     ReaderOfExtra,
@@ -219,17 +218,6 @@ def _defaults(reading: Reading, node: Node, path: str) -> Defaults:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-@taken_as(fields.zone.words, fields.zone.schema)
-def _timezone(reading: Reading, node: Node, path: str) -> str:
-    try:
-        zone: str = fields.zone(reading, node, path)
-    except FieldError as error:
-        raise FieldError(
-            f"{error} (Until this is fixed, schedules with cron: and no timezone of their own are disabled.)"
-        ) from None
-    return zone
-
-
 def _named(words: str, each: Reader) -> Reader:
     """Return the Reader of a section of named entries. Such a section is read after those on which it depends."""
     return Reader(fields.later, words, {"propertyNames": {"pattern": f"^(?:{fields.NAME.pattern})$"}}, each=each)
@@ -299,7 +287,7 @@ FILE: Final[Keys] = {
         "none",
     ),
     "timezone": ConfigKey(
-        _timezone, "Europe/Berlin", "The default time zone of schedules, and the one that commands print in."
+        fields.zone, "Europe/Berlin", "The default time zone of schedules, and the one that commands print in."
     ),
     "log": ConfigKey(
         fields.log_file, "cronjobs.log", ("The log file, with one line per event; none means no file."), "none"

@@ -233,8 +233,10 @@ def _job_type(
     for name, message in clashes.items():
         if name not in bad and isinstance(node, YamlMapping):
             reading.report(node.entries[name][1], f"{path}.{name}", message)
-    if bad or clashes or (is_command and "commands" in defaults.bad):
+    if bad or clashes:
         raise ReportedError
+    if is_command and "commands" in defaults.bad:
+        raise FieldError("disabled, because defaults.commands cannot be read: correct it")
     return entry
 
 
@@ -299,7 +301,6 @@ def _schedule(
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
     # A bad ping does not disable the schedule.
     good = not bad - {"ping"}
-    good &= "schedules" not in defaults.bad
     good &= _one_of(
         reading,
         key,
@@ -328,12 +329,13 @@ def _schedule(
             key, path, "job_types has an entry of the same name: rename the schedule, or write job: instead of command:"
         )
         good = False
-    timezone = values.pop("timezone", timezone_of_file)
-    # The bad time zone of the file has already been reported.
-    if timezone is None and "cron" in written:
-        good = False
     if not good:
         raise ReportedError
+    if "schedules" in defaults.bad:
+        raise FieldError("disabled, because defaults.schedules cannot be read: correct it")
+    timezone = values.pop("timezone", timezone_of_file)
+    if timezone is None and "cron" in written:
+        raise FieldError("disabled, because the file's timezone cannot be read: correct it, or write timezone: here")
     command = None
     if values.pop("command", None) and isinstance(node, YamlMapping):
         alone = replace(node, entries={"command": node.entries["command"]}, duplicates=[])

@@ -392,5 +392,6 @@ def test_while_ticks_here_refuse_the_file_due_work_waits_for_the_fix(
         assert config.severity is Severity.WARNING
         assert late.text.endswith("the ticks cannot keep up")
     else:
-        assert (config.severity, config.text) == (Severity.CRITICAL, f"{problem}; 1 due job waits for it")
+        said = f"{problem}; nothing runs with this file; 1 due job waits for it"
+        assert (config.severity, config.text) == (Severity.CRITICAL, said)
         assert late.text.endswith(f"not started: ticks of this host did not start: {problem} (once)")

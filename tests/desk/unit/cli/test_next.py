@@ -256,7 +256,7 @@ def test_a_schedule_of_another_environment_is_not_said_to_come(project: Project)
 
 def test_a_file_without_schedules_says_so(project: Project) -> None:
     answer = with_file(project, "timezone: UTC\n").call("next")
-    assert (answer.code, answer.out, answer.err) == (0, "", "the file has no schedule\n")
+    assert (answer.code, answer.out, answer.err) == (0, "", "the file has no schedule that runs here\n")
 
 
 def test_a_year_of_minutes_is_counted_in_no_time(project: Project) -> None:

@@ -157,21 +157,16 @@ run: {worker: 4}
 retention: {succeeded: 14}
     2:24: retention.succeeded: "14" has no unit: write it as 55s, 10m, 24h or 7d
 timezone: europe/berlin
-    2:11: timezone: "europe/berlin" is not a time zone: did you mean Europe/Berlin? (Until this is fixed, schedules
-    with cron: and no timezone of their own are disabled.)
+    2:11: timezone: "europe/berlin" is not a time zone: did you mean Europe/Berlin?
 timezone: Berlin/Europe
-    2:11: timezone: "Berlin/Europe" is not a time zone: did you mean Europe/Berlin? (Until this is fixed, schedules
-    with cron: and no timezone of their own are disabled.)
+    2:11: timezone: "Berlin/Europe" is not a time zone: did you mean Europe/Berlin?
 timezone: New York/America
-    2:11: timezone: "New York/America" is not a time zone: did you mean America/New_York? (Until this is fixed,
-    schedules with cron: and no timezone of their own are disabled.)
+    2:11: timezone: "New York/America" is not a time zone: did you mean America/New_York?
 timezone: UTC+1
     2:11: timezone: "UTC+1" is not a time zone: a fixed offset has no summer time: write a place, such as Europe/Berlin,
-    or Etc/GMT-1 for this offset all year (Until this is fixed, schedules with cron: and no timezone of their own
-    are disabled.)
+    or Etc/GMT-1 for this offset all year
 timezone: America
-    2:11: timezone: "America" is not a time zone: write UTC or Europe/Berlin (Until this is fixed, schedules with
-    cron: and no timezone of their own are disabled.)
+    2:11: timezone: "America" is not a time zone: write UTC or Europe/Berlin
 imports: billing.jobs
     2:10: imports: write a list: [billing.jobs]
 imports: jobs.py
@@ -462,15 +457,23 @@ def test_a_schedule_is_good_although_its_job_type_is_bad() -> None:
     assert found.disabled_job_types == {"x"}
 
 
-def test_a_bad_timezone_disables_the_schedules_that_depend_on_it() -> None:
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("timezone: Berlin", "did you mean Europe/Berlin?"),
+        ("timezoen: Europe/Berlin", 'unknown key, did you mean "timezone"?'),
+    ],
+)
+def test_a_bad_timezone_disables_and_names_the_schedules_that_depend_on_it(line: str, says: str) -> None:
     found = read(
-        DATABASE
-        + 'timezone: Berlin\nschedules: {a: {cron: "0 1 * * *", job: x}, b: {every: 1m, job: x}, '
-        + 'c: {cron: "0 1 * * *", timezone: UTC, job: x}}'
+        f'{DATABASE}{line}\nschedules: {{a: {{cron: "0 1 * * *", job: x}}, b: {{every: 1m, job: x}}, '
+        'c: {cron: "0 1 * * *", timezone: UTC, job: x}}'
     )
     assert found.schedules.keys() == {"b", "c"}
     assert found.disabled_schedules == {"a"}
-    assert "did you mean Europe/Berlin?" in str(found.problems[0])
+    assert says in str(found.problems[0])
+    [problem] = found.problems_of("a")
+    assert str(problem).startswith("cronjobs.yaml:3:13: schedules.a: disabled, because the file's timezone cannot be")
 
 
 def test_an_inline_command_that_is_bad_disables_schedule_and_command() -> None:

@@ -95,7 +95,10 @@ def test_a_bad_default_disables_the_entries_that_would_have_it(
         f"{DATABASE}defaults:\n  {bad}\njob_types: {{x: {{command: [x]}}, handler: {{timeout: 5s}}}}\n"
         "schedules:\n  a: {every: 1h, job: handler}\n  b: {every: 1h, command: [y]}\n"
     )
-    assert len(found.problems) == 1
+    assert {each.path for each in found.problems[1:]} == {
+        *(f"schedules.{name}" for name in disabled),
+        *(f"job_types.{name}" for name in types - disabled),
+    }
     assert str(found.problems[0]).partition(": ")[2].startswith(says.partition(": ")[2])
     assert f":{says.partition(': ')[0]}:" in f":{found.problems[0].line}:{found.problems[0].column}:"
     assert found.disabled_schedules == disabled
