@@ -104,6 +104,11 @@ class _Asked:
     outcome: str | None
 
     @property
+    def read_from(self) -> datetime:
+        """From when on to read ticks, to compare a host's first tick of the range with its tick before."""
+        return max(self.begin, _FIRST + FORGOTTEN) - FORGOTTEN
+
+    @property
     def of_job(self) -> dict[str, Any]:
         return {"names": self.names, "job_type": self.job_type}
 
@@ -323,8 +328,7 @@ def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime
     """Return the times without ticks: of all hosts together, and of one host while others ticked."""
     limit = quiet_after(every)
     gaps = [_gap(connection, row, limit, None) for row in store.tick_gaps(connection, asked.begin, limit)]
-    read_from = max(asked.begin, _FIRST + FORGOTTEN) - FORGOTTEN
-    rows = store.host_gaps(connection, asked.begin, read_from, limit, STEADY_TICKS)
+    rows = store.host_gaps(connection, asked.begin, asked.read_from, limit, STEADY_TICKS)
     gaps += [_gap(connection, row, limit, row.host) for row in rows]
     # A gap that ends after now comes from a tick whose clock was wrong.
     gaps = [gap for gap in gaps if gap["finished_at"] <= now]
@@ -388,6 +392,8 @@ def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
             for kind in ("broken", "not_loaded", "without_process")
             for where, why in recorded_faults({"did": tick.did}, kind).items()
         }
+        if isinstance(tick.did, Mapping) and (why := tick.did.get("refused")):
+            faults.add((tick.host, "refused", "the file", str(why)))
         for fault in present.keys() - faults:
             host, kind, *_ = fault
             if host == tick.host and (kind != "not_loaded" or tick.loaded):  # other ticks learn nothing about the code
@@ -413,7 +419,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
                 | {"changes": detail}
             )
         file = row.subject
-    for row in store.code_changes(connection, asked.begin, asked.end, READ_AT_MOST):
+    for row in store.code_changes(connection, asked.begin, asked.read_from, asked.end, READ_AT_MOST):
         names, old = (set(map(str, each)) if isinstance(each, list) else set() for each in (row.names, row.old_names))
         version = [] if row.version == row.old_version else [f"{row.old_version} → {row.version}"]
         changes = {"version": version, "new job types": sorted(names - old), "gone job types": sorted(old - names)}

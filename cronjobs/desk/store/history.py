@@ -283,10 +283,12 @@ def spans_at_work(
     return found
 
 
-def code_changes(connection: Connection, since: datetime, until: datetime | None, limit: int) -> Sequence[Row[Any]]:
-    """Return the newest *limit* ticks whose version or job types differ from those of their host's previous tick.
+def code_changes(
+    connection: Connection, since: datetime, read_from: datetime, until: datetime | None, limit: int
+) -> Sequence[Row[Any]]:
+    """Return the newest *limit* ticks from *since* on whose version or job types differ from the host's previous tick.
 
-    Only ticks that loaded handlers are compared. ``names`` and ``old_names`` are the job types.
+    Only ticks from *read_from* on that loaded handlers are compared. ``names`` and ``old_names`` are the job types.
     """
     before = "" if until is None else " AND t.started_at < :until"
     return run(
@@ -296,12 +298,14 @@ def code_changes(connection: Connection, since: datetime, until: datetime | None
         FROM (
           SELECT t.host, t.started_at, t.version, t.job_types, lag(t.version) OVER mine AS old_version,
             lag(t.job_types) OVER mine AS old_types
-          FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at >= :since{before}
+          FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at >= :read_from{before}
           WINDOW mine AS (PARTITION BY t.host ORDER BY t.started_at, t.id)) pair
         LEFT JOIN {JOB_TYPE_LISTS} n ON n.hash = pair.job_types LEFT JOIN {JOB_TYPE_LISTS} o ON o.hash = pair.old_types
-        WHERE pair.version <> pair.old_version OR pair.job_types <> pair.old_types
+        WHERE pair.started_at >= :since
+          AND (pair.version <> pair.old_version OR pair.job_types <> pair.old_types)
         ORDER BY pair.started_at DESC LIMIT :limit""",
         since=since,
+        read_from=read_from,
         **({} if until is None else {"until": until}),
         limit=limit,
     ).all()
@@ -414,7 +418,7 @@ def ticks_with_faults(
         connection,
         f"""SELECT t.host, t.started_at, t.job_types IS NOT NULL AS loaded,
              CASE WHEN {text_of} LIKE '%"broken"%' OR {text_of} LIKE '%"not_loaded"%'
-               OR {text_of} LIKE '%"without_process"%' THEN t.did END AS did
+               OR {text_of} LIKE '%"without_process"%' OR {text_of} LIKE '%"refused"%' THEN t.did END AS did
            FROM {TICKS} t WHERE t.started_at >= :since{before}
            ORDER BY t.started_at DESC, t.id DESC LIMIT :limit""",
         since=since,

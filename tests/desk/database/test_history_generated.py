@@ -597,6 +597,8 @@ Wednesday 2026-07-01
 """
     )
     assert cronjobs("history", "--until", "3m").out.count("deployed") == 1
+    # The first tick in the range is compared with its host's tick before the range.
+    assert cronjobs("history", "--since", "390s").out.count("deployed") == 4
 
 
 def test_however_many_job_types_there_are_totals_are_whole(

@@ -331,7 +331,7 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         history.acts(connection, ["sync"], hour, 200)
         history.acts(connection, list(ACTS), hour, 200, NOW)
         history.named_jobs(connection, [1, 2, 3])
-        history.code_changes(connection, hour, NOW, 200)
+        history.code_changes(connection, hour, hour, NOW, 200)
         for kind in ("attempt", "occurrence"):
             history.newest_begin(connection, kind, 200, hour, None)
         begins = dict.fromkeys(("attempt", "death", "occurrence"), hour)
