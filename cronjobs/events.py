@@ -372,7 +372,8 @@ def alert_sent(channel: str, findings: int) -> Event:
 
 def alert_not_sent(channel: str, findings: int, error: str) -> Event:
     """An alert could not be sent. A later tick will try again. Cron mails this, but it is not a fault of the tick."""
-    return Event("alert.not_sent", {"channel": channel, "findings": findings, "error": error}, ERROR)
+    facts = {"channel": channel, "findings": findings, "error": error}
+    return Event("alert.not_sent", facts, ERROR, cause=f"alert.not_sent {channel}")
 
 
 def alerts_failed(error: str) -> Event:

@@ -106,6 +106,8 @@ class Reporter:
         self.log.write(event)
         if event.name == "job.succeeded":
             self._succeeded.add(event.facts["job_type"])
+        elif event.name == "alert.sent":
+            self._succeeded.add(_channel(event))
         keep = event.level != events.INFO or len(self.kept) < MOST_KEPT
         # Nobody would read this event, and a busy tick has thousands of them.
         if not event.printed or not (keep or self.talk):
@@ -125,7 +127,7 @@ class Reporter:
 
     @property
     def well(self) -> set[str]:
-        """The job types of which a job succeeded."""
+        """The job types of which a job succeeded, and the alert channels that delivered a message."""
         return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
@@ -151,6 +153,10 @@ class _Deaths:
     is_news: bool | None = None
 
 
+def _channel(event: events.Event) -> str:
+    return f"channel {event.facts['channel']}"  # the name of a job type has no space
+
+
 @dataclass
 class CronMail:
     """The text that a tick prints to stderr if nobody is watching. Cron mails this text."""
@@ -165,6 +171,8 @@ class CronMail:
         # For each cause, CODE or DATABASE if only a tick that has checked the code or the database can see that the
         # cause has ended.
         self._about: dict[str, str] = {}
+        # For each cause that is an alert channel's failure, what has to succeed. Most ticks do not use the channel.
+        self._channels: dict[str, str] = {}
         self._stderr = Outlet(2)
         self._deaths: dict[str, _Deaths] = {}  # the key is the cause
         self._listed = 0  # the number of deaths that were listed
@@ -215,11 +223,15 @@ class CronMail:
                     self._looks[event.cause or line] = f"; look: {absolute(self._command(event), self.config)}"
                 if event.name == OF_DATABASE:
                     self._about[event.cause or line] = DATABASE
+                if event.name == "alert.not_sent":
+                    self._channels[event.cause or line] = _channel(event)
         if reporter.log.fault:
             self.trouble(reporter.log.fault)
 
-    @staticmethod
-    def _command(fault_of_code: events.Event) -> str:
+    def _command(self, fault_of_code: events.Event) -> str:
+        # The tick refuses the whole file, although each of its entries is good.
+        if fault_of_code.facts.get("where") == str(self.config.absolute()):
+            return "cronjobs sync --plan"
         job_type = fault_of_code.facts.get("job_type")
         return "cronjobs check" if job_type is None else f"cronjobs explain {quote(job_type)}"
 
@@ -288,7 +300,7 @@ class CronMail:
             about = self._about.get(cause)
             not_started = not self._started or (about == DATABASE and not left_row)
             if not self.throttle or self._alarm.worth_mailing(
-                cause, now, said=said, about=about, not_started=not_started
+                cause, now, said=said, job_type=self._channels.get(cause), about=about, not_started=not_started
             ):
                 complain(said + self._looks.get(cause, ""))
         # A tick that did not start cannot know that a cause has ended.

@@ -81,10 +81,10 @@ class Alarm:
         """Record that *cause* has occurred, and return whether to report it now.
 
         *said* is the text that is reported, if it differs from *cause*. *job_type* is given if jobs of that type die of
-        the cause. Such a cause does not end as soon as a tick no longer sees it. ``over`` explains when such a cause
-        ends. If *about* is CODE or DATABASE, only a tick that checks the code or the database can see that the cause
-        has ended. *not_started* is True if the cause kept a tick from starting or from writing its row (see
-        ``kept_from_starting``).
+        the cause, or if it names an alert channel that fails. Such a cause does not end as soon as a tick no longer
+        sees it. ``over`` explains when such a cause ends. If *about* is CODE or DATABASE, only a tick that checks the
+        code or the database can see that the cause has ended. *not_started* is True if the cause kept a tick from
+        starting or from writing its row (see ``kept_from_starting``).
         """
         known = self._load()
         at = now.isoformat()

@@ -178,7 +178,13 @@ def test_what_a_sync_would_do_is_told(project: Project) -> None:
     )
     assert dry(project)[0] == "the file would be applied: + c, ~ a"
     project.write(YAML.partition("schedules:")[0])
-    assert dry(project)[0].startswith("the file would not be applied: the file would retire 2 of 2 schedules")
+    said = "the file would retire 2 of 2 schedules"
+    assert dry(project)[0].startswith(f"the file would not be applied: {said}")
+    tick = project.run("run-due")
+    assert (tick.code, "cronjobs check" in tick.err) == (3, False)
+    assert said in tick.err
+    assert tick.err.rstrip().endswith("sync --plan")
+    assert f"could not use the file and still cannot: {said}" in " ".join(project.run("history").out.split())
 
 
 def test_where_schedules_are_off_none_is_told(project: Project) -> None:

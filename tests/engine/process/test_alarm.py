@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from support.commands import until
 from support.ticking import Project, events
 
+from cronjobs.clock import SYSTEM
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import as_database_error
@@ -31,7 +32,7 @@ from cronjobs.errors import (
     DatabaseNotReady,
     DatabaseUnreachable,
 )
-from cronjobs.events import ERROR, Event, database_trouble, death_cause
+from cronjobs.events import ERROR, Event, alert_not_sent, alert_sent, database_trouble, death_cause
 
 NewProject = Callable[[str], Project]
 
@@ -151,6 +152,30 @@ def test_without_a_job_that_went_well_it_is_not_said_to_be_over(alarm: Alarm) ->
 
 def dead(number: int, job_type: str = "mail.send", error: str = "503") -> Event:
     return Event("job.dead", {"job_id": number, "job_type": job_type, "error_type": "OSError", "error": error}, ERROR)
+
+
+def test_a_channel_that_fails_is_mailed_once_although_ticks_between_its_retries_do_not_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    config = tmp_path / "cronjobs.yaml"
+
+    def tick(*seen: Event) -> str:
+        mail = CronMail(config, throttle=True)
+        reporter = mail.reporter(None, talk=False)
+        for event in seen:
+            reporter.note(event)
+        mail.print_causes(reporter)
+        mail.send()
+        return capfd.readouterr().err
+
+    assert "alert.not_sent" in tick(alert_not_sent("ops", 1, "no such file"))
+    assert tick() == ""
+    assert tick(alert_not_sent("ops", 2, "no such file"), alert_sent("mail", 2)) == ""
+    assert "alert.not_sent" in tick(alert_not_sent("night", 1, "no such file"))
+    tick(alert_sent("ops", 2))
+    said = Alarm(config).over((), SYSTEM.now() + timedelta(hours=2))
+    assert [each.partition(": ")[2].split()[:2] for each in said] == [["alert.not_sent", "channel=ops"]]
 
 
 def test_deaths_are_listed_at_once_up_to_ten_and_then_counted(
