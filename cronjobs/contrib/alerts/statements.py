@@ -297,6 +297,7 @@ class FailedJob:
     job_type: str
     schedule: str | None
     failures: int
+    losses: int
     error_type: str | None
     error: str | None
     traceback: str | None
@@ -307,7 +308,7 @@ def failed_jobs(connection: Connection, ids: Collection[int]) -> list[FailedJob]
     rows = run(
         connection,
         f"""
-        SELECT j.id, j.job_type, j.schedule, j.failures + j.losses AS failures, j.error_type, j.last_error AS error,
+        SELECT j.id, j.job_type, j.schedule, j.failures, j.losses, j.error_type, j.last_error AS error,
           r.traceback, r.output
         FROM {JOBS} j LEFT JOIN {JOB_RUNS} r ON r.job_id = j.id AND r.attempt = (
           SELECT max(l.attempt) FROM {JOB_RUNS} l WHERE l.job_id = j.id)

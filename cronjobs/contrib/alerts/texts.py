@@ -141,6 +141,7 @@ def _of_job(job: FailedJob, settings: Settings) -> dict[str, Any]:
     return described(job.id, job.job_type, job.error_type, job.error, at, settings.file, masked) | {
         "schedule": None if job.schedule is None else one_line(masked(job.schedule), LINE),
         "failures": job.failures,
+        "losses": job.losses,
         "output": [one_line(line, LINE) for line in lines[-OUTPUT_LINES:]],
     }
 
@@ -172,8 +173,8 @@ def body(message: Message) -> str:
         lines += [*_finding_lines(each, message.zone), ""]
     for each in message.over:
         assert each.ended_at is not None
-        lasted = rough(each.ended_at - each.began_at)
-        lines += [f"OVER after {lasted}, since {in_full(each.ended_at, message.zone)}: {each.text}", ""]
+        lasted, ended = rough(each.ended_at - each.began_at), in_full(each.ended_at, message.zone)
+        lines += [f"OVER after {lasted}, since {ended}. The finding was: {each.text}", ""]
     if message.left_out:
         lines += [f"… and {message.left_out} more: cronjobs status", ""]
     lines.append(f"-- cronjobs on {one_line(message.host, 100)}")
@@ -187,7 +188,9 @@ def _finding_lines(each: ReportedFinding, zone: str) -> list[str]:
     lines += [f"  … and {each.more_causes:,} more causes: cronjobs status"] if each.more_causes else []
     for job in each.jobs:
         of = f", schedule {job['schedule']}" if job["schedule"] else ""
-        lines.append(f"  job {job['id']} {job['job_type']}{of}, failed {counted(job['failures'], 'time')}")
+        ended = [("failed", job["failures"]), ("lost", job["losses"])]
+        how = "".join(f", {word} {counted(times, 'time')}" for word, times in ended if times)
+        lines.append(f"  job {job['id']} {job['job_type']}{of}{how}")
         lines += [f"    {error}"] if (error := error_line(job)) else []
         lines += [f"    at {job['at']}"] if job["at"] else []
         lines += [f"    | {line}" for line in job["output"]]
