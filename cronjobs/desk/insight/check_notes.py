@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cronjobs.desk.init.app_alembic import unfiltered
 from cronjobs.desk.init.starter import OWN_FILE, SCHEMA_FILE, starter_schema
+from cronjobs.desk.insight.finding import several
 from cronjobs.engine.config.settings import JobTypeSettings, RetryChanges, ScheduleSettings, Settings
 from cronjobs.engine.crontime.grammar import parse
 from cronjobs.engine.database.address import parse_url
@@ -85,14 +86,17 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
         in_code = found.registration.retry if found.registration is not None else None
         is_retried = found.retry.max_attempts > 1
         if in_code is not None and is_retried and f"job_types.{name}.retry" not in settings.positions:
-            written.append(("imports" if "imports" in settings.positions else "", f"{name}: ", in_code))
-    for path, whose, policy in written:
+            written.append(("imports" if "imports" in settings.positions else "", name, in_code))
+    alike: dict[tuple[str, str], list[str]] = {}
+    for path, name, policy in written:
         short = [delay for delay in _delays(policy) if timedelta(0) < delay < every]
         if short and policy.max_attempts > 1:
             sooner = "" if settings.run.linger else "; run: {linger: true} polls every second"
             later = f"up to {duration_text(every)} later{sooner}"
             wait = f"begins in the same tick if that is still at work, otherwise in the next tick, so {later}"
-            yield f"{whose}a retry after {duration_text(short[0])} {wait}", (path,)
+            alike.setdefault((path, f"a retry after {duration_text(short[0])} {wait}"), []).append(name)
+    for (path, text), names in alike.items():
+        yield f"{several(names)}: {text}" if any(names) else text, (path,)
 
 
 def _old_schema(folder: Path) -> Iterator[Note]:

@@ -278,7 +278,7 @@ def _unknown_effects(jobs: Sequence[int]) -> Iterator[str]:
     """Report the dead jobs whose effects a person has to settle before a retry."""
     if jobs:
         which = f"job {jobs[0]}" if len(jobs) == 1 else f"{len(jobs):,} of them, such as job {jobs[0]},"
-        yield f'nobody knows whether an effect of {which} happened: "cronjobs explain {jobs[0]}"'
+        yield f'nobody knows whether an effect of {which} happened (for details, run "cronjobs explain {jobs[0]}")'
 
 
 def _what_died(health: Health, same: SameCause) -> Iterator[str]:

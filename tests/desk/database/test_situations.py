@@ -1235,8 +1235,8 @@ def test_an_effect_of_unknown_outcome_whose_job_died_of_another_error(world: Wor
     ]
     assert settle in " ".join(world.cronjobs("jobs", "show", "1").out.split())
     assert found(world) == {
-        "dead": "1 dead job that nobody has retried or dismissed; nobody knows whether an effect of job 1 happened: "
-        '"cronjobs explain 1"'
+        "dead": "1 dead job that nobody has retried or dismissed; nobody knows whether an effect of job 1 happened "
+        '(for details, run "cronjobs explain 1")'
     }
     assert f"Find out, then run: {settle} (or not-done)" in world.cronjobs("jobs", "dismiss", "1").out
     assert world.cronjobs("effects", "settle", "capture:3", "not-done", "--why", "no capture there").code == 0

@@ -298,6 +298,7 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
     once = replace(registration, name="t.once", retry=RetryPolicy(max_attempts=1, base="30s"))
     types = [JobType("t.code", timedelta(1), RetryPolicy(), registration)]
     types += [JobType("t.once", timedelta(1), RetryPolicy(max_attempts=1), once)]
+    types += [replace(types[0], name="t.too")]
     types += [replace(types[0], name="t.one", retry=RetryPolicy(max_attempts=1))]  # the file says so
     known = JobTypes(types={each.name: each for each in types})
 
@@ -322,10 +323,10 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
         f'4:19: job_types.dump.command: ">" is passed to /bin/echo as an argument, {shell}',
         f"2:19: defaults.retry: a retry after 5s {tick}",
         f"4:57: job_types.dump.retry: a retry after 10s {tick}",
-        f"t.code: a retry after 30s {tick}",
+        f"t.code, t.too: a retry after 30s {tick}",
     ]
     assert not [note for note in noted(NOTED + "run: {linger: true}\n") if "a retry" in note]
-    assert f"10:10: imports: t.code: a retry after 30s {tick}" in noted(f"{NOTED}imports: [shop]\n")
+    assert f"10:10: imports: t.code, t.too: a retry after 30s {tick}" in noted(f"{NOTED}imports: [shop]\n")
     assert not [note for note in noted(NOTED.replace("5s", "5s, max_attempts: 1")) if "after 5s" in note]
 
 
