@@ -263,6 +263,8 @@ class Loop:
         return bool(self.in_flight.busy() or self.in_flight.without_lease)
 
     def _finish(self, last_write: Callable[[Connection], None]) -> bool:
+        # After a stop, give a busy database a moment. If it is away, the leases expire, as after a crash.
+        stop_by = max(self.stop_by, self.clock.monotonic() + EXIT_MARGIN_S)
         while True:
             self.ends.collect(0)
             self.ends.release([*self.workers.take_back(), *self.in_flight.handing_over()])
@@ -285,7 +287,7 @@ class Loop:
             # Normally a second signal ends the loop at once. But if this turn has just looked for such jobs, the
             # database works, so the next turn can release them.
             hurried = self.hurry and not (went_well and unsettled)
-            until = min(self.deadline, self.gone_by - EXIT_MARGIN_S / 2)
+            until = min(self.deadline, stop_by, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
             if done or hurried or hopeless or self.clock.monotonic() >= until:
                 self.ends.report_the_rest()

@@ -505,6 +505,21 @@ def test_a_database_away_for_longer_than_the_lease_ends_the_tick_before_the_leas
     assert [effect.pid for effect in project.effects("end")] == [project.ticks[-1].pid]
 
 
+def test_a_stopped_tick_ends_within_its_grace_while_the_database_is_away(
+    own_postgres_server: PostgresServer, new_project: NewProject
+) -> None:
+    project = new_server_project(own_postgres_server, new_project, "run: {shutdown_grace: 1s}\n")
+    project.add("t.gated", timeout_s=30)
+    tick = project.start()
+    until(lambda: project.effects("start"))
+    own_postgres_server.kill()
+    stopped = SYSTEM.monotonic()
+    tick.send(signal.SIGTERM)
+    tick.wait()
+    assert tick.gone_at is not None
+    assert tick.gone_at - stopped < 20  # its budget would end later
+
+
 def test_what_ended_while_the_database_was_away_is_no_time_out(
     own_postgres_server: PostgresServer, new_project: NewProject
 ) -> None:
