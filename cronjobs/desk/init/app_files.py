@@ -122,7 +122,7 @@ def app_package(folder: Path, django: DjangoProject | None) -> AppPackage | None
     if django is not None and django.app is not None:
         return _package(folder, "", django.app)
     named = [django.settings.partition(".")[0]] if django else []
-    named += [re.sub(r"[-.\s]+", "_", name).lower() for name in _project_names(folder)]
+    named += [re.sub(r"[-.\s]+", "_", name).lower() for name in project_names(folder)]
     for root in ("src", ""):
         for name in named:
             if name.isidentifier() and _has_python(folder / root / name):
@@ -183,7 +183,8 @@ _IMPORT: Final = re.compile(r"^(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILIN
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
-def _project_names(folder: Path) -> Iterator[str]:
+def project_names(folder: Path) -> Iterator[str]:
+    """Yield the names that the packaging files give the project. The last one may be empty."""
     project = _pyproject(folder)
     for name in (_at(project, "project", "name"), _at(project, "tool", "poetry", "name")):
         if isinstance(name, str):

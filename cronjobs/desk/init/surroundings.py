@@ -13,7 +13,14 @@ from typing import Final
 
 from cronjobs.desk.crontab import lines, program
 from cronjobs.desk.init.app_alembic import EnvFile, env_files
-from cronjobs.desk.init.app_files import AppPackage, DjangoProject, app_package, dependencies, django_project
+from cronjobs.desk.init.app_files import (
+    AppPackage,
+    DjangoProject,
+    app_package,
+    dependencies,
+    django_project,
+    project_names,
+)
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.config.sources import checked_url
@@ -98,8 +105,9 @@ def look_around(folder: Path, environ: Mapping[str, str]) -> Surroundings:
 
 
 def project_name(folder: Path) -> str:
-    """Return the folder's name, reduced to what a project name allows."""
-    name = "".join(character for character in folder.resolve().name if character.isprintable())
+    """Return the name in the packaging files, else the folder's, reduced to what a project name allows."""
+    found = next(filter(None, project_names(folder)), folder.resolve().name)
+    name = "".join(character for character in found if character.isprintable())
     return name.encode(errors="ignore").decode()[:100].strip() or "jobs"
 
 

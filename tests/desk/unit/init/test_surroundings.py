@@ -65,6 +65,12 @@ def test_of_several_packages_it_is_the_one_that_is_named(tmp_path: Path, names: 
     assert "jobs" in package.modules
 
 
+def test_the_project_has_the_name_of_its_distribution_else_of_its_folder(tmp_path: Path) -> None:
+    assert look_around(tmp_path, {}).project == tmp_path.name
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "My-Shop"\n')
+    assert look_around(tmp_path, {}).project == "My-Shop"
+
+
 @pytest.mark.parametrize(
     "files",
     [
