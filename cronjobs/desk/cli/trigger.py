@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.known_types import warn_if_unfit
-from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
+from cronjobs.desk.cli.options import JsonOption, Source, WhyOption, schedule_names
 from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.pauses import say_paused
 from cronjobs.desk.cli.project_database import by_hand, our_database
@@ -36,6 +36,7 @@ def trigger(
         str, typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="Its name in cronjobs.yaml.")
     ],
     force: Annotated[bool, typer.Option("--force", help="Enqueue even if the schedule has an unfinished job.")] = False,
+    why: WhyOption = None,
     no_import: NoImportOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,7 +54,7 @@ def trigger(
         _in_file(schedule, settings.schedules),
         database.write() as connection,
     ):
-        job_id = fill.trigger(connection, schedule, force=force, **by_hand())
+        job_id = fill.trigger(connection, schedule, force=force, why=why, **by_hand())
         defined = fill.definition_in_force(connection, schedule)
         paused = paused_scope(connection, defined.queue)
         by_name = _is_paused(connection, schedule)

@@ -71,7 +71,7 @@ def definition_in_force(connection: Connection, name: str) -> ScheduleSettings:
     return schedule_from_definition(name, find(connection, name).definition)
 
 
-def trigger(connection: Connection, name: str, *, force: bool, actor: str, host: str) -> int:
+def trigger(connection: Connection, name: str, *, force: bool, actor: str, host: str, why: str | None = None) -> int:
     """Create one job of the schedule now, and return its id. The ledger and the watermark do not change.
 
     The job's ``scheduled_for`` is now. Raises ScheduleBusy if ``overlap`` forbids the job, unless *force*.
@@ -87,7 +87,7 @@ def trigger(connection: Connection, name: str, *, force: bool, actor: str, host:
     job = _job(schedule, now, now, f"trigger {actor}", FORCED if force else {})
     [job_id] = insert_jobs(connection, [job])
     detail = {"job_id": job_id, "force": force}
-    record(connection, action="trigger", subject=name, actor=actor, host=host, detail=detail, at=now)
+    record(connection, action="trigger", subject=name, actor=actor, host=host, why=why, detail=detail, at=now)
     return job_id
 
 

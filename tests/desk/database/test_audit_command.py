@@ -153,9 +153,10 @@ def test_what_people_and_ticks_do_is_there(world: World) -> None:
     world.tick()
     world.cronjobs("pause", "s", "--why", "deploy")
     world.cronjobs("resume", "s")
-    world.cronjobs("trigger", "s")
-    found = [entry["action"] for entry in world.cronjobs("audit", "--json", "--subject", "s").json]
-    assert found == ["define", "pause", "resume", "trigger"]
+    world.cronjobs("trigger", "s", "--why", "the first run failed")
+    entries = world.cronjobs("audit", "--json", "--subject", "s").json
+    assert [entry["action"] for entry in entries] == ["define", "pause", "resume", "trigger"]
+    assert entries[-1]["why"] == "the first run failed"
 
 
 @pytest.mark.connects_as(OWNER)
