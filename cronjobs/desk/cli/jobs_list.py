@@ -276,7 +276,7 @@ def next_step(
     what = f"its {ordinal(job['failures'] + 1)} try" if job["failures"] else "its turn"
     if job["run_at"] > times.now:
         return f"waits for {what}, {times.both(job['run_at'])}"
-    since = f"was due {times.both(job['run_at'])}"
+    since = times.was_due(job["run_at"])
     if not known:
         return f'{since} and waits: no handler or command "{safe(job["job_type"], 80)}" is registered here'
     if paused is not None:

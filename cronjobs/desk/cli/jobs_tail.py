@@ -194,8 +194,8 @@ def _became(job_id: int, job: Any, ended: Any, times: Times) -> str:
 
 
 def _waiting(job_id: int, job: Any, times: Times) -> str:
-    due = "due" if job.run_at > times.now else "it was due"
-    return f"job {job_id} waits, {due} {times.both(job.run_at)}"
+    due = f"due {times.both(job.run_at)}" if job.run_at > times.now else f"it {times.was_due(job.run_at)}"
+    return f"job {job_id} waits, {due}"
 
 
 _WORDS: Final = {

@@ -252,7 +252,7 @@ def _waiting_lines(health: Health, settings: Settings, times: Times, room: int) 
     if health.oldest_due_at is not None:
         # A job that waits for a limit, a pause or another job is not late.
         late_text = coloured(f"{late:,} late", "red") + "; " if late else ""
-        lines.append(f"{late_text}the oldest was due {times.both(health.oldest_due_at)}")
+        lines.append(f"{late_text}the oldest {times.was_due(health.oldest_due_at)}")
     paused = [name for name, queue in health.queues.items() if queue.paused and queue.due]
     if paused:
         count = sum(health.queues[name].due for name in paused)

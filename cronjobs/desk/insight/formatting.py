@@ -154,6 +154,10 @@ class Times(LocalTimes):
     def both(self, instant: datetime) -> str:
         return f"{self.ago(instant)} ({self.clock(instant)})"
 
+    def was_due(self, instant: datetime) -> str:
+        """Return "was due 3m ago (13:59:07)" or, of the last second, "is due now (14:02:07)"."""
+        return f"{'is' if self.ago(instant) == 'now' else 'was'} due {self.both(instant)}"
+
     @property
     def now_text(self) -> str:
         return self.full(self.now)

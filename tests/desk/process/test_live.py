@@ -125,7 +125,7 @@ def test_tail_f_on_a_terminal_follows_a_job_from_before_its_beginning_to_its_end
     with subprocess.Popen(argv, env=CRONS | {"TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs) as tail:
         os.close(theirs)
         seen = Seen(ours)
-        seen.until("waits, it was due")
+        seen.until("waits, it ")
         tick = live.start()
         seen.until("begun")
         seen.until("2 of 4 (50 %): half")
