@@ -82,7 +82,7 @@ def sync(
     if refused or not (plan or applied):
         raise typer.Exit(1)
     if todo.empty and not as_json:
-        complain("nothing to change")
+        complain("no schedule and no queue's cap changes")
     if settings.problems:
         raise typer.Exit(3)
 

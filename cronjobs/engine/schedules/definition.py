@@ -62,7 +62,10 @@ def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
 
 
 def fingerprint(settings: Settings) -> str:
-    """Return 16 hex digits. They differ whenever sync would apply different definitions, caps or disabled names."""
+    """Return 16 hex digits. They differ whenever sync would apply different definitions, caps or disabled names.
+
+    They also differ with ``limits:``, because all hosts must have the same limits.
+    """
     applied: dict[str, Any] = {
         "schedules": {name: definition(schedule) for name, schedule in settings.schedules.items()},
         "disabled": sorted(settings.disabled_schedules),
@@ -70,6 +73,8 @@ def fingerprint(settings: Settings) -> str:
     if settings.queues != {} or settings.disabled_queues:
         applied["queues"] = {name: [cap.max_waiting, cap.on_full] for name, cap in (settings.queues or {}).items()}
         applied["disabled_queues"] = None if settings.queues is None else sorted(settings.disabled_queues)
+    if settings.limits:
+        applied["limits"] = {limit.prefix: [limit.most, limit.each] for limit in settings.limits}
     return sha256(canonical(applied).encode()).hexdigest()[:16]
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
+from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.schedules.definition import canonical, definition, fingerprint, schedule_from_definition
 
 DAY = timedelta(days=1)
@@ -84,13 +85,16 @@ def test_a_definition_with_nothing_but_its_timing_has_the_defaults() -> None:
     assert schedule_from_definition("a", {"cron": "1 2 * * *"}) == ScheduleSettings("a", "a", cron="1 2 * * *")
 
 
-def test_the_fingerprint_changes_with_what_sync_applies_and_with_nothing_else() -> None:
+def test_the_fingerprint_changes_with_what_hosts_must_share_and_with_nothing_else() -> None:
     first = fingerprint(FILE)
     assert len(first) == 16
     assert int(first, 16) >= 0
     other = replace(SIMPLE, timezone="UTC")
     assert fingerprint(replace(FILE, schedules={"a": other})) != first
     assert fingerprint(replace(FILE, disabled_schedules=frozenset({"b"}))) != first
+    limited = [replace(FILE, limits=(Limit("api:", each=each),)) for each in (2, 9)]
+    assert len({first, *map(fingerprint, limited)}) == 3
+    assert fingerprint(replace(FILE, run=replace(FILE.run, workers=16))) == first
     assert fingerprint(replace(FILE, log=Path("x"), database="sqlite:///y", positions={"a": (1, 2)})) == first
     both = replace(FILE, schedules={"a": SIMPLE, "b": other})
     assert fingerprint(replace(both, schedules={"b": other, "a": SIMPLE})) == fingerprint(both)
