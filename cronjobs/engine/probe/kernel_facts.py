@@ -62,3 +62,9 @@ def age_of(started: str) -> float:
 def process_age() -> float:
     """Return the seconds since the kernel started this process, or 0.0 if /proc does not show its start."""
     return age_of(process_started(os.getpid()) or "")
+
+
+def waited_for_a_child() -> bool:
+    """Return whether this process has waited for a child, as a shell does (``sleep 30; exec cronjobs run-due``)."""
+    fields = (read("/proc/self/stat") or "").rpartition(")")[2].split()
+    return fields[8:9] not in ([], ["0"])  # cminflt: the page faults of children that were waited for

@@ -18,7 +18,7 @@ from _signal import (  # type: ignore[import-not-found]
     signal,
 )
 
-from cronjobs.engine.probe.kernel_facts import process_age
+from cronjobs.engine.probe.kernel_facts import process_age, waited_for_a_child
 
 DEFAULT_BUDGET_S = 55.0
 DEFAULT_EVERY_S = 60.0
@@ -26,18 +26,19 @@ PAST_DEADLINE_S = 1.0
 # If stderr is a full pipe that nobody reads, faulthandler waits forever while it writes the stacks. But it does not
 # begin a second dump, so a second signal ends the process.
 STRIKE_AGAIN_S = 0.2
-# If a process started longer ago than this, it did something else before it exec'ed us (``sleep 30; exec cronjobs
-# run-due``, a container's entrypoint). So its start is not the start of the tick.
+# A process that has waited for a child, and started longer ago than this, did something else before it exec'ed us
+# (``sleep 30; exec cronjobs run-due``, a container's entrypoint). So its start is not the start of the tick.
 LONGEST_START_S = 10.0
 # A lingering tick sets this for its full ticks. It is their deadline on the monotonic clock.
 UNTIL = "CRONJOBS_UNTIL"
 LEAST_LEFT_S = 0.5
 
 _given: float | None = None
+_began: float | None = None
 
 
 def start() -> float:
-    """Start the timer with the default budget, which applies until the file is read. Return the process's age."""
+    """Start the timer with the default budget, which applies until the file is read. Return the tick's age."""
     global _given
     # Remove the variable, because handlers and commands may start other ticks, which must not inherit it.
     try:
@@ -50,9 +51,7 @@ def start() -> float:
     signal(SIGINT, SIG_DFL)
     signal(SIGALRM, SIG_DFL)
     pthread_sigmask(SIG_UNBLOCK, {SIGALRM})
-    age = process_age()
-    if age > LONGEST_START_S:
-        age = 0.0
+    age = time.monotonic() - began()
     left_s = deadline(started_wall=time.time() - age, started=-age, budget_s=DEFAULT_BUDGET_S, every_s=DEFAULT_EVERY_S)
     try:
         # ``chain`` means that the default action follows the dump of the stacks, and ends the process.
@@ -62,6 +61,22 @@ def start() -> float:
         faulthandler.unregister(SIGALRM)
     stand_at(given_deadline(time.monotonic() + left_s) + PAST_DEADLINE_S)
     return age
+
+
+def began() -> float:
+    """Return when the tick began, on the monotonic clock. This is decided once per process.
+
+    It is the start of the process, however long a starved or frozen host took to get here. If the minute of that start
+    is over, the tick counts as one of the present minute. It has at least LONGEST_START_S left.
+    """
+    global _began
+    if _began is None:
+        age = process_age()
+        if age > LONGEST_START_S:
+            longest = DEFAULT_BUDGET_S - LONGEST_START_S
+            age = 0.0 if waited_for_a_child() else min(age % DEFAULT_EVERY_S, longest)
+        _began = time.monotonic() - age
+    return _began
 
 
 def stand_at(instant: float) -> None:

@@ -8,12 +8,13 @@ import sys
 from dataclasses import dataclass
 from datetime import timedelta
 
-from cronjobs.clock import SYSTEM, process_age
+from cronjobs.clock import SYSTEM
 from cronjobs.engine.probe.inputs import Start
 from cronjobs.engine.probe.timer import (
     DEFAULT_BUDGET_S,
     DEFAULT_EVERY_S,
-    LONGEST_START_S,
+    LEAST_LEFT_S,
+    began,
     deadline,
     given_deadline,
     open_standard_streams,
@@ -25,7 +26,7 @@ from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 class Guard:
     """When and how this process was started, and the watchdog that ends it.
 
-    ``began`` (monotonic) and ``began_wall`` (since 1970) are when the kernel started the process. ``start`` has the
+    ``began`` (monotonic) and ``began_wall`` (since 1970) are when the tick began (``timer.began``). ``start`` has the
     arguments and the environment that the process was started with. Handlers may change the environment later.
     ``whole_s`` is how long the tick may take, without the end that a lingering tick may have given it.
     """
@@ -47,6 +48,8 @@ class Guard:
             budget_s=budget.total_seconds(),
             every_s=every.total_seconds(),
         )
+        # A tick that needed its whole budget to get here ends by itself, without a signal.
+        own = max(own, SYSTEM.monotonic() + LEAST_LEFT_S)
         self.whole_s = own - self.began
         until = given_deadline(own)
         self.watchdog.stand_at(until + PAST_DEADLINE_S)
@@ -64,10 +67,8 @@ def arm() -> Guard:
         # This prevents a traceback if Ctrl-C comes before the tick has installed its own handler, or after it has
         # removed it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        age = process_age()
-        if age > LONGEST_START_S:
-            age = 0.0
-        _armed = Guard(SYSTEM.monotonic() - age, SYSTEM.now().timestamp() - age, Watchdog(SYSTEM), Start(sys.argv[1:]))
+        age = SYSTEM.monotonic() - began()
+        _armed = Guard(began(), SYSTEM.now().timestamp() - age, Watchdog(SYSTEM), Start(sys.argv[1:]))
         _armed.limit(timedelta(seconds=DEFAULT_BUDGET_S), timedelta(seconds=DEFAULT_EVERY_S))
     return _armed
 

@@ -23,6 +23,7 @@ from support.postgres import PostgresServer
 from support.ticking import Effect, Project, Tick, rivals, stop_and_go
 
 from cronjobs.clock import SYSTEM
+from cronjobs.engine.probe import timer
 from cronjobs.engine.tick import deadline
 from cronjobs.engine.tick.watchdog import HARD_AFTER_S
 
@@ -439,19 +440,50 @@ def alarm(ctx):
     assert sqlite_project.outcomes(alarm_id) == ["succeeded"]
 
 
-@pytest.mark.parametrize(("age", "left"), [(3.0, 52.0), (600.0, 55.0)])
+@pytest.mark.parametrize(
+    ("age", "waited", "left"),
+    [
+        (3.0, True, 52.0),
+        (600.0, True, 55.0),
+        (11.0, False, 44.0),
+        (50.0, False, 10.0),  # too little to start anything
+        (70.0, False, 45.0),  # in the next minute
+    ],
+)
 def test_a_process_that_was_something_else_before_counts_from_now_on(
-    monkeypatch: pytest.MonkeyPatch, age: float, left: float
+    monkeypatch: pytest.MonkeyPatch, age: float, waited: bool, left: float
 ) -> None:
-    """``sleep 600; exec cronjobs run-due``: to the kernel it is one process, and a tick of 55 s would be over."""
+    """``sleep 600; exec cronjobs run-due``: to the kernel it is one process, and a tick of 55 s would be over.
+
+    A process that did nothing else was starved or frozen. It must not overlap the next minute's tick.
+    """
     alarms: list[float] = []
     monkeypatch.setattr(deadline, "_armed", None)
-    monkeypatch.setattr(deadline, "process_age", lambda: age)
+    monkeypatch.setattr(timer, "_began", None)
+    monkeypatch.setattr(timer, "process_age", lambda: age)
+    monkeypatch.setattr(timer, "waited_for_a_child", lambda: waited)
     monkeypatch.setattr(deadline, "Watchdog", lambda _: SimpleNamespace(stand_at=alarms.append))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(deadline, "deadline", lambda **given: given["started"] + given["budget_s"])
     deadline.arm()
     assert alarms == [pytest.approx(SYSTEM.monotonic() + left + 1, abs=1)]
+
+
+def test_the_start_of_a_tick_is_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a tick gets its whole time again if its imports take long on a starved host."""
+    ages = iter((9.0, 12.0))
+    monkeypatch.setattr(timer, "_began", None)
+    monkeypatch.setattr(timer, "process_age", lambda: next(ages))
+    assert timer.began() == timer.began() == pytest.approx(SYSTEM.monotonic() - 9, abs=1)
+
+
+@pytest.mark.parametrize(("before", "waited"), [("", False), ("/bin/true; ", True)])
+def test_a_shell_that_waited_before_it_execed_us_is_told_from_a_slow_start(before: str, waited: bool) -> None:
+    code = "from cronjobs.engine.probe.kernel_facts import waited_for_a_child as w; print(w())"
+    found = subprocess.run(
+        ["sh", "-c", f"{before}exec {sys.executable} -c '{code}'"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == f"{waited}\n"
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
