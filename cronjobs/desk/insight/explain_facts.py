@@ -142,7 +142,8 @@ class JobsAhead:
     """How many due jobs ticks claim before this one.
 
     ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. Jobs
-    whose queue is paused or whose limit is reached do not count. ``more``: whether there may be more jobs than counted.
+    whose queue is paused do not count, nor do jobs for which their limit has no room. ``more``: whether there may be
+    more jobs than counted.
     """
 
     better: int

@@ -499,7 +499,7 @@ def _ahead(ahead: JobsAhead | None) -> str:
         return ""
     count = ahead.better + ahead.earlier
     number = f"{'at least ' if ahead.more else ''}{count:,} due {'job' if count == 1 else 'jobs'}"
-    come = "comes" if count == 1 and not ahead.more else "come"
+    come = "comes" if count == 1 else "come"
     which = " with a better priority" if not ahead.earlier else " that became due earlier" if not ahead.better else ""
     among = f", {ahead.better:,} of them with a better priority" if not which else ""
     return f"{number}{which} {come} first{among}; after {'it' if come == 'comes' else 'them'} "

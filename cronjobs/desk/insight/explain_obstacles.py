@@ -12,7 +12,7 @@ from cronjobs.desk.insight.explain_facts import AwaitedJob, JobFacts, JobsAhead
 from cronjobs.desk.store import explaining
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
-from cronjobs.engine.rules.concurrency import reached
+from cronjobs.engine.rules.concurrency import Candidate, choose
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.effects import unknown_of
 from cronjobs.engine.store.job_types import present_types, remembered
@@ -54,7 +54,7 @@ def _ahead(
     types: Mapping[str, JobType],
     runnable: Collection[str] | None,
 ) -> JobsAhead | None:
-    running = running_by_key(connection) if settings.limits else {}
+    running: Mapping[str, int] = running_by_key(connection) if settings.limits else {}
     better = earlier = 0
     more = False
     for lane in lanes_due(connection, runnable):
@@ -62,16 +62,20 @@ def _ahead(
         apart = lane.job_type in types and types[lane.job_type].executor is not None
         if lane.paused or apart or lane.priority > priority or not (runnable is None or lane.job_type in runnable):
             continue
-        in_turn = [row for row in lane.rows if row.its_turn]
-        could = [row for row in in_turn if reached(settings.limits, running, row.concurrency_key) is None]
-        if lane.priority < priority:
-            all_could = len(could) == len(lane.rows)
-            better += lane.count if all_could else len(could)
-            more |= lane.count >= COUNTED if all_could else lane.count > len(lane.rows)
+        first = [row for row in lane.rows if lane.priority < priority or (row.run_at, row.id) < (job.run_at, job.id)]
+        candidates = [Candidate(row.id, row.concurrency_key) for row in first if row.its_turn]
+        choice = choose(candidates, settings.limits, running, before=0, free=0)
+        could, running = len(choice.taken), choice.running
+        if lane.priority == priority:
+            earlier += could
+            more |= lane.count > len(lane.rows) == len(first)
+        # The rows are a sample. Without limits, the jobs behind it are like those in it.
+        elif could == len(lane.rows) and not settings.limits:
+            better += lane.count
+            more |= lane.count >= COUNTED
         else:
-            before = [row for row in could if (row.run_at, row.id) < (job.run_at, job.id)]
-            earlier += len(before)
-            more |= lane.count > len(lane.rows) and (lane.rows[-1].run_at, lane.rows[-1].id) < (job.run_at, job.id)
+            better += could
+            more |= lane.count > len(lane.rows)
     return JobsAhead(better, earlier, more) if better or earlier else None
 
 

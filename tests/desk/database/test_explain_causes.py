@@ -200,12 +200,19 @@ def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why
         ([{"priority": 4}, {}], "2 due jobs come first, 1 of them with a better priority; after them "),
         ([{"priority": 6}, {"priority": 0, "queue": "held"}, {"priority": 0, "concurrency_key": "api:1"}], ""),
         ([{"priority": 0, "run_at": utc("2026-03-03T09:00:00")}], ""),
+        # Only as many come first as their limit has room for.
+        (
+            [{"priority": 0, "concurrency_key": "web:1"}] * 60,
+            "at least 1 due job with a better priority comes first; after it ",
+        ),
+        ([{"concurrency_key": "web:1"}] * 3, "1 due job that became due earlier comes first; after it "),
+        ([{"priority": 0}] * 60, "at least 50 due jobs with a better priority come first; after them "),
     ],
 )
 def test_the_jobs_that_come_before_a_job_are_counted(
     world: World, monkeypatch: pytest.MonkeyPatch, before: list[dict[str, Any]], said: str
 ) -> None:
-    world.file('limits: {"api:": 1}\n', s='cron: "0 2 * * *"')
+    world.file('limits: {"api:": 1, "web:": {each: 1}}\n', s='cron: "0 2 * * *"')
     world.tick(utc("2026-03-03T01:57:00"))
     brake(world, "pause", "--queue", "held", monkeypatch=monkeypatch)
     put(world.database, job_type="t.work", concurrency_key="api:0")
