@@ -62,7 +62,7 @@ running    id  type             host  for
 waiting    3 due, 3 in the future, 2 of them retries
            1 late; the oldest was due 4m ago (13:59:07)
 queues     queue    due  oldest  trend
-           default    3      4m  growing: +3 in 10m
+           default    3      4m
 dead       2 in all, 1 in the last 24 h
 paused     queue mail until 15:00:00, by hugo: provider down
 ticks      host  began     took  version  file      did

@@ -35,8 +35,12 @@ def queue_trends(connection: Connection, health: Health, among: Collection[str] 
 
 
 def trend_of(due: int, change: int | None, span: timedelta) -> str:
-    """Describe a change, or return "" if it is unknown (None). A change of less than *due* / 20 counts as steady."""
-    if change is None:
+    """Describe a change. A change of less than *due* / 20 counts as steady.
+
+    Return "" if the change is unknown (None), or if hardly any jobs were due before. Then a batch has arrived since,
+    and may only have shrunk from then on.
+    """
+    if change is None or (due - change) * 20 < due:
         return ""
     if abs(change) * 20 < due or not change:
         return "steady"

@@ -266,6 +266,9 @@ def test_a_lost_attempt_has_no_length(database: Database, rows: Rows) -> None:
         (3, -40, "shrinking: -40 in 10m"),
         (2000, 1500, "growing: +1,500 in 10m"),
         (1, None, ""),
+        (1142, 1142, ""),  # what is left of a batch
+        (1000, 951, ""),
+        (1000, 950, "growing: +950 in 10m"),
     ],
 )
 def test_a_small_change_is_none(due: int, change: int | None, told: str) -> None:
