@@ -121,7 +121,8 @@ def charts(found: Sequence[Bar], span: str) -> list[Chart]:
     return [
         Chart(
             "Jobs that ended",
-            f"{counted(ended, 'job')} ended in {over}, at most {most_ended:,} in one {each}",
+            f"jobs ended {counted(ended, 'time')} in {over}, at most {most_ended:,} in one {each}; "
+            "a job that is retried ends again",
             _stacked(found, most_ended),
             tuple((word, word) for word in ("succeeded", "cancelled", "dead")),
         ),
