@@ -108,6 +108,7 @@ class AttemptFacts:
     error: str | None = None
     # If the attempt was lost: why ticks of its host did not start meanwhile, for example because the database was away.
     kept_from_starting: Causes = ()
+    released: int = 0  # how many claims just before this one were released before they began
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ def _doubtful(effect: DoubtfulEffect, times: LocalTimes) -> str:
 
 
 def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) -> list[tuple[datetime, str]]:
-    sentences = []
+    sentences = [(each.started_at, _released(each)) for each in attempts if each.released]
     for (outcome, error_type), alike in groupby(attempts, key=lambda each: (each.outcome, each.error_type)):
         group = list(alike)
         if len(group) < 3:
@@ -266,6 +266,12 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
         said = f"Attempts {first.number} to {last.number} {what}{kind}, from {times.clock(first.started_at)} to "
         sentences.append((first.finished_at, f"{said}{times.clock(last.finished_at)}{error}."))
     return sentences
+
+
+def _released(attempt: AttemptFacts) -> str:
+    last, first = attempt.number - 1, attempt.number - attempt.released
+    which = f"Attempt {last} was" if first == last else f"Attempts {first} to {last} were"
+    return f"{which} released before {'it' if first == last else 'they'} began."
 
 
 def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:

@@ -138,10 +138,11 @@ def job_facts(
     rows = explaining.jobs_of(connection, job_ids)
     attempts: dict[int, list[AttemptFacts]] = {}
     for run in explaining.attempts_of(connection, job_ids):
+        before = attempts.setdefault(run.job_id, [])
         attempt = AttemptFacts(
             run.attempt, run.outcome, run.started_at, run.finished_at, _host(run.runner), run.error_type, run.error
         )
-        attempts.setdefault(run.job_id, []).append(attempt)
+        before.append(replace(attempt, released=run.attempt - 1 - (before[-1].number if before else 0)))
     doubtful: dict[int, list[DoubtfulEffect]] = {}
     for row in doubtful_of(connection, job_ids):
         effect = DoubtfulEffect(row.key, row.attempt, row.begun_at, row.repeats, bool(row.skipped))

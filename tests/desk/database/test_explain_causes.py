@@ -190,6 +190,20 @@ def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why
 
 
 @pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        (1, "Attempt 1 was released before it began. Attempt 2 succeeded"),
+        (3, "Attempts 1 to 3 were released before they began. Attempt 4 succeeded"),
+    ],
+)
+def test_claims_that_were_released_before_they_began_are_named(world: World, claims: int, said: str) -> None:
+    world.file()
+    job_id = put(world.database, job_type="t.work", attempts=claims)
+    world.tick()
+    assert said in world.ask(str(job_id))
+
+
+@pytest.mark.parametrize(
     ("before", "said"),
     [
         ([], ""),
