@@ -253,24 +253,26 @@ def next_step(
             return f"was cancelled, and job {key_owner} has its key now, so it cannot be retried"
         case Status.CANCELLED:
             return f'was cancelled; only "cronjobs jobs retry {job["id"]}" queues it again'
-        case Status.DEAD if unsettled is not None:
-            settle = f'"{settling(unsettled)}" (or not-done)'
-            return (
-                "is dead: it began an effect whose outcome was never recorded. Find out whether the effect "
-                "happened, and "
-                f'record that: {settle}; then "cronjobs jobs retry {job["id"]}"'
-            )
         case Status.DEAD:
             error = safe(job["last_error"], 120)
-            # The effect was unknown when the job died, and someone has settled it since.
-            if job.get("error_type") == EffectUnknown.__name__:
+            # Its text says that the effect must be settled, which someone may have done since.
+            if stopped := job.get("error_type") == EffectUnknown.__name__:
                 error = "the outcome of an effect was unknown"
             again = "the job will not run again unless someone retries it"
             if job.get("error_type") == MISFIT:
                 again = "a retry fails again unless its handler or its payload is changed first"
             if job["job_type"].startswith(EXEC_PREFIX):
                 again = "cron runs its line again when it is due"
-            return f"is dead{': ' + error if error else ''}; {again}"
+            said = f"is dead{': ' + error if error else ''}; {again}"
+            if unsettled is None:
+                return said
+            # Only a job that an effect stopped has to wait for a person. Another job may repeat its effect.
+            record = (
+                "Find out whether the effect happened, and record that"
+                if stopped
+                else ("If you find out whether its unknown effect happened, record that")
+            )
+            return f'{said}. {record} before a retry: "{settling(unsettled)}" (or not-done)'
         case Status.RUNNING:
             return _running_step(job, times)
     what = f"its {ordinal(job['failures'] + 1)} try" if job["failures"] else "its turn"

@@ -45,7 +45,7 @@ from cronjobs.engine.rules.misfits import LEAST, MISFIT, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
 from cronjobs.engine.rules.progress import in_words, time_left
 from cronjobs.engine.rules.recovery_policy import MAX_LOSSES, ON_LOST
-from cronjobs.errors import GiveUp
+from cronjobs.errors import EffectUnknown, GiveUp
 from cronjobs.model import duration_text, rough
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
@@ -388,11 +388,15 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
         return [f"{said}; cron runs its line when it is due{f'; {dismiss}' if report else ''}."]
     again = triggered(job.triggered, times)
     if job.unsettled is not None:
-        effect = f"effect {one_line(job.unsettled, 600)}"
+        effect = f"effect {one_line(job.unsettled, 600)} happened"
+        # Only a job that an effect stopped has to wait for a person. Another job may repeat its effect.
+        stopped = bool(job.attempts) and job.attempts[-1].error_type == EffectUnknown.__name__
+        first = f"First find out whether {effect}, and record it"
+        first = first if stopped else f"Nobody knows whether its {effect}; if you find out, record it first"
         return [
             f"{said}. It does not run again by itself.",
             *([again.said] if again else []),
-            f'First find out whether {effect} happened, and record it: "{settling(job.unsettled)}" (or not-done).',
+            f'{first}: "{settling(job.unsettled)}" (or not-done).',
             f'Then "cronjobs jobs retry {job.id}" runs it again.',
         ]
     if again is not None and again.does_it:

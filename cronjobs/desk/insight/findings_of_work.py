@@ -275,7 +275,7 @@ def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
 
 
 def _unknown_effects(jobs: Sequence[int]) -> Iterator[str]:
-    """Report the dead jobs whose effects a person has to settle before a retry."""
+    """Report the dead jobs with an effect whose outcome is unknown, which is not always why they died."""
     if jobs:
         which = f"job {jobs[0]}" if len(jobs) == 1 else f"{len(jobs):,} of them, such as job {jobs[0]},"
         yield f'nobody knows whether an effect of {which} happened (for details, run "cronjobs explain {jobs[0]}")'

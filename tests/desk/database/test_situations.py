@@ -1204,6 +1204,9 @@ def test_an_effect_of_which_nobody_knows(world: World) -> None:
     world.tick(utc("2026-03-02T08:01:10"))
     told = world.ask("1")
     assert "First find out whether effect pay:7 happened" in told
+    shown = " ".join(world.cronjobs("jobs", "show", "1").out.split())
+    assert "is dead: the outcome of an effect was unknown; the job will not run again unless someone" in shown
+    assert "Find out whether the effect happened, and record that before a retry" in shown
     assert "nobody knows whether an effect of job 1 happened" in found(world)["dead"]
     assert "1 × EffectUnknown" in status(world)
 
@@ -1230,10 +1233,17 @@ def test_an_effect_of_unknown_outcome_whose_job_died_of_another_error(world: Wor
     told = world.ask("1")
     assert "its handler raised GiveUp, which ends all tries. It does not run again by itself." in told
     assert told.steady[-2:] == [
-        f'First find out whether effect capture:3 happened, and record it: "{settle}" (or not-done).',
+        (
+            "Nobody knows whether its effect capture:3 happened; if you find out, record it first: "
+            f'"{settle}" (or not-done).'
+        ),
         'Then "cronjobs jobs retry 1" runs it again.',
     ]
-    assert settle in " ".join(world.cronjobs("jobs", "show", "1").out.split())
+    shown = " ".join(world.cronjobs("jobs", "show", "1").out.split())
+    assert (
+        "is dead: the order was cancelled; the job will not run again unless someone retries it. If you find" in shown
+    )
+    assert settle in shown
     assert found(world) == {
         "dead": "1 dead job that nobody has retried or dismissed; nobody knows whether an effect of job 1 happened "
         '(for details, run "cronjobs explain 1")'
