@@ -61,7 +61,11 @@ SinceOption = Annotated[
 ]
 ErrorTypeOption = Annotated[
     str | None,
-    typer.Option("--error-type", metavar="NAME", help="Only if the last error has this type, e.g. ConnectionError."),
+    typer.Option(
+        "--error-type",
+        metavar="NAME",
+        help="Only if the last error has this type, with or without its module, e.g. HTTPError.",
+    ),
 ]
 
 

@@ -142,11 +142,11 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int)
 def without_index(wanted: Filter) -> list[ColumnElement[bool]]:
     """Return the filter's conditions that have no index."""
     plain = {"job_type": wanted.job_type, "queue": wanted.queue, "schedule": wanted.schedule}
-    return [
-        jobs.c[column] == value
-        for column, value in (plain | {"error_type": wanted.error_type}).items()
-        if value is not None
-    ]
+    found = [jobs.c[column] == value for column, value in plain.items() if value is not None]
+    if (name := wanted.error_type) is not None:
+        # As in a retry policy, a name without its module matches the class of any module.
+        found.append(or_(jobs.c.error_type == name, jobs.c.error_type.endswith(f".{name}", autoescape=True)))
+    return found
 
 
 def in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool]]:

@@ -138,12 +138,16 @@ def test_jobs_are_listed_by_their_error(cronjobs: Cronjobs, rows: Rows) -> None:
         (["--queue", "mail"], 1),
         (["--since", "1h"], 2),
         (["--error-type", "OSError"], 1),
+        (["--error-type", "urllib.error.HTTPError"], 1),
+        (["--error-type", "HTTPError"], 1),
+        (["--error-type", "TTPError"], 0),
         (["--schedule", "nightly-report"], 1),
     ],
 )
 def test_every_filter_works_with_groups(cronjobs: Cronjobs, rows: Rows, filters: list[str], count: int) -> None:
     failed(rows, "a", ago(days=3), queue="mail", finished_at=ago(days=3))
-    failed(rows, "a", ago(minutes=1), job_type="reports.nightly", schedule="nightly-report")
+    other = {"job_type": "reports.nightly", "schedule": "nightly-report", "error_type": "urllib.error.HTTPError"}
+    failed(rows, "a", ago(minutes=1), **other)
     failed(rows, "a", ago(minutes=1), status="failed", error_type="OSError")
     failed(rows, "a", ago(minutes=1), status="cancelled")
     answer = cronjobs("jobs", "list", "--group-by", "error", "--json", *filters)
