@@ -195,7 +195,7 @@ class DatabaseBusy(TransientTrouble):
 
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
-            f"database {url} was locked by another connection for {waited_s:.1f}s: "
+            f"database {url} was locked by another connection (we waited {waited_s:.1f}s): "
             "find what holds a transaction open on it; in a handler, it may be the handler itself"
         )
 
