@@ -30,7 +30,7 @@ from cronjobs.desk.cli.output import (
 from cronjobs.desk.insight.causes import READ, Causes, cause_text
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import Finding, Severity, judge
-from cronjobs.desk.insight.formatting import drain_time, pace
+from cronjobs.desk.insight.formatting import drain_time
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, trend_of
 from cronjobs.desk.insight.releasing import Holders
@@ -277,7 +277,7 @@ def _without_time(health: Health, settings: Settings) -> list[str]:
 
 def _limited_text(health: Health, limit: Limit, due: int) -> str:
     text, a_minute = f"{due:,} due: {safe(limit.reached, 120)}", health.limits_a_minute.get(limit)
-    return text if not a_minute else f"{text}; {pace(a_minute)} succeed, so {drain_time(due, a_minute)}"
+    return text if not a_minute else f"{text}; {drain_time(due, a_minute)}"
 
 
 def _cap_lines(health: Health, room: int) -> list[str]:

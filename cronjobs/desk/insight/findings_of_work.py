@@ -18,7 +18,7 @@ from cronjobs.desk.insight.finding import (
     typed,
     waiting_words,
 )
-from cronjobs.desk.insight.formatting import drain_time, pace
+from cronjobs.desk.insight.formatting import drain_time
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.kept_from_starting import did_not_start, why_none_starts
 from cronjobs.desk.insight.same_cause import (
@@ -196,11 +196,10 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], wor
 
 
 def _backlog(late: Sequence[LateGroup], workers: int) -> str:
-    a_minute = sum(group.a_minute for group in late)
-    left = drain_time(sum(group.late for group in late), a_minute)
+    left = drain_time(sum(group.late for group in late), sum(group.a_minute for group in late))
     queues = several([f'"{name}"' for name in sorted({group.queue for group in late})])
     queues = f"queue {queues}" if len({group.queue for group in late}) == 1 else f"queues {queues}"
-    return f"a backlog in {queues} of which {pace(a_minute)} succeed (run.workers: {workers}), so {left}"
+    return f"a backlog in {queues} (run.workers: {workers}), of which {left}"
 
 
 def _why_stranded(health: Health) -> Iterator[str]:

@@ -173,14 +173,13 @@ def took(started_at: datetime | None, finished_at: datetime | None) -> str:
     return "" if started_at is None or finished_at is None else rough(finished_at - started_at)
 
 
-def pace(a_minute: float) -> str:
-    """Return text such as "1,468 a minute", or "30 an hour" for less than one a minute."""
-    return f"{a_minute:,.0f} a minute" if a_minute >= 1 else f"{60 * a_minute:,.0f} an hour"
-
-
 def drain_time(jobs: int, a_minute: float) -> str:
-    """Return text such as "about 3m more": how long *jobs* take at this pace."""
-    return f"about {rough(timedelta(minutes=jobs / a_minute))} more"
+    """Return text such as "1,468 a minute succeeded lately (at that pace, about 3m more)".
+
+    It is about the past, because the ticks that ran the jobs may be gone.
+    """
+    pace = f"{a_minute:,.0f} a minute" if a_minute >= 1 else f"{60 * a_minute:,.0f} an hour"
+    return f"{pace} succeeded lately (at that pace, about {rough(timedelta(minutes=jobs / a_minute))} more)"
 
 
 def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:

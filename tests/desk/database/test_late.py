@@ -277,7 +277,8 @@ def test_a_batch_that_drains_is_named_a_backlog(database: Database, tmp_path: Pa
         world.put()
     drains(world, 4)
     world.tick(not_started=[{"why": why, "job_type": "t.known", "queue": "default", "jobs": 4}])
-    backlog = 'a backlog in queue "default" of which 2 a minute succeed (run.workers: 4), so about 2m more'
+    backlog = 'a backlog in queue "default" (run.workers: 4), of which 2 a minute succeeded lately '
+    backlog += "(at that pace, about 2m more)"
     assert world.found()["late"].endswith(f"4 jobs have been due for more than 2m and have not started: {backlog}")
     world.put(queue="other")
     assert "a backlog" not in world.found()["late"], "one whose jobs do not succeed has another cause"
@@ -301,7 +302,7 @@ def test_a_rate_below_one_a_minute_is_by_the_hour(database: Database, tmp_path: 
     world.put()
     drains(world, 1)
     world.tick()
-    assert 'in queue "default" of which 30 an hour succeed' in world.found()["late"]
+    assert "of which 30 an hour succeeded lately" in world.found()["late"]
 
 
 @pytest.mark.parametrize(("most", "each"), [(4, None), (None, 4)])
@@ -331,7 +332,7 @@ def test_a_batch_behind_a_limit_has_a_pace(database: Database, tmp_path: Path) -
     assert health.limited == dict.fromkeys(world.limits, 1)
     assert health.limits_a_minute == {world.limits[0]: 2, world.limits[1]: 0}
     assert _waiting_lines(health, world.settings, Times(health.now, "UTC"), 200)[2:] == [
-        '1 due: limit "smtp:" is reached (1 at once); 2 a minute succeed, so about 30s more',
+        '1 due: limit "smtp:" is reached (1 at once); 2 a minute succeeded lately (at that pace, about 30s more)',
         '1 due: limit "api:" is reached (1 at once)',
     ]
 
