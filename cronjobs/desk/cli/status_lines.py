@@ -264,15 +264,15 @@ def _waiting_lines(health: Health, settings: Settings, times: Times, room: int) 
 
 
 def _without_time(health: Health, settings: Settings) -> list[str]:
-    """Say why the last tick of each host had no time left for due jobs."""
-    said = [
-        f"{safe(entry.get('job_type'), 60)}: {words}{why_it_must_fit(entry)}"
+    """Say why the hosts' last ticks had no time left for due jobs: once for each type and timeout."""
+    said = {
+        (safe(entry.get("job_type"), 60), str(entry.get("timeout_s"))): f"{words}{why_it_must_fit(entry)}"
         for tick in ticking(health.ticks, health.now, settings.run.every)
         for entry in entries_of(tick)
         if entry.get("why") == OUT_OF_TIME and health.queues.get(str(entry.get("queue")), health.others).due
         if (words := in_words(entry)) is not None
-    ]
-    return list(dict.fromkeys(said))
+    }
+    return [f"{job_type}: {words}" for (job_type, _), words in said.items()]
 
 
 def _limited_text(health: Health, limit: Limit, due: int) -> str:
