@@ -142,7 +142,7 @@ def test_the_report_goes_on_after_the_step_that_is_done(work: Jobs, shop: Shop) 
 
 def test_its_commands_settle_what_is_stopped_and_the_jobs_run_again(tmp_path: Path, database_url: str) -> None:
     project = Commands(tmp_path, database_url)
-    project.write()
+    project.write(handlers='from cronjobs import job\n\n\n@job("invoices.email")\ndef email(**payload): ...\n')
     now = FakeClock().now()
     for number in (7, 8):
         key = f"invoice-email:{number}"
