@@ -1,4 +1,4 @@
-"""The public API of cronjobs. Everything else is internal.
+"""The public API of cronjobs. All names that are not listed here are internal.
 
 ``@job`` registers a handler, ``enqueue`` inserts a job together with your own rows, ``find`` looks a job up, and
 ``fire_times`` evaluates cron expressions. These names are imported lazily, on first use, because cron starts this
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from cronjobs.version import __version__
 
-# Type checkers treat this name as True. Importing it from typing would add a quarter to Python's start-up time.
+# Type checkers treat this name as True. The import of TYPE_CHECKING from typing would add a quarter to Python's
+# start-up time.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cronjobs.desk.insight.app_health import health

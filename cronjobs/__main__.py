@@ -1,4 +1,7 @@
-"""``cronjobs`` and ``python -m cronjobs``. For cron's tick, the fast path is tried before anything else is imported."""
+"""The program behind ``cronjobs`` and ``python -m cronjobs``.
+
+For cron's tick, try the fast path before other imports.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,22 @@ def main() -> None:
         command = _load(sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:  # the installation is broken, so do not rely on any other code of ours
+    except Exception as error:  # the installation is broken, so use no other code of cronjobs
         sys.exit(_cannot_start(error))
     command()
 
 
 def _load(arguments: list[str]) -> Callable[[], object]:
-    """Import what this command line needs, and nothing more. Return the function that runs it."""
+    """Import only the modules that this command line needs. Return the function that runs the command."""
     command = _command(arguments)
     if command == "exec" and (run_command := _exec(arguments)) is not None:
         return run_command
     if command == "run-due":
         from cronjobs.engine.probe.fast_path import settle_tick
 
-        # This also starts the kernel timer, before any import or file access that could hang (a network file system, a
-        # broken driver). If this process hangs, the timer kills it. The full tick moves the timer once it knows the
-        # file's budget.
+        # settle_tick also starts the kernel timer, before any import or file access that could hang, for example on a
+        # network file system or in a broken driver. If this process hangs, the timer kills it. The full tick moves the
+        # timer once it knows the file's budget.
         code = settle_tick(arguments)
         if code is not None:
             return lambda: os._exit(code)
@@ -61,7 +64,7 @@ def _load(arguments: list[str]) -> Callable[[], object]:
 def _exec(arguments: list[str]) -> Callable[[], object] | None:
     """Return the function that runs ``exec`` directly.
 
-    Return None to leave the command line to typer, if help is requested or the extra is not installed.
+    Return None if help is requested, or if the extra is not installed. The command line is then left to typer.
     """
     try:
         from cronjobs.contrib.exec.arguments import wants_help
@@ -96,7 +99,7 @@ def _cannot_start(error: Exception) -> int:
         import traceback
 
         traceback.print_exception(error)
-    return 70  # this is EX_SOFTWARE of sysexits.h
+    return 70  # EX_SOFTWARE of sysexits.h
 
 
 if __name__ == "__main__":

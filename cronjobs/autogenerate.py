@@ -1,4 +1,4 @@
-"""For your own alembic's ``env.py``: keeps autogenerate from dropping the tables of cronjobs.
+"""For the ``env.py`` of your own alembic migrations: prevents autogenerate from dropping the tables of cronjobs.
 
 ::
 
@@ -22,11 +22,13 @@ OURS: Final = frozenset({*metadata.tables, VERSION_TABLE, *VIEWS, *SQLITE_VIEWS}
 
 
 def include_object(thing: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
-    """Whether autogenerate should compare *thing*. Use it as alembic's ``include_object``, for tables in any schema.
+    """Return whether autogenerate should compare *thing*. Use it as alembic's ``include_object``, for tables in any
+    schema.
 
     Autogenerate then leaves our tables alone, even if your metadata describes them for queries. It also leaves alone a
     table in the database that your metadata does not have, if the name begins with ``cronjobs_``, because a newer
-    cronjobs may have created it. To add a rule of your own, combine the two: ``include_object(*all_five) and …``.
+    cronjobs may have created it. To add a rule of your own, combine both rules in one function:
+    ``include_object(*all_five) and …``.
     """
     if kind != "table" or name is None:
         return True

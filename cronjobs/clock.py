@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 
-# process_age() uses a kernel clock that nobody can set.
+# process_age() measures by a kernel clock that nobody can set, so it does not read the time.
 from cronjobs.engine.probe.kernel_facts import process_age as process_age
 
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
     """A source of time. Tests pass a clock that they can move."""
 
     def now(self) -> datetime:
-        """The host's wall clock, timezone-aware, in UTC. On PostgreSQL we decide by the database's clock instead."""
+        """The host's wall clock, timezone-aware, in UTC. On PostgreSQL, decisions use the database's clock instead."""
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start. The value never decreases."""
@@ -28,8 +28,8 @@ class Clock(Protocol):
 class SystemClock:
     """The real clock. Its functions are bound as default arguments, so that patching ``time`` does not affect them.
 
-    A handler may leave a frozen clock (freezegun, a mock) in ``time`` and in every module that imported from it. With
-    such a clock, a tick would never reach its deadline.
+    A handler may leave a frozen clock (freezegun, a mock) in ``time`` and in every module that imported from it. With a
+    frozen clock, a tick would never reach its deadline.
     """
 
     def now(self, _now: Callable[[tzinfo], datetime] = datetime.now) -> datetime:
@@ -47,6 +47,8 @@ SYSTEM: Clock = SystemClock()
 
 
 def sleep(seconds: float) -> None:
-    """Wait without doing anything. Use it only between tries of an operation, never for timing."""
+    """Wait without doing anything. Use this function only between tries of an operation, never to do something at a
+    certain time.
+    """
     # Look up time.sleep at each call. If gevent has patched it, only gevent's version does not block the thread.
     time.sleep(seconds)

@@ -28,7 +28,7 @@ class CronjobsError(Exception):
 class UsageError(CronjobsError):
     """A call or a command line is invalid.
 
-    *below* has extra lines, printed below the message, that show where the mistake is.
+    *below* contains further lines that show where the mistake is. They are printed below the message.
     """
 
     exit_code = 2
@@ -46,8 +46,8 @@ class UsageError(CronjobsError):
 class Problem:
     """One mistake in a configuration file.
 
-    ``line`` and ``column`` count from 1. If they are 0, the mistake concerns the whole file. ``path`` is dotted
-    ("schedules.nightly.cron"), or "".
+    ``line`` and ``column`` count from 1. If both are 0, the mistake concerns the whole file. ``path`` is the dotted
+    path of the key ("schedules.nightly.cron"), or "".
     """
 
     file: str
@@ -62,7 +62,9 @@ class Problem:
 
 
 def shown_path(path: str) -> str:
-    """Return a ``Problem``'s path for people. A limit's key often ends with a colon itself, so it is put in quotes."""
+    """Return the path of a ``Problem`` for people. The key of a limit is put in quotes, because it often ends with a
+    colon.
+    """
     key, colon, field = path.removeprefix("limits.").rpartition(":")
     is_key = path.startswith("limits.") and colon and (not field or field.startswith("."))
     return f'limits."{key}:"{field}' if is_key else path
@@ -71,7 +73,7 @@ def shown_path(path: str) -> str:
 class ConfigError(CronjobsError):
     """The configuration cannot be used at all. Nothing runs, and no schedule is retired.
 
-    ``problems`` lists all problems that were found.
+    ``problems`` lists all problems that were found in the configuration.
     """
 
     exit_code = 3
@@ -124,7 +126,8 @@ class DatabaseError(CronjobsError):
     """The database cannot be used at the moment. The message never contains a password.
 
     ``kind`` identifies an outage whose messages differ, because they contain the server's own words, a file name, a PID
-    or a waiting time. If ``kind`` is None, all messages of an outage are the same, so compare the message instead.
+    or a waiting time. If ``kind`` is None, all messages of an outage are the same, so the message itself identifies the
+    outage.
     """
 
     exit_code = 4
@@ -134,7 +137,7 @@ class DatabaseError(CronjobsError):
     def cause(self) -> str:
         """The text by which we recognise an outage that cron has already mailed.
 
-        It is the same for all errors of one outage.
+        The text is the same for all errors of one outage.
         """
         return str(self) if self.kind is None else f"database: {self.kind}"
 
@@ -150,13 +153,15 @@ class ForkedCopy(CronjobsError):
 
 
 class BadValue(DatabaseError):
-    """The database refused a value, perhaps in only one row of a batch. The statement and the connection are fine."""
+    """The database refused a value, perhaps in only one row of a batch. The statement and the connection themselves
+    work.
+    """
 
     kind = "refuses a value"
 
 
 class TransientTrouble(DatabaseError):
-    """An error that goes away by itself, such as a restart, a lock or a deadlock. The same call may soon succeed."""
+    """An error that ends by itself, such as a restart, a lock or a deadlock. The same call may succeed soon."""
 
 
 class DatabaseUnreachable(TransientTrouble):
@@ -271,7 +276,7 @@ class QueueFull(CronjobsError):
         )
 
     def after(self, waited: str) -> QueueFull:
-        """Return the same error, with how long the caller waited for room."""
+        """Return the same error, with *waited*, the time that the caller has waited for room, in the message."""
         return QueueFull(self.queue, self.max_waiting, self.on_full, wanted=self.wanted, room=self.room, waited=waited)
 
 
@@ -340,7 +345,7 @@ class ServerTooOld(DatabaseError):
 class NoEncoding(DatabaseError):
     """The PostgreSQL database's encoding is SQL_ASCII.
 
-    Such a database stores bytes without saying which characters they stand for.
+    Such a database stores bytes, and does not define which characters the bytes stand for.
     """
 
     def __init__(self, url: str) -> None:
@@ -351,7 +356,7 @@ class NoEncoding(DatabaseError):
 
 
 class SqliteTooOld(DatabaseError):
-    """This Python's SQLite is too old. It lacks a feature that all our statements need."""
+    """The SQLite library of this Python is too old. It lacks a feature that all our statements need."""
 
     def __init__(self, url: str, version: str) -> None:
         super().__init__(
@@ -413,13 +418,16 @@ class PayloadError(CronjobsError, ValueError):
 
 
 class LeaseLost(CronjobsError):
-    """The attempt's lease has expired or was taken over. What the attempt writes no longer counts."""
+    """The attempt's lease has expired or was taken over.
+
+    Nothing that the attempt writes for the job counts any more.
+    """
 
 
 class TransactionTooLong(CronjobsError):
     """A handler's ``ctx.transaction()`` on SQLite reached its time limit.
 
-    It was rolled back, so nothing was written.
+    The transaction was rolled back, so nothing was written.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -430,7 +438,7 @@ class TransactionTooLong(CronjobsError):
 
 
 class TransactionBroken(CronjobsError):
-    """A handler ended its ``ctx.transaction()`` itself, in a way that could not be refused.
+    """A handler itself ended the transaction of its ``ctx.transaction()``, in a way that cronjobs could not prevent.
 
     The job becomes dead immediately.
     """
@@ -444,7 +452,7 @@ class TransactionBroken(CronjobsError):
 
 
 class TransactionLeftOpen(CronjobsError):
-    """A handler returned while a transaction was open on a connection of Django's, and the attempt failed.
+    """A handler returned while a transaction was still open on one of Django's connections, so the attempt failed.
 
     *left* says for each connection how the transaction was begun.
     """
@@ -454,7 +462,7 @@ class TransactionLeftOpen(CronjobsError):
 
 
 class EffectUnknown(CronjobsError):
-    """Raised by ``ctx.effect(…, on_unknown="stop")`` if nobody knows whether the effect was done.
+    """Raised by ``ctx.effect(…, on_unknown="stop")`` if an earlier attempt began the effect, but recorded no result.
 
     The job becomes dead.
     """
@@ -468,7 +476,7 @@ class EffectUnknown(CronjobsError):
 
 
 class EffectNotRecorded(DatabaseError):
-    """The body of an effect ran, but the database could not record it. The effect is now unknown."""
+    """The body of an effect ran, but the result could not be recorded in the database. The effect is now unknown."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the effect {key} was done but could not be recorded, so it is now unknown: {reason}")
@@ -483,19 +491,19 @@ class Cancelled(CronjobsError):
 
 
 class GiveUp(CronjobsError):
-    """Raise it in a handler for a permanent failure, such as bad input or a missing record.
+    """Raise this exception in a handler for a permanent failure, such as bad input or a missing record.
 
     The job becomes dead immediately.
     """
 
 
 class RetryLater(CronjobsError):
-    """Raise it in a handler to have the job retried later. It counts as a failed try.
+    """Raise this exception in a handler to have the job retried later. The attempt counts as a failed try.
 
     Args:
         message: the error that the history shows.
         after: how long to wait: seconds, "90s" or a timedelta, up to ten years. If None, the job type's policy decides.
-            The policy also decides if *after* is invalid, and then the history says so.
+            If *after* is invalid, the policy also decides, and the history says that *after* was invalid.
     """
 
     def __init__(
@@ -506,7 +514,7 @@ class RetryLater(CronjobsError):
 
 
 class Snooze(CronjobsError):
-    """Raise it in a handler to have the job run again later. It does not count as a failed try.
+    """Raise this exception in a handler to have the job run again later. The attempt does not count as a failed try.
 
     Args:
         until: when to run again: a timezone-aware datetime, or a delay as seconds, "10m" or a timedelta; at most ten
@@ -521,7 +529,7 @@ class Snooze(CronjobsError):
 class EffectBusy(Snooze):
     """Raised by ``ctx.effect`` while another job is performing the same effect.
 
-    This job is retried soon, which does not count as a failed try.
+    The present job is retried soon. Its attempt does not count as a failed try.
     """
 
     def __init__(self, key: str, job_id: int) -> None:

@@ -1,4 +1,4 @@
-"""All events of a tick. An event has a constant name and facts. It can be written as a line of text or as JSON."""
+"""All events of a tick. An event has a constant name and facts, and can be written as a line of text or as JSON."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def job_claimed(job: Job) -> Event:
 
 
 def job_started(job: Job, worker: str) -> Event:
-    """The job's code is about to run. The worker's own thread emits this event."""
+    """The job's code is about to run. The thread of the job's worker emits this event."""
     return Event("job.started", _of(job, worker), printed=False)
 
 
 def job_progress(job: Job, worker: str, progress: str) -> Event:
-    """The job's progress, for a person at a terminal. The log records only the job's start and end."""
+    """The job's progress, for a person at a terminal. The log contains no progress, only the job's start and end."""
     return Event("job.progress", _of(job, worker, progress=progress))
 
 
@@ -59,7 +59,7 @@ def job_released(job: Job) -> Event:
 
 
 def job_not_begun(job: Job, error: str) -> Event:
-    """A job could not be started, for a reason outside the job. It is released, and the try does not count."""
+    """A job could not be started, for a reason outside the job. The job is released, and no try is used up."""
     return Event("job.not_begun", _of(job, "", error=error), ERROR)
 
 
@@ -72,7 +72,7 @@ def worker_not_started(error: str, workers: int) -> Event:
 def job_ended(end: Finished, transition: Transition, policy: RetryPolicy, folder: Path) -> Event:
     """Return the event for the job's next state: succeeded, retried, dead, cancelled, interrupted or snoozed.
 
-    *folder* contains the user's own code. It is used to find the line at which a dead job failed.
+    *folder* is the folder of the user's own code, which is needed to find the line at which a dead job failed.
     """
     job = end.job
     facts = _of(job, end.worker, duration_ms=_ms(end.duration))
@@ -132,7 +132,7 @@ def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelt
 
 
 def job_timed_out(job: Job, worker: str, timeout: timedelta) -> Event:
-    """The job's thread is still running, and keeps its worker busy until the tick ends."""
+    """The job has timed out, but its thread is still running. The thread occupies a worker until the tick ends."""
     error = f"still running after its timeout of {duration_text(timeout)}"
     return Event("job.timed_out", _of(job, worker, error=error, duration_ms=_ms(timeout)), WARNING)
 
@@ -142,7 +142,7 @@ def job_still_running(job: Job, worker: str, why: str) -> Event:
 
 
 def job_handed_over(job: Job, timeout: timedelta) -> Event:
-    """The job's timeout is longer than a tick, so a process of its own has taken over the lease."""
+    """The job's timeout is longer than a tick has time for, so the job's own process has taken over the lease."""
     return Event("job.handed_over", _of(job, "", timeout_s=round(timeout.total_seconds())))
 
 
@@ -152,7 +152,7 @@ def not_handed_over(job: Job, why: str) -> Event:
 
 
 def supervisor_started(executor: str, pid: int) -> Event:
-    """Jobs for the executor are due, and no supervisor that could submit them was running on this host."""
+    """A supervisor has been started, because jobs for the executor are due and none was running on this host."""
     return Event("executor.started", {"executor": executor, "pid": pid})
 
 
@@ -165,9 +165,9 @@ def supervisor_ended(executor: str, why: str) -> Event:
 
 
 def cluster_away(executor: str, address: str, why: str) -> Event:
-    """The cluster cannot be reached. Meanwhile no job is claimed for it.
+    """The cluster cannot be reached. While it is away, no job is claimed for it.
 
-    Jobs already running on it keep running for as long as their permits are confirmed.
+    Jobs that already run on the cluster keep running for as long as their permits are confirmed.
     """
     return Event(
         "executor.away", {"executor": executor, "error": f"the scheduler {address} cannot be reached: {why}"}, ERROR
@@ -213,7 +213,9 @@ def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
 
 
 def key_of_another_type(job_type: str, existing_type: str, replaced: bool, job_id: int, count: int) -> Event:
-    """Jobs of another type had the keys. The program that enqueued emits this event, through Python's logging."""
+    """The idempotency keys of a call belonged to jobs of another type. The program that enqueued emits this event,
+    through Python's logging.
+    """
     became = "had this idempotency key and was replaced" if replaced else "has this idempotency key"
     kept = "" if replaced else f", so no {job_type} job was enqueued"
     facts = {"job_type": job_type, "existing_type": existing_type, "job_id": job_id, "count": count}
@@ -260,7 +262,9 @@ def jobs_taken_back(jobs: int) -> Event:
 
 
 def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Event:
-    """A wrong clock ran these occurrences early. Cron mails this once, since they will not run again by themselves."""
+    """A wrong clock ran these occurrences early. Cron mails this event once, because the occurrences will not run again
+    by themselves.
+    """
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = (
@@ -304,13 +308,13 @@ def fault(where: str, what: str) -> Event:
 
 
 def fault_of_ours(error: BaseException, where: str) -> Event:
-    """An unexpected error. No more jobs are claimed, and running attempts are finished."""
+    """An unexpected error in cronjobs. The tick claims no more jobs, and finishes its running attempts."""
     what = f"an internal error in cronjobs {__version__}, {type(error).__name__}: {error}"
     return Event("tick.fault", {"error": what, "where": where}, ERROR)
 
 
 def traceback_of_ours() -> Event:
-    """The traceback of the error reported before. It is only written to the log."""
+    """The traceback of the error that ``fault_of_ours`` has reported. The traceback is written only to the log."""
     return Event("tick.traceback", printed=False)
 
 
@@ -329,7 +333,7 @@ def signalled(name: str) -> Event:
 
 
 def not_started(job_type: str, waiting: int, timeout_s: float, remaining_s: float) -> Event:
-    """A due job did not fit in the time that was left. Printed only on a terminal, or with -v or --json."""
+    """Due jobs did not fit into the remaining time of the tick. Printed only on a terminal, or with -v or --json."""
     timeout, left = seconds_text(timeout_s), rough(timedelta(seconds=max(0.0, remaining_s)))
     why = f"the timeout of {timeout} does not fit into the {left} that are left in this tick"
     return Event("job.not_started", {"job_type": job_type, "waiting": waiting, "error": why}, INFO)
@@ -351,18 +355,20 @@ def pruning_put_off(error: str) -> Event:
 
 
 def extra_failed(extra: str, error: str) -> Event:
-    """An extra failed. Cron mails this, but it is not a fault of the tick, whose jobs ran."""
+    """An extra failed. Cron mails this event, but the event is not a fault of the tick, whose jobs ran."""
     return Event("extra.failed", {"extra": extra, "error": error}, ERROR, cause=f"extra.failed {extra}")
 
 
 def extra_left_behind(extra: str, after_s: float) -> Event:
-    """The tick continued without the extra, and does not call it again."""
+    """An extra took too long. The tick continued without the extra, and does not call it again."""
     facts = {"extra": extra, "after_ms": round(after_s * 1000)}
     return Event("extra.left_behind", facts, ERROR, cause=f"extra.left_behind {extra}")
 
 
 def metrics_not_written(error: str) -> Event:
-    """The metrics could not be written. Cron mails this, but it is not a fault of the tick, whose jobs ran."""
+    """The metrics could not be written. Cron mails this event, but the event is not a fault of the tick, whose jobs
+    ran.
+    """
     return Event("metrics.not_written", {"error": error}, ERROR)
 
 
@@ -371,7 +377,9 @@ def alert_sent(channel: str, findings: int) -> Event:
 
 
 def alert_not_sent(channel: str, findings: int, error: str) -> Event:
-    """An alert could not be sent. A later tick will try again. Cron mails this, but it is not a fault of the tick."""
+    """An alert could not be sent. A later tick will try again. Cron mails this event, but it is not a fault of the
+    tick.
+    """
     facts = {"channel": channel, "findings": findings, "error": error}
     return Event("alert.not_sent", facts, ERROR, cause=f"alert.not_sent {channel}")
 
@@ -388,14 +396,16 @@ def ping_not_sent(what: str, error: str) -> Event:
 def left_behind(processes: list[str]) -> Event:
     """Processes are still running as the tick ends.
 
-    Nobody knows which of them a thread started, so they are only reported.
+    Nobody knows which thread started such a process, so the processes are only reported.
     """
     why = "a handler thread started them, and they are still running; with isolation: process, they would be killed"
     return Event("tick.left_behind", {"processes": processes, "error": why}, WARNING)
 
 
 def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:
-    """*did* is the result of ``Result.did``. Its nested values become plain facts, which fit on a line of text."""
+    """The tick has ended. *did* is the result of ``Result.did``. Its nested values become plain facts that fit on a
+    line.
+    """
     facts: dict[str, Any] = {}
     for name, value in did.items():
         if name in ("occurrences", "options"):
@@ -420,8 +430,8 @@ def line(event: Event) -> str:
 def death_line(event: Event, config: Path) -> str:
     """Return one line that describes a ``job.dead`` event to a person.
 
-    The line is masked, whatever the job's type and error are. *config* is the project's file, so that the command in
-    the line works in every folder.
+    The line is masked, whatever the job's type and error are. *config* is the project's configuration file. The command
+    in the line contains its path, so that it works in every folder.
     """
     facts = event.facts
     job = described(

@@ -1,4 +1,6 @@
-"""Imports modules of the desk and the extras by name. The engine needs this, because they may not be installed."""
+"""Imports modules of ``cronjobs.desk`` and of extras by name. The engine imports them by name because they may not be
+installed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from cronjobs.errors import CronjobsError
 
 
 def if_installed(module: str) -> ModuleType | None:
-    """Import *module*. Return None if this installation lacks the module, or one of the packages it is in."""
+    """Import *module*. Return None if this installation lacks the module, or one of the packages that contain the
+    module.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -19,7 +23,7 @@ def if_installed(module: str) -> ModuleType | None:
 
 
 def needed(module: str, what: str) -> ModuleType:
-    """Import *module*, which *what* needs. Raises CronjobsError if it is not installed."""
+    """Import *module*, which *what* needs. Raises CronjobsError if the module is not installed."""
     found = if_installed(module)
     if found is None:
         raise CronjobsError(f"{what} needs {module.rpartition('.')[0]}, which this installation does not have")

@@ -10,8 +10,8 @@ class Loading:
     """A block in which handlers are imported.
 
     In this block, a wrong argument to ``@job`` or RetryPolicy disables only that job type. An exception would also stop
-    the import of the module's other handlers. Outside such a block, the error is raised, so that the handler's author
-    sees it.
+    the import of the module's other handlers. Outside such a block, the decorator raises the error, so that the
+    handler's author sees it.
     """
 
     depth = 0

@@ -2,8 +2,8 @@
 
 The texts of attempts are masked in ``execution.handler``. What commands print and log is masked in
 ``command.printing``, ``cli.output`` and ``tick.log``. Everything *stored as text* (errors, tracebacks, output) and
-everything *shown* (terminal, mail, log, JSON) is masked. The live output of ``cronjobs run`` is not masked, since a
-person may be in a debugger there. Payloads, results and effects are stored unmasked, because handlers need them.
+everything *shown* (terminal, mail, log, JSON) is masked. The live output of ``cronjobs run`` is not masked, because a
+person may be using a debugger there. Payloads, results and effects are stored unmasked, because handlers need them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from cronjobs.text import one_line, visible
 SHORTEST: Final = 8
 # Mask passwords of at least this many characters in URLs, where the text between ":" and "@" is certainly a password.
 SHORTEST_PASSWORD: Final = 4
-# Mask at least this many remaining characters of a secret that was cut. Three characters reveal nothing, and many words
-# begin with them.
+# If a secret was cut, mask its remaining characters if they are at least this many. Three characters reveal nothing,
+# and many words begin with the same three characters.
 SHORTEST_PART: Final = 4
 MASK: Final = "***"
 _OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
@@ -33,32 +33,34 @@ _SECRET_NAME: Final = re.compile(
     r"|(?:^|_)(?:PASS|PWD|PW|KEYS?|AUTH|DSN|SESSION|SESSIONID|PAT|SALT|PIN|SK)(?:_|$)",
     re.IGNORECASE,
 )
-# Matches variables that are not secret: settings about a secret, such as SESSION_COOKIE_NAME and JWT_ALGORITHM, and the
-# variables that a desktop sets.
+# Matches names of variables that are not secret. These are settings about a secret, such as SESSION_COOKIE_NAME and
+# JWT_ALGORITHM, and variables that a desktop environment sets.
 _ABOUT_A_SECRET: Final = re.compile(
     r"(?:COOKIE|SESSION|JWT|SALT|HMAC|PIN)\w*_(?:NAME|AGE|DOMAIN|PATH|ENGINE|ALGORITHM|TTL|TYPE|SECURE|HTTPONLY"
     r"|SAMESITE|LENGTH|ID)$|^(?:XDG|DBUS|DESKTOP|GNOME|KDE)_",
     re.IGNORECASE,
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # these variables contain paths
-# A scheme has at most 31 characters here. Without a limit, searching a megabyte of letters would take minutes.
+# A scheme has at most 31 characters in this pattern. Without a limit, the search of a megabyte of letters would take
+# minutes.
 _BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://([^:/@?#\s"']*):""")
 _PATH_OF_URL: Final = re.compile(r"""@[^/?#]*/([^/?#]*)""")
 _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
-# A password contains no "/" here, so an "@" in the path does not end it. The example "user:password@host" in our own
-# messages is not masked.
+# A password contains no "/" in this pattern, so that an "@" in the URL's path does not count as its end. The example
+# "user:password@host" in our own messages is not masked.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
 # In the URL of a web server, a user without a password is a token. In "ssh://git@host", and in the URL of a database,
 # such a user is not a token.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
 # Matches the marks that text.one_line, text.CappedText and exec's output leave where they cut a text. If a cut went
-# through a secret, we mask the secret's remains here, because someone would forget to mask before cutting.
+# through a secret, the remaining part of the secret must be masked. We do that here, because some caller would forget
+# to mask before cutting.
 _CUT: Final = re.compile(r"\n?…")
 _LEFT_OUT_BEFORE: Final = re.compile(r" (?:left out|not kept) …\n")
 _CUT_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"'…]*:(?!\d{0,5}\n?…)([^/?#\s"'@…]+)\n?…""")
 _PASSWORD_LEFT: Final = re.compile(r""" (?:left out|not kept) …\n([^\s"'/@…]+)@""")
 _OPTION: Final = re.compile(r"""[?&]([\w.-]{1,60})=([^&#\s"']+)""")
-# Options of a database URL that may be shown. Any other option may be a misspelt password.
+# Options of a database URL that may be shown. Any other option may be a misspelt "password".
 _PUBLIC_OPTIONS: Final = re.compile(
     r"host|hostaddr|port|dbname|user|schema|ssl|sslmode|ssl(?:root)?cert|sslkey|sslcrl|passfile|service|connect_timeout"
     r"|application_name|fallback_application_name|target_session_attrs|load_balance_hosts|keepalives\w*|client_encoding"
@@ -75,20 +77,20 @@ _SETTING: Final = re.compile(r"([\w.]{1,60})\s*=\s*(\S+)")  # finds each setting
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable with this *name* contains a secret."""
+    """Return whether a variable with this *name* probably contains a secret."""
     return bool(_SECRET_NAME.search(name)) and name not in _NO_SECRETS and not _ABOUT_A_SECRET.search(name)
 
 
 def is_secret_option(name: str) -> bool:
-    """Whether an option with this *name* in a URL contains a secret.
+    """Return whether an option with this *name* in a URL probably contains a secret.
 
-    A plain ``?key=`` does not, because it is usually the key of something to look up.
+    An option that is just ``?key=`` does not count, because it is usually the key of something to look up.
     """
     return name.lower() not in ("key", "keys") and is_secret_name(name.replace("-", "_"))
 
 
 def is_public_option(name: str, value: str) -> bool:
-    """Whether an option of a database URL may be shown together with its *value*."""
+    """Return whether an option of a database URL may be shown together with its *value*."""
     if name == "options":
         return not any("." in each or is_secret_name(each) for each, _ in _SETTING.findall(value))
     return _PUBLIC_OPTIONS.fullmatch(name) is not None
@@ -98,7 +100,7 @@ def named_secrets(variables: Mapping[str, str]) -> set[str]:
     """Return the values of those *variables* whose names suggest a secret, and the passwords in all URLs.
 
     The variable "" is the database URL. The result leaves out a password that is the same as the user or the database
-    in its URL (shop:shop@). Masking that name everywhere would hide job types and paths, and protect nothing.
+    in its URL (shop:shop@). To mask such a name everywhere would hide job types and paths, and would protect nothing.
     """
     named = {value for name, value in variables.items() if is_secret_name(name)}
     urls = [value for value in variables.values() if "://" in value]
@@ -107,13 +109,13 @@ def named_secrets(variables: Mapping[str, str]) -> set[str]:
 
 
 def is_public_url(url: str) -> bool:
-    """Whether a database URL has no password, not even a short one, and no option that may contain a secret."""
+    """Return whether a database URL has no password, not even a short one, and no option that may contain a secret."""
     options = _OPTION.findall(url)
     return not any(_userinfos(url)) and all(is_public_option(name, unquote_plus(value)) for name, value in options)
 
 
 def url_passwords(text: str) -> set[str]:
-    """Return the passwords in URLs (``scheme://user:password@host``, ``?password=``), both as written and decoded."""
+    """Return the passwords in URLs (``scheme://user:password@host``, ``?password=``), as written and decoded."""
     options = (value for name, value in _OPTION.findall(text) if is_secret_option(name))
     found = [*(password for _, password, _ in _userinfos(text)), *options, *_TOKEN_OF_HOST.findall(text)]
     forms = {form for password in found for form in (password, unquote(password))}
@@ -139,9 +141,9 @@ def _that_are_names(text: str) -> set[str]:
 def _userinfos(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield the user, the password and the database of each URL.
 
-    A password may contain an @, which people forget to escape. So it ends at the last @ before a space or a quote. This
-    reads each part of the text only once. A single regular expression would search the rest of the text for an @ after
-    each scheme.
+    A password may contain an @, because people forget to escape it. So the password ends at the last @ before a space
+    or a quote. With this method, each part of the text is read only once. A single regular expression would search the
+    remaining text for an @ after each scheme.
     """
     for part in _WITHOUT_SPACES.finditer(text):
         end = text.rfind("@", *part.span())
@@ -157,17 +159,17 @@ def long_enough(values: Iterable[str]) -> set[str]:
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """Replace each of *secrets* in *text* with ``***``, even if it is escaped. Passwords in URLs are also replaced."""
+    """Replace each of *secrets* in *text* with ``***``, even an escaped one. Also replace the passwords in URLs."""
     if secrets and text:
         text = _without_parts(_pattern(_forms_in(text, secrets)).sub(MASK, text), frozenset(secrets))
     return mask_urls(text) if "://" in text or "?" in text or "&" in text else text
 
 
 def safe_until(text: str, secrets: Collection[str]) -> int:
-    """Return the length of the part of a growing *text* that can be masked now.
+    """Return the length of the part of *text* that can be masked now, although more text will follow.
 
-    No secret and no word continues after this part. So we never show the beginning of a secret before the rest of it is
-    written.
+    No secret and no word continues after this part. So we never show the beginning of a secret whose end is not written
+    yet.
     """
     until = min((_begins_in(text, form) for form in _all_forms(frozenset(secrets))), default=len(text))
     whole = [each.span() for each in _pattern(_forms_in(text, secrets)).finditer(text)] if secrets else []
@@ -180,7 +182,9 @@ def safe_until(text: str, secrets: Collection[str]) -> int:
 
 
 def _begins_in(text: str, form: str) -> int:
-    """If *text* ends with the first characters of *form*, return where they begin, else the length of *text*."""
+    """Return where the beginning of *form* starts at the end of *text*, or the length of *text* if *text* does not end
+    so.
+    """
     at = text.find(form[0], max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
         at = text.find(form[0], at + 1)
@@ -195,12 +199,12 @@ def _before_a_word(text: str, until: int) -> int:
 
 
 def longest_form(secrets: Collection[str]) -> int:
-    """Return the length of the longest spelling of any of *secrets*, or 0 if there are none."""
+    """Return the length of the longest spelling of any of *secrets*, or 0 if *secrets* is empty."""
     return max(map(len, _all_forms(frozenset(secrets))), default=0)
 
 
 def mask_urls(text: str) -> str:
-    """Return *text* without the passwords and tokens in its URLs, whether they are known or not."""
+    """Return *text* with the passwords and tokens in its URLs masked, whether we know them or not."""
     for pattern in (_SHOWN_USERINFO, _TOKEN_OF_HOST):
         text = pattern.sub(_without_group, text)
     if "…" in text:
@@ -217,7 +221,8 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _without_parts(text: str, secrets: frozenset[str]) -> str:
-    """Return *text* without the remains of secrets that were cut: their beginning before a mark, or their end after it.
+    """Return *text* with the remains of cut secrets masked: a beginning before a mark of a cut, or an end after such a
+    mark.
 
     The remains of a secret never span two marks, so each character is examined once.
     """
@@ -251,7 +256,7 @@ def _without_parts(text: str, secrets: frozenset[str]) -> str:
 
 @lru_cache(maxsize=8)
 def _by_beginning(secrets: frozenset[str]) -> dict[str, list[str]]:
-    """Return all spellings, grouped by their first characters."""
+    """Return all spellings of *secrets*, grouped by their first characters."""
     found: dict[str, list[str]] = {}
     for form in _all_forms(secrets):
         found.setdefault(form[:SHORTEST_PART], []).append(form)
@@ -260,7 +265,7 @@ def _by_beginning(secrets: frozenset[str]) -> dict[str, list[str]]:
 
 @lru_cache(maxsize=8)
 def _by_end(secrets: frozenset[str]) -> dict[str, list[str]]:
-    """Return all spellings, grouped by their last characters."""
+    """Return all spellings of *secrets*, grouped by their last characters."""
     found: dict[str, list[str]] = {}
     for form in _all_forms(secrets):
         found.setdefault(form[-SHORTEST_PART:], []).append(form)
@@ -268,9 +273,9 @@ def _by_end(secrets: frozenset[str]) -> dict[str, list[str]]:
 
 
 def _forms_in(text: str, secrets: Collection[str]) -> frozenset[str]:
-    """Return the spellings that occur in *text* (usually none).
+    """Return the spellings of *secrets* that occur in *text* (usually none).
 
-    Compiling one regular expression for all spellings would take 20 ms.
+    This search comes first, because it would take 20 ms to compile one regular expression for all spellings.
     """
     return frozenset(form for form in _all_forms(frozenset(secrets)) if form in text)
 
@@ -289,7 +294,8 @@ def _all_forms(secrets: frozenset[str]) -> frozenset[str]:
 def _forms(secret: str) -> frozenset[str]:
     """Return the spellings in which *secret* may appear in a text.
 
-    It may appear as it is or in a common encoding, on one line, or line by line (as a private key does).
+    The secret may appear unchanged or in a common encoding. A secret of several lines, such as a private key, may
+    appear on one line or line by line.
 
     The encodings are JSON, Python's ``repr``, URL encoding, and base64 at any position in the encoded bytes.
     """
@@ -321,9 +327,9 @@ def _bytes_of(secret: str) -> bytes:
 
 
 def _in_base64(data: bytes) -> Iterator[str]:
-    """Yield what *data* looks like inside a longer base64 text, without characters that also encode its neighbours.
+    """Yield the forms that *data* has inside a longer base64 text, without characters that also encode its neighbours.
 
-    That depends on the number of bytes before *data*, modulo 3, so there are three forms. Also yield each form together
+    The form depends on the number of bytes before *data*, modulo 3, so three forms exist. Also yield each form together
     with its final characters, in case nothing follows *data*.
     """
     for before in range(3):
@@ -335,7 +341,7 @@ def _in_base64(data: bytes) -> Iterator[str]:
 
 
 def without(value: Any, keys: Collection[str]) -> Any:
-    """Return *value*, which is JSON, with ``***`` instead of everything below one of *keys*, at any depth."""
+    """Return *value*, which is JSON, with ``***`` in place of each value under one of *keys*, at any depth."""
     if not keys:
         return value
     match value:
@@ -347,9 +353,12 @@ def without(value: Any, keys: Collection[str]) -> Any:
 
 
 def values_under(value: Any, keys: Collection[str]) -> set[str]:
-    """Return, as texts, the values that ``without`` hides. A message about *value* must not repeat them either."""
+    """Return, as texts, the values that ``without`` hides.
+
+    A message about *value* must not repeat these texts either.
+    """
     found: set[str] = set()
-    todo = [(value, False)]  # use no recursion, because a payload may be nested too deeply
+    todo = [(value, False)]  # no recursion, because a payload may be nested too deeply
     while todo:
         each, hidden = todo.pop()
         match each:
@@ -363,7 +372,7 @@ def values_under(value: Any, keys: Collection[str]) -> set[str]:
 
 
 def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
-    """Return the keys in *value*, which is JSON, whose values contain one of *secrets* at any depth."""
+    """Return the keys in *value*, which is JSON, whose values contain any of *secrets* at any depth."""
     found: set[str] = set()
     todo: list[tuple[Any, str]] = [(value, "")]
     while todo:
@@ -379,7 +388,7 @@ def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
 
 
 def as_meta(keys: Collection[str]) -> dict[str, str]:
-    """Return the meta of a job that records which *keys* of its payload are secret.
+    """Return the ``meta`` for a job, which records that *keys* of the job's payload are secret.
 
     The values of these keys are never shown, even after the secrets have been replaced.
     """
@@ -387,7 +396,9 @@ def as_meta(keys: Collection[str]) -> dict[str, str]:
 
 
 def keys_of_meta(meta: object) -> frozenset[str]:
-    """Return the keys that ``as_meta`` wrote into *meta*. Return no keys if plain SQL wrote something else."""
+    """Return the keys that ``as_meta`` wrote into *meta*. Return no keys if *meta* has none, or if plain SQL wrote
+    something else there.
+    """
     try:
         keys = json.loads(meta[_SECRET_KEYS]) if isinstance(meta, Mapping) else []
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -401,7 +412,7 @@ _remembered: frozenset[str] = frozenset()
 
 
 def remember(secrets: Collection[str]) -> None:
-    """Make ``hide`` mask these secrets from now on."""
+    """Make ``hide`` mask *secrets* from now on, in place of earlier ones."""
     global _remembered
     _remembered = frozenset(secrets)
 
@@ -426,6 +437,7 @@ def hide_in(value: Any) -> Any:
 def hidden_json(value: Any, indent: int | None = None) -> str:
     """Return *value* as JSON for people, without secrets.
 
-    The secrets are masked before the conversion, because JSON would escape the strings once more.
+    The secrets are masked before the conversion, because JSON would escape the strings, so that secrets would look
+    different.
     """
     return json.dumps(hide_in(value), ensure_ascii=False, indent=indent, default=str)

@@ -1,6 +1,6 @@
 """The nouns of the domain, as frozen classes without I/O: Job, Outcome, Transition, RetryPolicy.
 
-The README's glossary explains the words. Names of instants end in ``_at``, ``_until`` or ``_for``. Instants are
+The glossary in the README explains these words. Names of instants end in ``_at``, ``_until`` or ``_for``. Instants are
 timezone-aware, in UTC.
 """
 
@@ -23,8 +23,8 @@ class Status(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # the job will be retried at run_at
-    DEAD = "dead"  # the job has been given up, and stays listed until someone retries or prunes it
+    FAILED = "failed"  # the latest try failed, and the job will be retried at run_at
+    DEAD = "dead"  # no try is left or allowed. The job stays listed until someone retries it or it is pruned
     CANCELLED = "cancelled"
 
 
@@ -58,7 +58,7 @@ class _PolicyClass(type):
             except (TypeError, ValueError) as error:
                 if not Loading.depth:
                     raise
-                # Return a policy that @job refuses, so that the module's other handlers are still loaded.
+                # Return a policy that @job refuses later, so that the module's other handlers are still loaded.
                 return type.__call__(WrongPolicy, fault=str(error))
 
 
@@ -66,14 +66,14 @@ class _PolicyClass(type):
 class RetryPolicy(metaclass=_PolicyClass):
     """How often a failed job is retried, and after which delays.
 
-    After the n-th failed try, the delay is ``min(base * factor**(n-1), cap)``, or ``delays[n-1]`` (the last one
+    After the n-th failed try, the delay is ``min(base * factor**(n-1), cap)``, or ``delays[n-1]`` (the last delay
     repeats). The delay varies randomly by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` is the number of failed tries
     after which the job is dead. Durations are timedeltas, or text such as "90s", "5m", "2h".
 
-    Failures of the kinds in ``give_up_on`` are permanent. If ``retry_on`` is set, failures of all kinds that it does
-    not list are permanent too. A kind is an exception class, which includes its subclasses, or a name: "ValueError",
-    "billing.CardDeclined" or just "CardDeclined", "exit-3" and "SIGKILL" for commands, "TimedOut". Classes are stored
-    as names.
+    Failures of the kinds in ``give_up_on`` are permanent. If ``retry_on`` is set, failures of all kinds that
+    ``retry_on`` does not list are permanent too. A kind is an exception class, which includes its subclasses, or a
+    name: "ValueError", "billing.CardDeclined" or just "CardDeclined", "exit-3" and "SIGKILL" for commands, "TimedOut".
+    Classes are stored as names.
     """
 
     max_attempts: int = 10
@@ -113,7 +113,9 @@ class RetryPolicy(metaclass=_PolicyClass):
 
 @dataclass(frozen=True, slots=True)
 class WrongPolicy(RetryPolicy):
-    """What ``RetryPolicy(…)`` returns for a wrong argument while handlers are being imported (see ``Loading``)."""
+    """The result of ``RetryPolicy(…)`` with a wrong argument while handlers are being imported (inside a ``Loading``
+    block).
+    """
 
     fault: str = ""
 
@@ -123,7 +125,9 @@ KIND_RULE: Final = "a kind of failure: write ValueError, billing.CardDeclined, e
 
 
 def kind_name(kind: type) -> str:
-    """Return the name of a failure with an exception of class *kind*: "ValueError", "billing.errors.CardDeclined"."""
+    """Return the name of the kind of failure that an exception of class *kind* is: "ValueError",
+    "billing.errors.CardDeclined".
+    """
     builtin = kind.__module__ in ("builtins", "__main__")
     return kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -158,31 +162,31 @@ class JobOptions:
     """The options that both ``@job`` and an entry of ``job_types:`` can set. None means that the option is not set."""
 
     timeout: timedelta | None = None
-    isolation: Isolation | None = None  # only for handlers, since a command always has its own process
-    max_memory: int | None = None  # in bytes, and only for a job with a process of its own
+    isolation: Isolation | None = None  # only for handlers, because a command always has its own process
+    max_memory: int | None = None  # in bytes. Only for jobs that have a process of their own
     on_shutdown: OnShutdown | None = None
     on_lost: OnLost | None = None
     durable: Durable | None = None
-    executor: str | None = None  # only for handlers: the name in executors: of the file, or None for this host
+    executor: str | None = None  # only for handlers. A name in the file's executors:, or None for this host
 
 
 @dataclass(frozen=True, slots=True)
 class ExitCodes:
-    """What exit statuses mean.
+    """The meanings of a command's exit statuses.
 
-    A status in neither set, such as 75 (EX_TEMPFAIL), is a failure that the policy retries.
+    A status that is in neither set, such as 75 (EX_TEMPFAIL), is a failure that the retry policy retries.
     """
 
     success: frozenset[int] = frozenset({0})
     permanent: frozenset[int] = frozenset({65, 78})  # EX_DATAERR and EX_CONFIG of sysexits(3)
 
 
-# A tick makes one of these per job. They are NamedTuples, because a frozen dataclass takes several times as long to
-# make.
+# A tick makes one Job, one Transition and one Finished per job. These classes are NamedTuples, because a frozen
+# dataclass takes several times as long to make.
 class Job(NamedTuple):
     """One row of cronjobs_jobs, as a claim returns it.
 
-    Only the runner that still holds the row with this ``attempt`` and ``locked_by`` may record an outcome.
+    A runner may record an outcome only while the row still has this ``attempt`` and ``locked_by``.
     """
 
     id: int
@@ -207,7 +211,7 @@ class Job(NamedTuple):
     timezone: str = "UTC"  # the time zone of the job's schedule
     created_at: datetime | None = None
     started_at: datetime | None = None
-    # When the job's schedule is due next. A retry never waits longer than this.
+    # When the job's schedule is due next. A retry never waits beyond that time.
     next_occurrence: datetime | None = None
     # A setting of the job's schedule. "next_occurrence" means that there is no retry after ``next_occurrence``.
     retry_until: str | None = None
@@ -233,8 +237,8 @@ class Failed:
     """The attempt failed.
 
     ``permanent`` says that the job becomes dead immediately. ``retry_after`` is the delay that the handler asked for.
-    ``at_least`` is the shortest delay, even if the policy's delay is shorter. ``kinds`` are compared with the policy's
-    lists of kinds. They are () if the lists do not apply.
+    ``at_least`` is the shortest delay that is allowed, even if the policy's delay is shorter. ``kinds`` are compared
+    with the policy's lists ``retry_on`` and ``give_up_on``. If these lists do not apply, ``kinds`` is ().
     """
 
     error: str
@@ -261,7 +265,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A shutdown stopped the attempt, or a person did on purpose (``by_hand``).
+    """A shutdown stopped the attempt. If ``by_hand`` is True, a person stopped it on purpose.
 
     Such an attempt does not count as a failed try.
     """
@@ -282,7 +286,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The job was claimed but never started. It is unchanged, and gets no history row.
+    """The job was claimed but never started. The job is unchanged, and gets no history row.
 
     If ``error`` is set, it says why the job could not be started. The reason lies outside the job. The job is then due
     again once ``after`` has passed.
@@ -309,7 +313,7 @@ OUTCOME_WORDS: Final[dict[type, str]] = {
 class Transition(NamedTuple):
     """A job's next state and counters, as one statement writes them.
 
-    If ``run_at`` is None, the job's run_at is not changed. ``permanent`` says that the job is dead because of the kind
+    If ``run_at`` is None, the job's run_at is not changed. ``permanent`` is True if the job is dead because of the kind
     of failure, even though tries are left. ``why`` is any other reason why the job is dead.
     """
 
@@ -324,7 +328,7 @@ class Transition(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """An attempt that ended in this process, as the worker passes it to the loop.
+    """An attempt that ended in this process, in the form in which the worker passes it to the loop.
 
     ``duration`` is how long the handler ran. ``output`` is what the handler printed and logged, already shortened.
     """
@@ -339,13 +343,13 @@ class Finished(NamedTuple):
 def duration(value: timedelta | str | float) -> timedelta:
     """Parse "55s", "10m", "24h", "7d", "1h30m" or a number of seconds.
 
-    Raises ValueError with a message that says how to write it.
+    Raises ValueError with a message that says how to write a duration.
     """
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration: write it as 55s, 10m, 24h or 7d")
-    # Do not call float(), since an int may be too large for it.
+    # Do not call float() on a number, because an int may be too large for a float.
     seconds = _seconds(value) if isinstance(value, str) else value
     if not 0 <= seconds <= 10 * 366 * 86400:
         raise ValueError(f"{value!r} is not a duration between 0 and ten years")
@@ -379,7 +383,7 @@ _POWERS: Final = {"K": 1, "M": 2, "G": 3, "T": 4}
 def size(value: int | str) -> int:
     """Parse "512MiB", "2GiB", "500MB" or a number of bytes.
 
-    Raises ValueError with a message that says how to write it.
+    Raises ValueError with a message that says how to write a size.
     """
     found = _SIZE.fullmatch(str(value)) if not isinstance(value, bool) else None
     if found is None or ("." in found[1] and found[2] is None):
@@ -398,7 +402,9 @@ def in_zone(instant: datetime, zone: tzinfo) -> datetime:
 
 
 def duration_text(value: timedelta) -> str:
-    """Return a duration as it is written in the file, exact to the millisecond: "250ms", "1.5s", "10m", "1d2h30m"."""
+    """Return a duration as a user would write it in the configuration file, exact to the millisecond: "250ms", "1.5s",
+    "10m", "1d2h30m".
+    """
     rest = round(value / timedelta(milliseconds=1))
     if 0 < rest < 1000:
         return f"{rest}ms"
@@ -409,20 +415,25 @@ def duration_text(value: timedelta) -> str:
     return text + f"{rest / 1000:g}s" if rest or not text else text
 
 
-MOST_SECONDS: Final = 1e11  # plain SQL may have written more than a timedelta can hold
+# Longer times are shown as a number: plain SQL may have written more seconds than a timedelta can hold.
+MOST_SECONDS: Final = 1e11
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a number of seconds from a row as a duration. Plain SQL can write any number, such as 1e300 or nan."""
+    """Return a number of seconds from a row as the text of a duration. Plain SQL can write any number, such as 1e300 or
+    nan.
+    """
     return duration_text(timedelta(seconds=seconds)) if abs(seconds) <= MOST_SECONDS else f"{seconds:g}s"
 
 
-# Each pair means: a time below the first number of seconds is rounded to a multiple of the second.
+# For each pair: a time below the first number (in seconds) is rounded to a multiple of the second number.
 _STEPS: Final = ((1, 0.001), (10, 0.1), (600, 1), (36_000, 60), (864_000, 3600))
 
 
 def rough(span: timedelta) -> str:
-    """Return a length of time for people, exact to a twentieth: "310ms", "8.4s", "9m5s", "2h5m", "12h", "3d4h"."""
+    """Return a length of time for people, rounded by at most a twentieth: "310ms", "8.4s", "9m5s", "2h5m", "12h",
+    "3d4h".
+    """
     seconds = abs(span.total_seconds())
     step = next((step for below, step in _STEPS if seconds < below), 86_400)
     return duration_text(timedelta(seconds=round(seconds / step) * step))

@@ -1,11 +1,11 @@
-"""Runs the garbage collector less often while a process starts. Most of what imports allocate is never freed."""
+"""Runs the garbage collector less often while a process starts. Most objects that imports allocate are never freed."""
 
 from __future__ import annotations
 
 import gc
 
-# How many allocations trigger a collection during start-up. In effect there is no collection, because even a tick with
-# work has allocated only 100,000 objects by the end of start-up.
+# How many allocations trigger a collection during start-up. In effect no collection happens, because even a tick with
+# work allocates only 100,000 objects during start-up.
 OBJECTS = 300_000
 # How many allocations trigger a collection during work. A job keeps about thirty objects alive until its outcome is
 # written.
@@ -23,10 +23,12 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Collect almost as usual again, but ignore all objects that exist now. Call this before user code is imported."""
+    """Run the garbage collector almost as often as usual again, but ignore all objects that exist now. Call this before
+    user code is imported.
+    """
     global _usual
     if _usual is not None:
         gc.freeze()
-        # A threshold of 0 means that someone has turned collection off, so keep it.
+        # If the usual threshold is 0, someone has turned the garbage collector off. Keep it off.
         gc.set_threshold(_usual[0] and max(WORKING, _usual[0]), *_usual[1:])
         _usual = None

@@ -1,7 +1,7 @@
 """Makes text from outside (output, errors, payloads) safe to store, to log and to print. Pure, no I/O.
 
 ``clean`` and ``cap`` are for text that is stored, ``one_line`` and ``visible`` for text that is printed. Stored text
-keeps its colours and control characters. Only printing makes them harmless.
+keeps its colours and control characters. They are made harmless only when the text is printed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 OUTPUT_LIMIT: Final = 64 * 1024  # the limit of one attempt's output in bytes of UTF-8
 TRACEBACK_LIMIT: Final = 32 * 1024
-ERROR_LIMIT: Final = 2 * 1024  # the limit of last_error, a short text for people
+ERROR_LIMIT: Final = 2 * 1024  # the limit of last_error, which is a short text for people, in bytes
 
 # Matches characters that may move the cursor, end a line, or change the order of a line's characters. These are C0, DEL
 # and C1 controls (ECMA-48); line and paragraph separators, where str.splitlines and log viewers end a line; and bidi
@@ -23,20 +23,20 @@ _CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u2
 _UNSAFE: Final = re.compile(f"[{_CONTROLS}]")
 _UNSAFE_IN_A_LINE: Final = re.compile(f"[\t\n{_CONTROLS}]")
 _SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
-_MARKER_ROOM: Final = 64  # reserve this many bytes for the line in the middle that says how much was left out
+_MARKER_ROOM: Final = 64  # reserve this many bytes for the line in the middle that says how many bytes were left out
 
 
 class BrokenText(str):
     """Text from a row whose bytes are not valid UTF-8.
 
-    It contains replacement characters. ``raw`` holds the stored bytes.
+    The text contains replacement characters. ``raw`` holds the stored bytes.
     """
 
     raw: bytes
 
 
 def decoded(raw: bytes | bytearray | memoryview) -> str:
-    """Decode a text from a row. In SQLite it may be any bytes that a program wrote."""
+    """Decode a text from a row. In SQLite, the text may be any bytes that a program has written."""
     try:
         return str(raw, "utf-8")
     except UnicodeDecodeError:
@@ -47,7 +47,7 @@ def decoded(raw: bytes | bytearray | memoryview) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether *text* can be encoded as UTF-8. Text with a lone surrogate cannot."""
+    """Return whether *text* can be encoded as UTF-8. A text with a lone surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -58,14 +58,17 @@ def is_utf8(text: str) -> bool:
 def clean(text: str) -> str:
     """Make *text* storable. NUL becomes ``\\x00`` and a lone surrogate ``\\udcff``. Everything else stays the same.
 
-    PostgreSQL cannot store NUL, and UTF-8 has no lone surrogates. (Python makes them from undecodable file names.)
+    PostgreSQL cannot store NUL, and UTF-8 has no lone surrogates. (Python makes lone surrogates from file names that it
+    cannot decode.)
     """
     text = text.replace("\0", r"\x00")
     return text if is_utf8(text) else text.encode(errors="backslashreplace").decode()
 
 
 def cap(text: str, limit_bytes: int) -> str:
-    """Return *text*, cleaned, in at most *limit_bytes* of UTF-8: its start, a line that says what was cut, its end."""
+    """Return *text*, cleaned, in at most *limit_bytes* of UTF-8: its beginning, a line that says how much was cut, and
+    its end.
+    """
     capped = CappedText(limit_bytes)
     capped.write(text)
     return capped.text() or ""
@@ -74,7 +77,7 @@ def cap(text: str, limit_bytes: int) -> str:
 def visible(text: str) -> str:
     """Escape whatever could control a terminal (``\x1b[2J``, ``\r``, bidi overrides). Newlines and tabs are kept.
 
-    Backslashes are not doubled, so the result cannot be decoded again. It is only shown to people.
+    Backslashes are not doubled, so the result cannot be decoded again. Use the result only to show it to people.
     """
     return _UNSAFE.sub(_escape, text)
 
@@ -98,7 +101,7 @@ def _escape(match: re.Match[str]) -> str:
 class CappedText:
     """Append-only text that keeps only its first and last bytes, at most *limit* in total.
 
-    Several threads may write to it, because a handler may print from all its threads.
+    Several threads may write to the text at once, because a handler may print from all its threads.
     """
 
     def __init__(self, limit: int = OUTPUT_LIMIT) -> None:
@@ -111,7 +114,7 @@ class CappedText:
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        """Append *text*, cleaned. Return its length, as files do."""
+        """Append *text*, cleaned. Return the length of *text*, as files do."""
         data = clean(text).encode()
         with self._lock:
             room = self._head_size - len(self._head) if len(self._head) == self._size else 0
@@ -124,7 +127,9 @@ class CappedText:
         return len(text)
 
     def skip(self, count: int) -> None:
-        """Count *count* bytes as left out. The caller never had them in memory. Later text goes into the tail."""
+        """Count *count* bytes as left out, because the caller never read them. Text that is written later goes into the
+        tail.
+        """
         with self._lock:
             self._size += count
             self._tail.clear()
@@ -132,12 +137,12 @@ class CappedText:
     def since(self, position: int, most: int) -> tuple[int, str]:
         """Return at most the last *most* bytes of the text after byte *position*, and the position at which they begin.
 
-        The returned position is later than *position* if some of the text is gone.
+        If some of that text is no longer kept, the returned position is later than *position*.
         """
         with self._lock:
             size = self._size
             whole = len(self._head) + len(self._tail) == size
-            # Hold this lock only briefly. A loop that has leases to renew waits for it, and so does every print.
+            # Hold this lock only briefly. Every print waits for it, and so does the loop, which has leases to renew.
             count = max(0, min(size - position, most, size if whole else len(self._tail)))
             data = bytes(self._tail[-count:]) if count <= len(self._tail) else bytes(self._head + self._tail)
         # errors="ignore" drops a character that was cut in two.
@@ -152,7 +157,7 @@ class CappedText:
             head, tail, size = bytes(self._head), bytes(self._tail), self._size
         if size <= self._limit:
             return (head + tail).decode()
-        if self._limit <= _MARKER_ROOM:  # there is no room for the line in the middle
+        if self._limit <= _MARKER_ROOM:  # the limit leaves no room for the line in the middle
             return tail[-self._limit :].decode(errors="ignore") if self._limit > 0 else ""
         tail = tail[-(self._limit - _MARKER_ROOM - self._head_size) :]
         # The head and the tail were each cut at one end, so "ignore" can only drop a character that was cut in two.
@@ -163,7 +168,7 @@ class CappedText:
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the word of *known* that *word* probably means, or None. *cutoff* is the minimum similarity, at most 1."""
-    import difflib  # import it only for a misspelt word, since most ticks have none
+    import difflib  # imported only for a misspelt word, since most ticks have none
 
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=cutoff)

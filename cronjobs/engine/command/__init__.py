@@ -1,1 +1,1 @@
-"""What all commands share: settings, the database, output, error handling, and how the process ends."""
+"""The parts that all commands share: settings, the database, output, error handling, and the end of the process."""

@@ -13,7 +13,9 @@ from cronjobs.engine.schema.ensure_tables import require_tables
 
 
 def open_database(settings: Settings) -> Database:
-    """Return the configured database, not yet connected. Raises DatabaseVanished if its SQLite file has disappeared."""
+    """Return the configured database, without connecting to it. Raises DatabaseVanished if its SQLite file has
+    disappeared.
+    """
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings.folder, address)
     circumstances.database = address
@@ -23,8 +25,8 @@ def open_database(settings: Settings) -> Database:
 def ready_database(settings: Settings, *, only_reads: bool = False) -> Database:
     """Return an open database whose tables this code can use.
 
-    If *only_reads*, create no tables in a SQLite file that is there already: somebody may have dropped them, or it is
-    an app's own file. Then SchemaMissing is raised.
+    If *only_reads* is True, no tables are created in a SQLite file that already has content: somebody may have dropped
+    the tables, or the file may belong to an app. In that case SchemaMissing is raised.
     """
     database = open_database(settings)
     try:

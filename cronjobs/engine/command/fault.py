@@ -1,7 +1,7 @@
-"""End a command after an error. After an unexpected error, it prints one line and exits with 70.
+"""End a command after an error. After an unexpected error, the command prints one line and exits with 70.
 
 The line contains the version, and says where the traceback is. The traceback is written to the configured log. If no
-log is known, or with -v, it is printed to stderr.
+log is known, or with -v, the traceback is printed to stderr.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 VERBOSE: Final = ("-v", "--verbose")
 LONGEST: Final = 1000
-# If a traceback is longer (after endless recursion), keep only this many lines at its beginning and at its end.
+# Of a longer traceback (after endless recursion, for example), keep only this many lines: half at its beginning, half
+# at its end.
 TRACEBACK_LINES: Final = 200
 
 
@@ -51,8 +52,8 @@ circumstances: Final = Circumstances()
 def guarded(command: Callable[[], object]) -> None:
     """Run *command*.
 
-    A CronjobsError is printed to stderr, and determines the exit code. Any other error is a bug, and the exit code is
-    70.
+    A CronjobsError is printed to stderr, and determines the exit code. Any other error is a bug of cronjobs, and the
+    exit code is 70.
     """
     try:
         command()
@@ -70,9 +71,9 @@ def guarded(command: Callable[[], object]) -> None:
 
 
 def _odd_value() -> DatabaseError | None:
-    """Return a DatabaseError if another program wrote an invalid value into SQLite.
+    """Return a DatabaseError if another program has written an invalid value to our SQLite tables.
 
-    Return None if the error is our own bug.
+    Return None if the tables have no such value, so that the error is a bug of cronjobs.
     """
     address = circumstances.database
     if address is None or not address.is_sqlite:

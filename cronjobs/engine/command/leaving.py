@@ -1,8 +1,8 @@
 """End a command's process: flush output and run exit callbacks, but only for a short time.
 
-It uses ``os._exit``, because the interpreter's normal exit waits for threads and processes that a handler left behind.
-Under load, that wait took longer than the time that a finished tick had left. The timer then killed the tick (142),
-although all its work was done.
+The process ends by ``os._exit``, because the interpreter's normal exit waits for threads and processes that a handler
+left behind. Under load, that wait took longer than the time that a finished tick had left. The timer then killed the
+tick, with exit code 142, although all its work was done.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cronjobs.engine.tick import deadline
 if TYPE_CHECKING:
     import subprocess
 
-# Exit callbacks have this much time, or less if a tick must end sooner.
+# Exit callbacks get this much time, or less if a tick must end sooner.
 LEAVING_S: Final = 5.0
 # Exit this long before the timer would kill the process, so that the exit code is right.
 BEFORE_TIMER_S: Final = 0.3
@@ -34,7 +34,7 @@ _NAME: Final = "cronjobs-leaving"
 def leave(code: int, *, stuck: bool) -> NoReturn:
     """Exit with *code*, whatever threads and processes are still running, and even if stdout is broken.
 
-    If *stuck*, a handler is still running, so there is no time for exit callbacks.
+    If *stuck* is True, a handler is still running, so exit callbacks get no time.
     """
     end_anyway(code)
     flush()
@@ -48,25 +48,27 @@ def leave(code: int, *, stuck: bool) -> NoReturn:
 
 
 def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: int, *, count_dead: bool) -> None:
-    """Become the program that waits for a tick's long jobs. Returns only if the program cannot be started."""
+    """Replace this process by a program that waits for a tick's long jobs. Returns only if that program cannot be
+    started.
+    """
     from cronjobs.engine.tick import wait_for_long_jobs
 
     flush()
     deadline.arm().watchdog.dismiss()
-    # If this fails, the long jobs continue without us.
+    # If the program cannot be started, the long jobs continue without a waiting process.
     with suppress(OSError):
         wait_for_long_jobs.stay_for(processes, config, code, count_dead=count_dead)
 
 
 def flush() -> None:
-    """Flush what was printed. If a stream can no longer be written to, ignore that."""
+    """Flush stdout and stderr. Ignore a stream to which nothing can be written any more."""
     for number, stream in ((1, sys.__stdout__), (2, sys.__stderr__)):
         try:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
             # Nobody reads the output any more, or the disk is full. The results are already recorded, so the
-            # interpreter must not fail because of this.
+            # interpreter must not fail when it flushes the stream again.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
@@ -81,15 +83,17 @@ def end_anyway(code: int) -> None:
         sleep(left_s)
         os._exit(code)
 
-    # If no thread can be started, the timer ends the process.
+    # If no thread can be started, the kernel's timer still ends the process.
     with suppress(RuntimeError):
         threading.Thread(target=end, name=_NAME, daemon=True).start()
 
 
 def forget_children() -> None:
-    """Forget child processes, because multiprocessing's exit callback would wait for those that nobody has joined.
+    """Make multiprocessing forget child processes, because its exit callback would wait for those that nobody has
+    joined.
 
-    They have been reported and may keep running. multiprocessing itself ends daemon processes.
+    The log has reported these processes, and they may keep running. Daemon processes are not forgotten, because
+    multiprocessing itself ends them.
     """
     process = sys.modules.get("multiprocessing.process")
     children = getattr(process, "_children", None)

@@ -1,7 +1,7 @@
 """Print lines to stdout and stderr, and JSON. Use colours only on a terminal.
 
-Anyone may have written the texts in the database. So secrets are masked, nothing on stderr can control a terminal, and
-JSON is ASCII.
+Anyone may have written the texts in the database. So secrets are masked, texts on stderr cannot control a terminal, and
+JSON is written in ASCII.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def echo(text: str) -> None:
 def complain(text: str, *, is_safe: bool = False) -> None:
     """Print to stderr.
 
-    The text may be mailed, so escape everything that could control a reader's terminal. *is_safe* is for lines of
-    ``table``, whose cells are already safe and may have colours.
+    The text may be mailed, so everything that could control a reader's terminal is escaped. Pass *is_safe* for lines of
+    ``table``, whose cells are already escaped and may have colours.
     """
     _print(sys.stderr, text if is_safe else visible(text))
 
@@ -40,7 +40,7 @@ def _print(stream: TextIO | None, text: str) -> None:
     with suppress(OSError):
         try:
             stream.write(text + "\n")
-        # cron's locale is C, so escape characters that are not ASCII.
+        # Under cron, the locale is C, so escape characters that are not ASCII.
         except UnicodeEncodeError:
             stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
         except ValueError:  # the stream is closed
@@ -63,7 +63,7 @@ def json_text(value: Any) -> str:
 def _encode(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
-    # The value is a payload.BadJson: plain SQL wrote JSON that cannot be read.
+    # *value* may be a payload.BadJson, which stands for unreadable JSON that plain SQL wrote.
     reason = getattr(value, "reason", None)
     return {"unreadable": reason} if reason is not None else str(value)
 

@@ -1,6 +1,6 @@
 """Read the settings from the command line and the environment.
 
-This does not open the database, which many callers do not need.
+This module does not open the database, because many callers do not need one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from cronjobs.engine.config.settings import Settings
 def read_settings(
     config: Path | None, url: str | None, need_database: bool = True, *, only_database: bool = False
 ) -> Settings:
-    """Read the configuration. From then on, its secrets are masked in everything that is printed."""
+    """Read the configuration. After that, the configuration's secrets are masked in everything that this process
+    prints.
+    """
     masking.remember(masking.named_secrets({**os.environ, "": url or ""}))
     settings = load(
         config, environ=os.environ, database_url=url, need_database=need_database, only_database=only_database

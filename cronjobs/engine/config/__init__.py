@@ -1,1 +1,1 @@
-"""Read cronjobs.yaml and the environment into frozen Settings. Mistakes are reported as file:line:column."""
+"""Read cronjobs.yaml and the environment into frozen Settings. Each mistake is reported with file:line:column."""

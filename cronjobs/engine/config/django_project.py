@@ -1,6 +1,7 @@
 """Read configuration from a Django project: ``database: django`` in the file, and ``CRONJOBS`` in Django's settings.
 
-Django is imported only if the file asks for it. If Django is already set up in this process, it is used as it is.
+Django is imported only if the file asks for it. If Django is already set up in this process, that set-up is used
+unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from cronjobs.text import one_line
 APP: Final = "cronjobs.contrib.django"
 SETUP: Final = "django.setup"
 EXTRA: Final = "cronjobs.contrib.django"
-# This is a string, because importing the class requires Django.
+# CLEAN is a string, because importing the class requires Django.
 CLEAN: Final = f"{EXTRA}.clean:CleanConnections"
 ALIAS: Final = "default"
 
@@ -45,7 +46,9 @@ def settings_of_django() -> Any:
 
 
 def is_host() -> bool:
-    """Return whether this process (manage.py, a web server) belongs to a Django project with our app installed."""
+    """Return whether this process (manage.py or a web server, for example) belongs to a Django project that has our
+    app.
+    """
     if settings_of_django() is None:
         return False
     apps = sys.modules.get("django.apps")
@@ -53,7 +56,7 @@ def is_host() -> bool:
 
 
 def cronjobs_settings(settings: Any) -> Mapping[str, Any]:
-    """Return ``CRONJOBS`` from Django's *settings*. ``manage.py check`` reports errors in it."""
+    """Return the setting ``CRONJOBS`` from Django's *settings*. ``manage.py check`` reports errors in that setting."""
     found = getattr(settings, "CRONJOBS", None)
     return found if isinstance(found, Mapping) else {}
 
@@ -63,7 +66,10 @@ def alias(settings: Any) -> str:
 
 
 def migrate_command(used: str) -> str | None:
-    """Return what creates our tables for an app that enqueues on the alias *used*. None if it does not have our app."""
+    """Return the command that creates our tables if the app enqueues on the alias *used*.
+
+    Return None if the process does not belong to a Django project with our app.
+    """
     if not is_host():
         return None
     jobs = alias(settings_of_django())
@@ -93,7 +99,7 @@ def other_module(settings: Settings, module: str | None) -> str | None:
 
 
 def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
-    """Return the tree for a Django project that has no cronjobs.yaml, as if it had been read from a file."""
+    """Return the configuration of a Django project without a cronjobs.yaml, as the tree that a file would give."""
     zone = getattr(settings_of_django(), "TIME_ZONE", None) or "UTC"
     tree, _ = parse(f"timezone: {zone}\n")
     assert isinstance(tree, YamlMapping)
@@ -103,8 +109,8 @@ def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
 def with_its_database(settings: Settings, file: str, environ: Mapping[str, str], *, need: bool) -> Settings:
     """Return *settings* with the database URL from Django's settings.
 
-    Raises ConfigError if the URL cannot be used and *need* is True. Django's settings are code, so root's tick does not
-    import them if other users can write to them.
+    Raises ConfigError if the URL cannot be used and *need* is True. Django's settings are code. So a tick that runs as
+    root does not import them if other users can write to their files.
     """
     if settings_of_django() is None:
         module = variables(settings, environ).get(MODULE) or environ.get(MODULE)
@@ -116,7 +122,8 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
         if not need:
             return replace(settings, database="", database_unset=str(error))
         line, column = settings.positions.get("database", (0, 0))
-        # If the file is not valid YAML, its env: is unknown, too. So report the problems of the file first.
+        # If the file is not valid YAML, its ``env:`` could not be read, which may be the cause. So list the file's
+        # problems first.
         problem = Problem(file, line, column, "database" if line else "", str(error))
         raise ConfigError([*settings.problems, problem]) from None
     return replace(settings, database=url, by_django=True, secrets=settings.secrets | named_secrets({"": url}))
@@ -125,7 +132,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
 def database_url() -> str:
     """Import Django's settings, and return the URL of the jobs database.
 
-    Raises FieldError, whose message quotes no value.
+    Raises FieldError with a message that quotes no value of the settings.
     """
     try:
         conf = importlib.import_module("django.conf")
@@ -136,7 +143,7 @@ def database_url() -> str:
             f"it is not known which Django settings to use: write env: {{{MODULE}: shop.settings}} in this file"
         )
     try:
-        with redirect_stdout(sys.stderr):  # what the settings print must not be in front of our JSON
+        with redirect_stdout(sys.stderr):  # output of the settings module must not appear before the JSON that we print
             databases = importlib.import_module("django.db").connections
             name = alias(conf.settings)
         if name not in databases.settings:
@@ -162,7 +169,9 @@ def _named() -> str:
 
 
 def _place_of(error: Exception) -> str:
-    """Return the line of the user's code that raised *error*, or "". A SyntaxError's text has its own line."""
+    """Return the line of the user's code that raised *error*, or "". Return "" for a SyntaxError, because its text
+    already names the line.
+    """
     for frame in () if isinstance(error, SyntaxError) else reversed(extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_file() and not is_installed(file):

@@ -1,4 +1,4 @@
-"""The environment variables that cronjobs reads, and those that it sets for jobs.
+"""The environment variables that cronjobs reads, and the variables that it sets for jobs.
 
 A test fails if a variable is missing here.
 """
@@ -32,7 +32,7 @@ GIVEN: Final = {
     "CRONJOBS_IDEMPOTENCY_KEY": "The job's idempotency key, the same in every attempt.",
     "CRONJOBS_DEADLINE": "The attempt's deadline, ISO 8601 in UTC.",
 }
-# Our own processes pass these to each other.
+# The processes of cronjobs use these variables to pass facts to each other.
 INTERNAL: Final = frozenset(
     {"CRONJOBS_UNTIL", "CRONJOBS_PROGRESS_EVERY_S", "CRONJOBS_TAKES_OVER"}
     | {"CRONJOBS_DRILL", "CRONJOBS_PROCESS", "_CRONJOBS_COMPLETE"}

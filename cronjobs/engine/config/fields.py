@@ -2,7 +2,7 @@
 
 A reader is called with the Reading, a node and its dotted path. The error's message says what to write instead. Every
 field expects a certain type, so we never guess whether a word is a number or a boolean. Only payload values have no
-expected type. If two YAML versions read a payload value differently, it is refused.
+expected type. A payload value that two YAML versions read differently is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cronjobs.text import one_line
 
 
 def later(reading: Reading, node: Node, path: str) -> Node:
-    """Return *node* unread. It is read later, when the sections on which it depends are known."""
+    """Return *node* without reading it. ``load`` reads it later, after the sections on which the node depends."""
     return node
 
 
@@ -72,7 +72,9 @@ def number(low: float, high: float) -> Reader:
 
 
 def span(low: str, high: str, *, whole_seconds: bool = False) -> Reader:
-    """A duration with a unit. The unit is required, because "90" could mean minutes, and YAML 1.1 reads 1:30 as 90."""
+    """A duration with a unit. The unit is required, because "90" could mean seconds or minutes, and YAML 1.1 reads 1:30
+    as the number 90.
+    """
     shortest, longest = duration(low), duration(high)
 
     @taken_as(f"duration, {low}–{high}", schema_parts.DURATION)
@@ -138,7 +140,7 @@ def choice(*words: str) -> Reader:
 def matching(pattern: str, rule: str, *, words: str, schema: schema_parts.Schema | None = None) -> Reader:
     """Text that matches *pattern* as a whole. *rule* describes in words what is expected.
 
-    *schema* is needed if JSON Schema (JavaScript) would read the pattern differently from Python.
+    Pass *schema* if JSON Schema, which uses JavaScript's patterns, would read *pattern* differently from Python.
     """
     compiled = re.compile(pattern)
 
@@ -208,7 +210,9 @@ anything: Final = Reader(lambda reading, node, path: reading.text(node), "text",
 
 @taken_as("path", schema_parts.text(r"[^~].*"))
 def path_beside_file(reading: Reading, node: Node, path: str) -> Path:
-    """A path. A relative path starts at the file's folder, because cron's working directory is not the user's."""
+    """A path. A relative path starts at the folder of the configuration file, because cron uses another working
+    directory than the user.
+    """
     text = reading.text(node)
     if text.startswith("~"):
         raise FieldError(f"{shown(node)} begins with ~, but HOME might not be set under cron: write the full path")
@@ -272,7 +276,7 @@ def cron(reading: Reading, node: Node, path: str) -> str:
 def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
     """A list, returned as a tuple.
 
-    One bad item makes the whole list bad. With *keep_good*, only bad items are left out.
+    One bad item makes the whole list bad. With *keep_good*, the bad items are left out, and the list keeps the others.
     """
     written = schema_parts.list_of(item.schema)
 
@@ -383,7 +387,9 @@ variable: Final = matching(
 
 @taken_as("mapping: variable and value", schema_parts.mapping_of(_VARIABLE.pattern, schema_parts.TEXT))
 def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str], ...]:
-    """An ``env:`` mapping. A bad variable is left out. A number or a word such as ``yes`` stays text, as written."""
+    """An ``env:`` mapping. A bad variable is left out. A value such as ``1`` or ``yes`` stays the text that the file
+    contains.
+    """
     if isinstance(node, Scalar) and node.is_null:
         return ()
     if not isinstance(node, Mapping):
@@ -399,7 +405,7 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
 
 @taken_as("text", schema_parts.TEXT, secret=True)
 def secret(reading: Reading, node: Node, path: str) -> str:
-    """A secret. It is masked wherever text is shown, even if the file itself contains it."""
+    """A secret value. The value is masked wherever text is shown, even if it is written in the file itself."""
     text = reading.text(node, secret=True)
     reading.secrets |= long_enough([text])
     return text
@@ -414,6 +420,6 @@ def web_address(reading: Reading, node: Node, path: str) -> str:
     except ValueError:
         good = False
     if not good or not text.isascii() or any(character <= " " or character == "\x7f" for character in text):
-        # The message does not quote the value, because it may be a secret.
+        # The message does not quote the value, because an address may contain a secret.
         raise FieldError("this is not a web address: write https://…")
     return text

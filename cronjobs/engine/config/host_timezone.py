@@ -10,7 +10,7 @@ from cronjobs.engine.config.fields import zone_exists
 
 
 def host_timezone(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str:
-    """Return the name of this host's time zone, or "UTC" if it has no name that means the same on every host."""
+    """Return the name of this host's time zone, or "UTC" if the time zone has no name that every host knows."""
     for name in (_from_tz(environ), _from_file(root / "etc/timezone"), _from_link(root / "etc/localtime")):
         if name and zone_exists(name):
             return "UTC" if name in ("Etc/UTC", "Etc/Universal", "Etc/Zulu", "Universal", "Zulu") else name

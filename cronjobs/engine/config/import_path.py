@@ -1,5 +1,5 @@
-"""Prepare the import of the user's modules: set their import path and environment, and check whether root may run
-them.
+"""Prepare the import of the user's modules. Set the import path and the environment, and check whether root may run the
+modules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ MODULE: Final = "DJANGO_SETTINGS_MODULE"
 def prepare_imports(settings: Settings) -> None:
     """Set the file's environment variables, and put its folders on the import path.
 
-    Every command that runs user code calls this first. If the process runs as root, it may raise UntrustedFiles.
+    Every command that runs user code calls this first. Raises UntrustedFiles if the process runs as root and an
+    untrusted user may have written some of that code.
     """
     trust.require(settings, os.environ)
     if os.geteuid() == 0:
@@ -38,9 +39,10 @@ def prepare_imports(settings: Settings) -> None:
 def variables(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the file and its env_file set in a process that starts with *environ*.
 
-    The file's PATH overrides cron's, and so does each variable under ``env:`` except DJANGO_SETTINGS_MODULE. For that
-    one the environment wins, as in manage.py: otherwise an app could enqueue into another database than ticks read.
-    A variable from an env_file is in ``settings.env`` only if the environment lacks it.
+    The file's PATH overrides cron's, and so does each variable under ``env:`` except DJANGO_SETTINGS_MODULE. For
+    DJANGO_SETTINGS_MODULE the environment takes precedence, as in manage.py. Otherwise an app could enqueue into one
+    database while ticks read another. ``settings.env`` contains a variable from an env_file only if the environment
+    lacks the variable.
     """
     found = dict(settings.env)
     if MODULE in found and environ.get(MODULE):
@@ -63,10 +65,10 @@ def enter_folder(settings: Settings) -> None:
 class _Watched:
     """An import hook that refuses a module if an untrusted user may have written it.
 
-    For each module, the hook asks the other finders where it is. It would be too late to check ``sys.modules`` after an
-    import, because the code has run by then. Checking every file in the import folders beforehand would refuse uploads
-    and caches that nobody imports, and would miss modules in other places. The hook sees every module that is really
-    imported, even if a handler imports it later.
+    For each module, the hook asks the other finders where the module's file is. A check of ``sys.modules`` after the
+    import would be too late, because the code has run by then. A check of every file in the import folders beforehand
+    would refuse uploads and caches that nobody imports, and would miss modules in other folders. The hook sees every
+    module that is really imported, even if a handler imports it later.
     """
 
     def __init__(self) -> None:
@@ -74,7 +76,10 @@ class _Watched:
         self.environ: Mapping[str, str] = {}
 
     def by(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        """Check all imports from now on. Only the users that *settings* and *environ* name are trusted."""
+        """Check all imports of this process from now on.
+
+        Only the users that *settings* and *environ* name are trusted.
+        """
         self.settings, self.environ = settings, dict(environ)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
@@ -101,8 +106,8 @@ def _files(spec: ModuleSpec) -> Iterator[Path]:
     for place in places:
         if place is None:
             continue
-        # Do not use resolve(), which follows links: an untrusted user could make a link, which we have not checked yet,
-        # point into an installed package.
+        # Do not use resolve(), which follows links. We have not checked the links yet, so an untrusted user could make
+        # one of them point into an installed package.
         file = Path(os.path.abspath(place))  # noqa: PTH100
         if not is_installed(file):
             yield file

@@ -2,7 +2,7 @@
 
 Each key has a reader, an example and one sentence that describes it. Keys are defined only in these tables, in those of
 ``keys_of_jobs`` and in the ``keys`` modules of extras. We use the tables to read the file, and to suggest the right key
-for an unknown one. They are also the source of ``cronjobs schema``, of ``cronjobs config show`` and of
+for an unknown one. The tables are also the source of ``cronjobs schema``, of ``cronjobs config show`` and of
 docs/reference/configuration.md.
 """
 
@@ -42,7 +42,8 @@ from cronjobs.engine.config.settings import (
 )
 from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
 
-# Such a mapping has no default of its own, because each of its keys has one.
+# The stated default of a key that holds a mapping. The mapping has no default of its own, because each of its keys has
+# one.
 AS_BELOW: Final = "as below"
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -156,7 +157,8 @@ METRICS: Final[Keys] = {
 
 
 class Defaults(NamedTuple):
-    """The values of ``defaults:``. Commands inherit the entries of ``commands``, and schedules those of ``schedules``.
+    """The values of ``defaults:``. Commands inherit the entries of ``commands``, and schedules inherit the entries of
+    ``schedules``.
 
     ``bad`` lists the keys that could not be read. Entries that depend on a bad key are disabled.
     """
@@ -219,7 +221,10 @@ def _defaults(reading: Reading, node: Node, path: str) -> Defaults:
 
 
 def _named(words: str, each: Reader) -> Reader:
-    """Return the Reader of a section of named entries. Such a section is read after those on which it depends."""
+    """Return the Reader of a section of named entries.
+
+    Such a section is read after the sections on which it depends.
+    """
     return Reader(fields.later, words, {"propertyNames": {"pattern": f"^(?:{fields.NAME.pattern})$"}}, each=each)
 
 

@@ -1,4 +1,6 @@
-"""The keys of ``job_types``, ``queues``, ``limits`` and ``schedules``, each with its reader, example and sentence."""
+"""The keys of ``job_types``, ``queues``, ``limits`` and ``schedules``. Each key has a reader, an example and a
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def retry(reading: Reading, node: Node, path: str) -> RetryChanges:
         raise FieldError(f"delays cannot be combined with {', '.join(clash)}: write one or the other")
     try:
         policy = RetryPolicy(**given)
-        # While a module is being imported, a wrong policy raises no error, but returns a WrongPolicy.
+        # During an import of user code, RetryPolicy raises no error for a wrong policy. It returns a WrongPolicy
+        # instead.
         if isinstance(policy, WrongPolicy):
             raise ValueError(policy.fault)
     except ValueError as error:
@@ -207,7 +210,7 @@ QUEUE: Final[Keys] = {
 }
 queue: Final = Reader(fields.later, "mapping", schema_parts.needs("max_waiting"), keys=QUEUE, defaults=Cap("", 1))
 
-# With this limit, no job that has a concurrency_key starts.
+# Replaces limits that cannot be read. With this limit, no job that has a concurrency_key starts.
 UNREADABLE_LIMITS: Final = (Limit("", most=0),)
 _PREFIX: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
@@ -228,7 +231,7 @@ LIMIT: Final[Keys] = {
 
 @taken_as("whole number (most), or mapping", schema_parts.number("integer", 1, 10_000), keys=LIMIT)
 def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
-    """A limit: ``4`` for all jobs together, or a mapping such as ``{most: 4, each: 1}``."""
+    """A limit: a number for all jobs of the prefix together (``4``), or a mapping such as ``{most: 4, each: 1}``."""
     if not isinstance(node, Mapping):
         return {"most": _at_once(reading, node, path)}
     values, bad = reading.fields(node, path, LIMIT)

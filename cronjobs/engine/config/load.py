@@ -1,9 +1,9 @@
 """Read cronjobs.yaml into frozen Settings. Report all problems at once, each as file:line:column: path: message.
 
-The tables of ``keys`` define what a file may contain. A bad entry is listed in ``Settings.problems``, and is the only
-thing that is disabled. If the file cannot be parsed, or names no database, ConfigError is raised, and nothing runs. The
-same happens if it could do harm to continue, because the database, the project, the environment, the schedules or the
-job types are not known.
+The tables of ``keys`` define what a file may contain. A bad entry is listed in ``Settings.problems``, and only that
+entry is disabled. If the file cannot be parsed, or names no database, ConfigError is raised, and nothing runs.
+ConfigError is also raised if it could do harm to continue: if the database, the project, the environment, the schedules
+or the job types are not known.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from cronjobs.errors import ConfigError
 from cronjobs.masking import is_public_url, keys_holding, long_enough, named_secrets
 from cronjobs.reserved import EXEC_PREFIX
 
-# A mistake in one of these keys is fatal, because it could lead to the wrong database, to someone else's jobs, or to
-# retiring every schedule.
+# A mistake in one of these keys is fatal. To continue could mean using the wrong database, running another project's
+# jobs, or retiring every schedule.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
 # For a command that only reads the database, only mistakes in these keys are fatal.
 FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
@@ -52,15 +52,15 @@ def load(
     need_database: bool = True,
     only_database: bool = False,
 ) -> Settings:
-    """Read the configuration *file*. If it is None, read $CRONJOBS_CONFIG, else ./cronjobs.yaml.
+    """Read the configuration *file*. If *file* is None, read $CRONJOBS_CONFIG, else ./cronjobs.yaml.
 
     The database is *database_url*, else $CRONJOBS_DATABASE_URL, else the one in the file. A relative SQLite path starts
-    from the file's folder, wherever the URL comes from. If *need_database* is False, an unset ``${…}`` in the URL is
-    accepted, and ``database`` is "".
+    from the folder of the configuration file, wherever the URL comes from. If *need_database* is False, an unset
+    ``${…}`` in the URL is accepted, and ``database`` is "".
 
-    *only_database* is for commands that only read the database. They continue after mistakes that cannot lead to the
-    wrong database. If the URL comes from elsewhere, or from a line that can be read by itself, the rest of the file may
-    even be unreadable. Raises ConfigError.
+    *only_database* is for commands that only read the database. Such a command continues after mistakes that cannot
+    lead to the wrong database. Even if the file is not valid YAML, it continues if the URL comes from elsewhere, or if
+    the line with the URL can be read by itself. Raises ConfigError.
     """
     given = file or Path(environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     folder = given.absolute().parent
@@ -92,7 +92,7 @@ def load(
     shadowed = is_shadowed(reading, tree, values.get("python_path", ()))
     broken = bool(flaws or bad & FATAL or from_env_file is None or shadowed)
     if only_database:
-        # If the database comes from elsewhere, only a wrong schema could lead to the wrong tables.
+        # If the database's URL does not come from the file, only a wrong schema could lead to the wrong tables.
         fatal = FATAL_TO_READERS if override[1] is None else frozenset({"schema"})
         refused = bool(bad & fatal) or (from_env_file is None and override[1] is None)
     else:
@@ -132,13 +132,13 @@ def _secrets(
 ) -> frozenset[str]:
     """Return the values to mask.
 
-    These are all values from an env_file or a ``${…}``, and all values whose names suggest a secret.
+    These are all values that come from an env_file or a ``${…}``, and all variables whose names suggest a secret.
     """
     found = reading.secrets | long_enough(env_file.values()) | named_secrets(variables)
-    # Tables show these names, so they are not masked.
+    # Tables show the values of these keys, so the values are not masked.
     public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}
     if is_public_url(variables[""]):
-        # Messages name the database, so its URL is not masked. They leave out its password.
+        # Messages name the database by its URL without the password, so the URL is not masked.
         public.add(variables[""])
     return frozenset(found - public)
 
@@ -147,7 +147,7 @@ def _secrets(
 
 
 def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> dict[str, Any]:
-    """Return the named entries as arguments for Settings. If a section is not a mapping, it is added to *bad*."""
+    """Return the named entries as arguments for Settings. If a section is not a mapping, its key is added to *bad*."""
     defaults = values.get("defaults", Defaults(bad=frozenset(DEFAULTS) if "defaults" in bad else frozenset()))
     command = partial(_job_type, executors=values.get("executors", {}), defaults=defaults)
     job_types, bad_job_types = _entries(reading, values, bad, "job_types", command)
@@ -241,7 +241,7 @@ def _job_type(
 
 
 def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) -> dict[str, str]:
-    """Return the keys that conflict with other keys of the entry.
+    """Return the keys of *entry* that conflict with other keys of the same entry.
 
     Each value is a message that says what to write instead.
     """
@@ -288,13 +288,14 @@ def _schedule(
     defaults: Defaults,
     read_command: Callable[[Reading, Scalar, Node, str], JobTypeSettings],
 ) -> tuple[ScheduleSettings, JobTypeSettings | None]:
-    """Read a schedule.
+    """Read one entry of ``schedules``.
 
-    Return it with the job type of its inline command, named after the schedule, or with None if it has no such command.
+    Return the schedule, and the job type of its inline command. That job type has the schedule's name. It is None if
+    the schedule has no inline command.
 
-    *timezone_of_file* is None if the file's time zone is bad. Then the schedule needs its own time zone. *taken* holds
-    the names under job_types. *lingers* is True if ticks keep running until their budget is used. *read_command* reads
-    an entry of job_types.
+    *timezone_of_file* is None if the file's time zone is bad. In that case a schedule with ``cron`` needs its own time
+    zone. *taken* contains the names of all entries under job_types. *lingers* is True if ticks keep running until their
+    budget is used. *read_command* reads an entry of job_types.
     """
     node = with_defaults(node, defaults.schedules)
     values, bad = reading.fields(node, path, SCHEDULE)

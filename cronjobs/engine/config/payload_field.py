@@ -1,4 +1,4 @@
-"""Read ``payload:`` of a schedule, which is a JSON object written in YAML."""
+"""Read the ``payload:`` of a schedule. A payload is a JSON object written in YAML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_PAYLOAD_BYTES: Final = 256 * 1024
 def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
     """A JSON object.
 
-    Its values have no expected type, so a value is refused if YAML 1.1 and 1.2 read it differently.
+    The object's values have no expected type, so a value is refused if YAML 1.1 and 1.2 read it differently.
     """
     import json
 
@@ -36,7 +36,7 @@ def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
 
 
 def _json(reading: Reading, node: Node, path: str) -> Any:
-    """Return *node* as a JSON value. Recursion is safe, because the tree is at most 20 levels deep."""
+    """Return *node* as a JSON value. The recursion is safe, because the tree of a file is at most 20 levels deep."""
     match node:
         case Scalar():
             return _json_scalar(reading, node)
@@ -59,8 +59,8 @@ _BOOLEANS_OF_YAML_1_1: Final = {
 }
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-# Octal (010, 0o10), binary, sexagesimal (1:30), thousands (1_000): these are numbers in one YAML version and text in
-# the other.
+# These forms are numbers in one YAML version and text in the other: octal (010, 0o10), binary, sexagesimal (1:30) and
+# digits with underscores (1_000).
 _DISPUTED: Final = re.compile(
     r"[-+]?(0[0-9_]+|0o[0-7]+|0b[01_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?)"
 )
@@ -68,7 +68,8 @@ _DISPUTED: Final = re.compile(
 
 def _json_scalar(reading: Reading, node: Scalar) -> Any:
     if not node.plain or "${" in node.text:
-        # The result is always text, so that the content of a variable cannot change the type.
+        # A quoted value and a value with ``${…}`` are always text, so that the content of a variable cannot change the
+        # type.
         return reading.text(node, secret=True)
     text = node.text
     if node.is_null:

@@ -1,4 +1,5 @@
-"""The state while one configuration file is read: its problems, the position of each value, and values from outside.
+"""The state while one configuration file is read: the file's problems, the position of each value, and values that come
+from variables and other files.
 
 Messages quote the file as written, including ``${NAME}``. They never quote the value of a variable.
 """
@@ -20,14 +21,16 @@ from cronjobs.masking import long_enough, mask
 from cronjobs.text import nearest as nearest
 from cronjobs.text import one_line
 
-# After this many problems, we suggest nothing any more, because suggestions take time to compute, and nobody reads that
-# many.
+# After this many problems, suggest nothing any more. Suggestions take time to compute, and nobody reads so many
+# problems.
 _ENOUGH_PROBLEMS: Final = 50
 _MAX_PROBLEMS: Final = 200
 
 
 class FieldError(Exception):
-    """The value cannot be used. ``column`` is where the mistake is, or None if it is at the beginning of the value."""
+    """The value cannot be used. ``column`` is the column of the mistake, or None if the mistake is at the beginning of
+    the value.
+    """
 
     def __init__(self, message: str = "", column: int | None = None) -> None:
         super().__init__(message)
@@ -54,7 +57,7 @@ class Fields(NamedTuple):
 
 @dataclass
 class Reading:
-    """Collects the problems, positions and outside values of the file being read."""
+    """Collects the problems, the positions and the values from outside of the file that is being read."""
 
     file: str  # as the user wrote it
     folder: Path
@@ -62,14 +65,15 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)
-    # True if the file names third-party extras, so that an unknown kind of finding may be valid.
+    # True if the file names third-party extras. Then a kind of finding that we do not know may still be valid.
     extras: bool = False
-    # Why the database has no URL. This is reported only if the command needs one.
+    # The reason why the file gives no URL for the database. The reason is reported only if the command needs a
+    # database.
     database_unset: str = ""
     _came_in: set[str] = field(default_factory=set)
 
     def report(self, node: Node, path: str, message: str, column: int | None = None) -> None:
-        # A name that contains a newline must not add lines to the output.
+        # A path or message that contains a newline must not add lines to the output.
         place = Problem(self.file, node.line, column or node.column, one_line(path, 250), one_line(message, 1000))
         self.problems.append(place)
 
@@ -109,7 +113,7 @@ class Reading:
     def entries(self, node: YamlMapping, path: str, read: Callable[[Scalar, Node, str], Any]) -> Fields:
         """Read each entry with *read(key, value, path)*.
 
-        FieldErrors that *read* raises, and repeated keys, are reported at the key.
+        A FieldError that *read* raises is reported at the position of the entry's key, and so is a repeated key.
         """
         values: dict[str, Any] = {}
         bad: set[str] = set()
@@ -131,7 +135,7 @@ class Reading:
     def _unknown(self, key: Scalar, path: str, known: list[str]) -> list[str]:
         """Report an unknown key, and return the keys that were probably meant.
 
-        That is at most one key. After many problems we do not guess, but return every known key.
+        At most one key is returned. But after many problems we do not guess, and return every known key.
         """
         guessed = self.may_guess
         meant = nearest(key.text, known) if guessed else None
@@ -170,7 +174,8 @@ class Reading:
     def masked_problems(self) -> list[Problem]:
         """Return the problems in line order.
 
-        No message should quote a value from outside. As a safeguard, such values are masked here all the same.
+        No message should quote a value from outside the file. As a safeguard, this function masks such values all the
+        same.
         """
         hidden = self.secrets | long_enough(self._came_in)
         found = [replace(problem, message=mask(problem.message, hidden)) for problem in self.problems]
@@ -186,11 +191,12 @@ Read = Callable[[Reading, Node, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A kind of value: how to read it, and how the reference and the editor's schema describe it.
+    """A kind of value: how to read such a value, and how the reference and the editor's schema describe it.
 
-    ``words`` describes the kind of value for people. ``schema`` describes it in JSON Schema, as far as JSON Schema can
-    express it. The reader of a mapping has either ``keys``, the table of the mapping's keys, or ``each``, the reader of
-    its named entries. ``defaults`` is an object with an attribute for each key, which holds the key's default.
+    ``words`` describes the kind of value for people. ``schema`` describes the kind of value in JSON Schema, as far as
+    JSON Schema can express it. The reader of a mapping has either ``keys``, the table of the mapping's keys, or
+    ``each``, the reader of its named entries. ``defaults`` is an object with one attribute per key. The attribute's
+    value is the default of that key.
     """
 
     read: Read
@@ -206,7 +212,7 @@ class Reader:
 
 
 class ReaderOfExtra:
-    """Stands for the Reader *name* in an extra's *module*, which is imported when its section is read."""
+    """Stands in for the Reader *name* in the *module* of an extra. The module is imported when the section is read."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
@@ -214,7 +220,7 @@ class ReaderOfExtra:
     def __call__(self, reading: Reading, node: Node, path: str) -> Any:
         return self._reader(reading, node, path)
 
-    # This returns the attributes of the real Reader: words, schema, keys and the rest.
+    # Return the attributes of the real Reader, such as words, schema and keys.
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
@@ -232,8 +238,8 @@ class ReaderOfExtra:
 class ConfigKey(NamedTuple):
     """One key of the file. ``example`` is a value as written in YAML. ``sentence`` says what the key controls.
 
-    ``unset`` says in words what applies if the key is not written. If ``unset`` is empty, ``Reader.defaults`` has the
-    default.
+    ``unset`` says in words what applies if the file omits the key. If ``unset`` is empty, ``Reader.defaults`` contains
+    the key's default.
     """
 
     reader: Reader | ReaderOfExtra
@@ -251,15 +257,17 @@ def taken_as(words: str, schema: Mapping[str, Any], **more: Any) -> Callable[[Re
 
 
 def is_unreadable(node: Node) -> bool:
-    """Return whether the node's YAML could not be read. If so, the problem has already been reported."""
+    """Return whether the node's YAML could not be read. The problem of an unreadable node has already been reported."""
     return isinstance(node, Scalar) and node.text.startswith(UNREADABLE)
 
 
 def as_written(node: Node, text: str) -> bool:
-    """Return whether the file contains exactly *text* at *node*. Only then may a message quote the text."""
+    """Return whether the file contains exactly *text* at *node*. A message may quote the text only if this is True,
+    because other text comes from a variable.
+    """
     return isinstance(node, Scalar) and node.text == text
 
 
 def shown(node: Node) -> str:
-    """Return the value as written in the file, in quotes, shortened to one line."""
+    """Return the value of *node* as written in the file, in quotes, shortened to one line."""
     return f'"{one_line(node.text, 60)}"' if isinstance(node, Scalar) else "this"

@@ -12,7 +12,7 @@ from cronjobs.engine.config import keys
 from cronjobs.engine.config.reader import ConfigKey, Reader, ReaderOfExtra
 from cronjobs.model import duration_text
 
-# In paths, this stands for the name of an entry.
+# The placeholder for the name of an entry in a path.
 NAME: Final = "NAME"
 
 
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The keys of a mapping, and its paths.
+    """The keys of one mapping, and the paths at which the mapping occurs in the file.
 
     The path "" is the file itself, and "schedules.NAME" is any entry of schedules.
     """
@@ -35,7 +35,9 @@ class Section(NamedTuple):
 
 
 def sections() -> list[Section]:
-    """Return every key once, in the order of the file. A mapping that occurs in several places has several paths."""
+    """Return every key once, in the order in which the tables define the keys. A mapping that occurs in several places
+    has several paths.
+    """
     paths: dict[int, list[str]] = {}
     readers: dict[int, Reader | ReaderOfExtra] = {}
     for path, reader in _mappings("", keys.file):
@@ -61,7 +63,7 @@ def _rows(reader: Reader | ReaderOfExtra) -> Iterator[Row]:
 def default_of(reader: Reader | ReaderOfExtra, name: str) -> Any:
     """Return the default of the key *name*, with the type that it has in Settings.
 
-    Only for keys whose ``unset`` is empty.
+    Call this only for a key whose ``unset`` is empty.
     """
     return getattr(reader.defaults, name)
 
@@ -80,16 +82,16 @@ def as_written(value: Any) -> str:
 # --- JSON Schema ------------------------------------------------------------------------------------------------------
 
 
-# SchemaStore would serve the schema at this address.
+# SchemaStore would serve the schema at this address if the schema were published there.
 SCHEMA_ID: Final = "https://json.schemastore.org/cronjobs.json"
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of cronjobs.yaml: draft-07, as SchemaStore requires.
 
-    The schema accepts every file that has no problems. It refuses the mistakes that an editor can detect: unknown keys,
-    words that are not in a fixed list, durations without a unit, a schedule without a time. ``cronjobs check`` also
-    checks the ranges of durations, and everything that depends on the host (folders, time zones, modules).
+    The schema accepts every file that has no problems. It refuses the kinds of mistake that an editor can detect:
+    unknown keys, words that are not in a fixed list, durations without a unit, a schedule without a time. ``cronjobs
+    check`` also checks the ranges of durations, and everything that depends on the host (folders, time zones, modules).
     """
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -121,7 +123,8 @@ def _property(reader: Reader | ReaderOfExtra, name: str, key: ConfigKey) -> dict
     }
     if not key.unset:
         found["default"] = yaml.safe_load(default)
-    # Editors show this message. Without it, they would show the pattern or the keyword of JSON Schema.
+    # Editors show this message for a wrong value. Without it, they would show the pattern or the keyword of JSON
+    # Schema.
     if ("pattern" in found or found.get("type") == "array") and not key.reader.keys:
         found["errorMessage"] = f"Expected: {words}; for example {key.example}"
     return found

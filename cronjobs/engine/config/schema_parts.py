@@ -1,8 +1,9 @@
-"""The pieces of JSON Schema that the configuration's readers declare, so that editors can check a file as it is typed.
+"""The parts of JSON Schema that the configuration's readers declare. With the schema, editors check a file while a user
+types.
 
-The schemas accept everything that the readers accept, including ``${NAME}``. Other values they refuse as far as a
-pattern can express that. The readers treat every scalar as text. So wherever text is allowed, the schema also allows a
-value that looks like a number.
+The schemas accept everything that the readers accept, including ``${NAME}``. The schemas refuse other values as far as
+a pattern can describe these values. The readers treat every scalar as text. So wherever text is allowed, the schema
+also allows a value that looks like a number.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _or_variable(pattern: str) -> str:
 
 
 def text(pattern: str) -> Schema:
-    """Text that matches *pattern* as a whole. The pattern must mean the same thing in Python and JavaScript."""
+    """Text that matches *pattern* as a whole. *pattern* must match the same texts in Python and in JavaScript."""
     return {"type": _SCALAR, "pattern": _or_variable(pattern)}
 
 
@@ -62,7 +63,7 @@ def number(kind: str, low: float, high: float) -> Schema:
 
 
 def choice(words: Collection[str]) -> Schema:
-    """One of *words*. Editors suggest them."""
+    """One of *words*. Editors suggest these words."""
     return {"anyOf": [{"enum": [*words]}, {"type": "string", "pattern": _VARIABLE}]}
 
 
@@ -80,7 +81,7 @@ def one_or_list(item: Schema) -> Schema:
 
 
 def mapping_of(name: str, value: Schema) -> Schema:
-    """A mapping whose keys match the pattern *name* and whose values match *value*. It may be empty."""
+    """A mapping whose keys match the pattern *name* and whose values match *value*. The mapping may be empty."""
     return {"type": ["object", "null"], "propertyNames": {"pattern": f"^(?:{name})$"}, "additionalProperties": value}
 
 

@@ -1,6 +1,6 @@
 """The content of a configuration file, as frozen dataclasses.
 
-``load`` creates them, and all other modules read them.
+``load`` creates these objects, and all other modules only read them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from cronjobs.text import one_line
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["skip", "wait", "allow"]
-# This part of a tick's budget is for imports and for the steps before the first job.
+# The part of a tick's budget that is reserved for imports and for the steps before the first job.
 START_UP: Final = timedelta(seconds=5)
 
 RetryUntil = Literal["next_occurrence"]
 Tls = Literal["starttls", "tls", "none"]
 WebhookFormat = Literal["json", "slack", "teams"]
 Leftovers = Literal["end", "leave"]
-Trust = Literal[True] | tuple[str, ...]  # True means everybody; otherwise these users
+# True means that all users are trusted. Otherwise only the listed users are trusted.
+Trust = Literal[True] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,18 @@ class RunSettings:
     every: timedelta = timedelta(minutes=1)
     long_jobs: int = 4
     max_losses: int = 10
-    # The time after which a lingering tick looks for work again. None means that ticks do not linger.
+    # A lingering tick looks for work again after this time. None means that ticks do not linger.
     linger: timedelta | None = None
     # The URL of a dead man's switch that ticks ping, such as healthchecks.io.
     ping: str | None = None
-    # Root runs the files of these users, besides its own.
+    # A tick that runs as root runs files that belong to root or to one of these users.
     trust_files: Trust = ()
 
     @property
     def default_timeout(self) -> timedelta:
         """The timeout of a job type that declares none.
 
-        It is so short that two such jobs in a row fit into one tick.
+        The timeout is so short that two jobs with it fit into one tick, one after the other.
         """
         return min(timedelta(seconds=30), self.budget / 3)
 
@@ -60,8 +61,8 @@ class RunSettings:
     def longest_in_tick(self) -> timedelta:
         """The longest timeout of a job that runs inside a tick.
 
-        A job with a longer declared timeout is a long job. This is less than the budget, because starting up takes a
-        part of the tick. If there are no long jobs (``long_jobs: 0``), it is the whole budget.
+        A job with a longer declared timeout is a long job. The value is less than the budget, because the start of a
+        tick takes time too. If there are no long jobs (``long_jobs: 0``), the value is the whole budget.
         """
         return self.budget - min(START_UP, self.budget / 3) if self.long_jobs else self.budget
 
@@ -106,7 +107,7 @@ class CommandChannel:
 
 @dataclass(frozen=True)
 class AlertFilter:
-    """Which findings are sent. If ``findings`` is None, findings of all kinds are sent.
+    """The findings that a channel sends. If ``findings`` is None, findings of all kinds are sent.
 
     An entry of ``findings`` or ``ignore`` is a kind ("host") or a key ("host:web2").
     """
@@ -130,9 +131,9 @@ class AlertChannel:
 
 @dataclass(frozen=True)
 class AlertThreshold:
-    """A threshold for a finding. ``of`` says what is counted.
+    """A threshold for a finding. ``of`` says which jobs are counted: dead jobs, or jobs that failed.
 
-    There is a finding if the count within the last ``within`` exceeds ``more_than``.
+    There is a finding if more than ``more_than`` such jobs are counted within the last ``within``.
     """
 
     name: str
@@ -170,7 +171,7 @@ class ExecutorSettings:
 
 
 def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> str:
-    """Return why a job type cannot run on the executor *name*, and what to write."""
+    """Return a message: the executor *name* does not exist, and what to write in the file."""
     there = f"; there is {', '.join(sorted(executors))}" if executors else ""
     return f'no executor is named "{one_line(name, 100)}"{there}: write it under executors: {{{name}: {{dask: …}}}}'
 
@@ -179,7 +180,7 @@ def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> st
 class RetryChanges:
     """The fields that a ``retry:`` mapping sets.
 
-    All other fields keep the values of the policy to which the changes are applied.
+    A policy to which the changes are applied keeps its values of all other fields.
     """
 
     changes: tuple[tuple[str, Any], ...] = ()
@@ -195,21 +196,21 @@ class RetryChanges:
 class JobTypeSettings(JobOptions):
     """An entry of ``job_types:``, or a schedule's inline command, which has the schedule's name.
 
-    None means that the key is not written. Then the value from ``@job`` applies, else the default.
+    None means that the file omits the key. In that case the value from ``@job`` applies, or else the default.
     """
 
     name: str
     command: tuple[str, ...] | None = None
     retry: RetryChanges = RetryChanges()
-    # For commands, in addition to cron's variables and the file's env.
+    # Variables for a command, in addition to cron's variables and the file's ``env``.
     env: tuple[tuple[str, str], ...] = ()
     # The variables of cron and of the file that a command inherits. None means all of them.
     inherit_env: tuple[str, ...] | None = None
-    success_exit_codes: tuple[int, ...] = ()  # for commands; () means only 0
-    # For commands. These are retried, even 65 and 78, which are permanent otherwise.
+    success_exit_codes: tuple[int, ...] = ()  # exit codes of a command that mean success. () means only 0
+    # Exit codes of a command that are retried. Without an entry here, 65 and 78 are permanent failures.
     retry_exit_codes: tuple[int, ...] = ()
     hide: tuple[str, ...] = ()  # keys of the payload whose values are never shown
-    # For commands. None means the payload as JSON, and "" means no input (/dev/null).
+    # The standard input of a command. None means the payload as JSON, and "" means no input (/dev/null).
     stdin: str | None = None
     # The working folder of a command. None means the file's folder.
     run_in: Path | None = None
@@ -235,29 +236,31 @@ class ScheduleSettings:
     catch_up_within: timedelta = timedelta(hours=24)
     catch_up_limit: int = 100
     overlap: Overlap = "skip"
-    # Jobs are due later by a fixed part of this time, which depends on the schedule's name.
+    # If set, each job is due later by a part of this span. The part depends only on the schedule's name.
     spread: timedelta | None = None
-    # With "next_occurrence", a job is given up if its retry would come after the next occurrence.
+    # With "next_occurrence", a failing job is given up if its retry would come after the schedule's next occurrence.
     retry_until: RetryUntil | None = None
-    # If the last occurrence is later than this, that is a finding.
+    # If no run of an occurrence has succeeded within this time after the occurrence, there is a finding.
     grace: timedelta | None = None
-    # This many failures in a row become a finding. Each try counts. None means 3.
+    # This many failed tries in a row cause a finding. None means 3.
     warn_after_failures: int | None = None
-    # The URL of a dead man's switch for the schedule's runs. It is not part of the stored definition.
+    # The URL of a dead man's switch for the schedule's runs. The URL is not part of the definition in the database.
     ping: str | None = None
     # The environments in which the schedule runs. None means all environments.
     environments: tuple[str, ...] | None = None
-    # The old name of the schedule, which keeps the ledger and the watermark of that name.
+    # The previous name of the schedule. The schedule takes over the ledger and the watermark that are stored under it.
     renamed_from: str | None = None
     secret_keys: list[str] | None = None  # keys of the payload whose values came from ${…}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One configuration file. ``folder`` is the file's folder. It is on the import path, and commands run in it.
+    """One configuration file. ``folder`` is the file's folder. That folder is on the import path, and commands run in
+    it.
 
     ``database`` is the URL with its ${…} filled in, or "" if there is no usable URL and the command needs no database.
-    The ``disabled_…`` fields name bad entries. Disabled schedules do not run, and they are not retired.
+    The ``disabled_…`` fields contain the names of bad entries. A disabled schedule does not run, but it is not retired
+    either.
     """
 
     file: Path
@@ -275,7 +278,7 @@ class Settings:
     setup: str | None = None  # a function ("django.setup") to call before the imports
     env: tuple[tuple[str, str], ...] = ()
     env_file: Path | None = None
-    # The contents of the file, of its env_file and of every ${file:…}, as we read them.
+    # The contents of the configuration file, of its env_file and of every ``${file:…}``, as we have read them.
     contents: dict[Path, bytes] = field(default_factory=dict, repr=False)
     variables: tuple[str, ...] = ()  # the names used in ${…}, whether set or not
     log: Path | None = None
@@ -288,33 +291,33 @@ class Settings:
     retention: Retention = Retention()
     limits: tuple[Limit, ...] = ()
     executors: dict[str, ExecutorSettings] = field(default_factory=dict)
-    # None if the section is bad. Then the stored caps are kept.
+    # None if the section ``queues:`` is bad. In that case the caps in the database stay as they are.
     queues: dict[str, Cap] | None = field(default_factory=dict)
     job_types: dict[str, JobTypeSettings] = field(default_factory=dict)
     schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
-    # Schedules for other environments. They are not in ``schedules``.
+    # The names of schedules that run only in other environments. ``schedules`` does not contain them.
     elsewhere: frozenset[str] = frozenset()
     disabled_schedules: frozenset[str] = frozenset()
     disabled_job_types: frozenset[str] = frozenset()
-    # If such a queue has a stored cap, it is kept.
+    # The names of queues whose entries are bad. If the database has a cap for such a queue, the cap stays as it is.
     disabled_queues: frozenset[str] = frozenset()
     # True if the database comes from Django's settings.
     by_django: bool = False
-    # True for exec without a project. It keeps its records in the state folder, where no tick reads them.
+    # True for "cronjobs exec" without a project. It keeps its records in the state folder, where no tick reads them.
     without_project: bool = False
-    # True if the caller trusts the files, for example a test that has already run them.
+    # True if the caller trusts the files. A test, for example, has already run them.
     trusted: bool = False
-    # True if ticks refuse this file. Only commands that read the database continue.
+    # True if ticks refuse this file. Only commands that read the database accept it.
     broken: bool = False
-    # The problems of the disabled entries. With any problem, a tick exits with 3.
+    # The problems of the disabled entries. If there is any problem, a tick exits with status 3.
     problems: tuple[Problem, ...] = ()
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)  # line and column by dotted path
-    # Values to mask wherever text is shown, such as those from ${…}.
+    # The values to mask wherever text is shown, such as values from ``${…}``.
     secrets: frozenset[str] = frozenset()
 
     def secrets_of(self, job: Job) -> frozenset[str]:
-        """Return the values that no message about *job* may contain: the secrets in the file and in the job's
-        payload.
+        """Return the values that no message about *job* may contain. These are the file's secrets, and the secrets in
+        the job's payload.
         """
         declared = self.job_types.get(job.job_type)
         keys = masking.keys_of_meta(job.meta).union(declared.hide if declared else ())
@@ -345,5 +348,7 @@ class Settings:
 
     @property
     def defines_something(self) -> bool:
-        """Whether a sync may have something to write: there are schedules, queue caps, or bad entries of either."""
+        """Whether a sync may have something to write, because the file has schedules, queue caps, or bad entries of
+        these kinds.
+        """
         return bool(self.schedules or self.disabled_schedules or self.queues != {} or self.disabled_queues)

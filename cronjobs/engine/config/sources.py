@@ -20,7 +20,7 @@ from cronjobs.engine.host.files import open_regular
 from cronjobs.errors import Problem
 from cronjobs.text import is_utf8
 
-# "database: django" means the database in Django's settings.
+# The value "database: django" means that the database is taken from Django's settings.
 DJANGOS: Final = "django"
 KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environment", "timezone"})
 
@@ -28,8 +28,8 @@ KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environme
 def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | None, list[Problem]]:
     """Return the tree of *file* and its problems.
 
-    If a file has problems, but can still be checked in part, both are returned. Adds the content of the file to
-    *contents*.
+    If the file has problems, but part of it can still be checked, the tree and the problems are both returned. Adds the
+    content of the file to *contents*.
     """
 
     def problem(message: str, line: int = 0, column: int = 0) -> Problem:
@@ -42,7 +42,7 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
     except FileNotFoundError:
         how = 'run "cronjobs init" to write one, or name yours with --config (config= in an app) or $CRONJOBS_CONFIG'
         return None, [problem(f"there is no such file: {how}")]
-    # A ValueError means that the name contains a NUL.
+    # A ValueError means that the file's name contains a NUL.
     except (OSError, ValueError) as error:
         return None, [problem(f"the file cannot be read: {getattr(error, 'strerror', None) or 'invalid file name'}")]
     if not isinstance(text, str):
@@ -65,7 +65,7 @@ def _content(file: Path) -> bytes:
     with open(descriptor, "rb") as opened:
         first = b""
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            # There is a writer, but it has not written anything yet.
+            # In this case a writer has the pipe open, but has not written anything yet.
             with suppress(BlockingIOError):
                 first = os.read(descriptor, 1)
                 if not first:
@@ -75,10 +75,10 @@ def _content(file: Path) -> bytes:
 
 
 def salvaged(content: bytes | None) -> YamlMapping:
-    """Return the settings that identify the database, from a file that is not valid YAML.
+    """Return the keys that identify the database, even though the file with this *content* is not valid YAML.
 
     This reads only lines that begin with a key in KEPT, and ``env:`` with the lines below it, which may name Django's
-    settings. It returns nothing if one of these keys is repeated, or if these lines are not valid YAML either.
+    settings. The result is empty if one of these keys is repeated, or if these lines are not valid YAML either.
     """
     text = decode(content or b"")
     if isinstance(text, str):
@@ -105,8 +105,8 @@ def _lines_of(keys: Collection[str], text: str) -> Iterator[str]:
 def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:
     """Return the variables of the file's ``env_file``.
 
-    They are read first, because anything else may refer to them. None means that the env_file is bad, and that the
-    problem has been reported.
+    These variables are read before anything else, because any value in the file may refer to them. None means that the
+    env_file is bad, and that its problem has been reported.
     """
     if "env_file" not in tree.entries:
         return {}
@@ -134,7 +134,9 @@ def _variables_of_file(reading: Reading, node: Node, path: str) -> Mapping[str, 
 
 
 def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ...]) -> bool:
-    """Report a file or folder that Python would import instead of this package. Return whether there is one."""
+    """Report a file or folder that Python would import instead of this package. Return whether such a file or folder
+    exists.
+    """
     found = False
     for folder in (reading.folder, *python_path):
         if (name := _shadow(folder)) is None:
@@ -151,7 +153,8 @@ def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ..
 def _shadow(folder: Path) -> str | None:
     """Return the name of a file or folder in *folder* that Python would import instead of our package, or None.
 
-    A folder without __init__.py does not count, and a folder with our own files is our package.
+    A folder without __init__.py does not count. A folder that contains our own files does not count either, because it
+    is our package.
     """
     package = folder / "cronjobs"
     if (package / "__init__.py").is_file() and not (package / "autogenerate.py").is_file():
@@ -163,7 +166,8 @@ def database_of(reading: Reading, node: Node | None, override: tuple[str, str | 
     """Return the URL of the database. "" means that none is given and none is needed.
 
     None means that the database cannot be used, and that the problem has been reported. *override* is the source and
-    the URL of a database that takes precedence over the file's. Its URL is None if there is no such database.
+    the URL of a database that takes precedence over the database in the file. The URL is None if no source gives such a
+    database.
     """
     origin, url = override
     try:
@@ -196,7 +200,7 @@ _NOT_IN_URLS: Final = re.compile(r"[?\ud800-\udfff]|%[0-9A-Fa-f]{2}")
 def checked_url(url: str, folder: Path) -> str:
     """Return *url* with the path of a SQLite file made absolute.
 
-    Raises FieldError, whose message never quotes the URL, because a URL may contain a password.
+    Raises FieldError if the URL cannot be used. The message never quotes the URL, because a URL may contain a password.
 
     The word ``django`` is returned unchanged.
     """

@@ -1,13 +1,13 @@
 """Decide what root trusts: a process that runs as root must not run code that an untrusted user could have written.
 
 cron and sshd have the same rule for their files. Everybody who can write to a file could have written it: its owner,
-its group if the group may write, and all users if all may write. The same holds for each folder and each link on the
-path to the file. Root and the users that ``run.trust_files`` names are trusted. For the configuration itself, only
-$CRONJOBS_TRUST_FILES counts, because a configuration that somebody else wrote could name anybody.
+its group if the group may write, and all users if all may write. The same rule applies to each folder and each link on
+the path to the file. Root and the users that ``run.trust_files`` names are trusted. For the configuration file itself,
+only $CRONJOBS_TRUST_FILES counts, because an untrusted user who wrote that file could name anybody in it.
 
-``require`` checks the files that the configuration reads, names and starts. It runs before any user code, so it looks
-for modules by their names. ``import_path`` checks the modules that those modules import, when the import system has
-found them.
+``require`` checks the files that the configuration reads, names and starts. This check runs before any user code, so it
+finds the modules by their names. ``import_path`` later checks every further module when the import system has found the
+module's file.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from cronjobs.engine.config.settings import CommandChannel, Settings, Trust
 from cronjobs.errors import CronjobsError
 from cronjobs.text import one_line
 
-# The variable is for the YAML file itself, because anybody who can write to that file could also set trust_files.
+# Only this variable counts for the YAML file itself, because anybody who can write to that file could also set
+# trust_files.
 VARIABLE: Final = "CRONJOBS_TRUST_FILES"
 MOST_LINKS: Final = 40  # the limit for one path, see path_resolution(7)
-# A message lists this many paths. "and 4 more" stands for the rest.
+# A message lists at most this many paths. For all others, it says "and 4 more".
 NAMED: Final = 3
 PYCACHE: Final = "__pycache__"
 
-# If a command runs a script with one of these, the script is part of the command's code, so it is checked like a
-# program.
+# If a command runs a script with one of these, the script is part of the command's code, so the script is checked like
+# a program.
 INTERPRETERS: Final = re.compile(r"(?:ba|da|k|z)?sh|python[0-9.]*|perl|ruby|node|php")
 
 
 class UntrustedFiles(CronjobsError):
-    """An untrusted user may have written code that this root process would run."""
+    """An untrusted user may have written code that this process would run as root."""
 
     exit_code = 3
 
@@ -59,7 +60,7 @@ class UntrustedFiles(CronjobsError):
 class Facts:
     """The owner and mode of a file, folder or link, as lstat reports them.
 
-    ``members`` are the other members of its group.
+    ``members`` are the members of the file's group, without the owner and root.
     """
 
     mode: int
@@ -71,7 +72,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class TrustFinding:
-    """A path to which ``users`` can write. If ``users`` is empty, everybody can.
+    """A path to which ``users`` can write. If ``users`` is empty, everybody can write to it.
 
     ``owner`` is the path's owner, or "" if the owner is trusted. If ``refused`` is True, ``require`` raises
     UntrustedFiles. ``trusting`` says what the user must write if the access is intended.
@@ -98,9 +99,9 @@ def judge(
 ) -> TrustFinding | None:
     """Return who else can write to *path* besides root, the user *me* and the users *trusted*, or None if nobody can.
 
-    In a sticky folder such as /tmp, only a file's owner can replace the file. *is_added_to* means that a new file in
-    the folder would be run, too, so the sticky bit does not help. If *is_code* is False, *path* is data. Root may use
-    data files that others own, just as it runs jobs that others enqueue.
+    In a sticky folder such as /tmp, only a file's owner can replace the file. *is_added_to* means that we would also
+    run a new file in the folder. The sticky bit does not prevent new files, so it does not help then. If *is_code* is
+    False, *path* is data. Root may use data files that other users own, just as it runs jobs that other users enqueue.
     """
     sticky = facts.is_folder and facts.mode & stat.S_ISVTX and not is_added_to
     written = 0 if facts.is_link or sticky else facts.mode
@@ -112,7 +113,8 @@ def judge(
     members = facts.members.difference(trusted) if written & stat.S_IWGRP else frozenset[str]()
     if owner:
         what.append(f"belongs to {owner}")
-        # Advise to remove a .pyc file, because nobody can check its contents. Root's Python will write a new one.
+        # Advise to remove a .pyc file that somebody else owns, because nobody can check its contents. Root's Python
+        # writes a new one.
         cures.append("rm" if path.suffix == ".pyc" else f"chown {_user(me)}")
     if members:
         who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")
@@ -126,11 +128,14 @@ def judge(
 
 
 def refusals(findings: Iterable[TrustFinding]) -> list[str]:
-    """Return one message per kind of finding. It names the paths, says who could make root run code, and what to do."""
+    """Return one message per kind of finding. Each message names the paths, says who could make root run code, and says
+    what to do.
+    """
     kinds: dict[tuple[str, str], list[TrustFinding]] = {}
     findings = list(findings)
     for found in findings:
-        # The setting that makes root trust these users for the configuration file also covers their other files.
+        # If the user makes root trust these users for the configuration file, that setting also covers their other
+        # files.
         itself = (other.trusting for other in findings if other.is_file_itself and found.users == other.users)
         kinds.setdefault((found.what, next(itself, found.trusting)), []).append(found)
     return [_refusal(what, trusting, kind) for (what, trusting), kind in kinds.items()]
@@ -166,7 +171,7 @@ def require(settings: Settings, environ: Mapping[str, str], me: int | None = Non
 
 
 def require_files(files: Iterable[Path], settings: Settings, environ: Mapping[str, str]) -> None:
-    """Raise UntrustedFiles if a user whom root does not trust may have written one of *files*."""
+    """Raise UntrustedFiles if a user whom root does not trust may have written any of *files*."""
     _refuse(_judged(files, settings, environ, 0))
 
 
@@ -176,8 +181,8 @@ def _refuse(findings: Iterable[TrustFinding]) -> None:
 
 
 def look(settings: Settings, environ: Mapping[str, str], me: int, *, programs: bool = True) -> list[TrustFinding]:
-    """Return each path that *settings* make us run, and to which users other than *me*, root and the trusted can
-    write.
+    """Return a finding for each path that *settings* make us run, if a user other than *me*, root and the trusted users
+    can write to it.
     """
     files = [settings.file, *settings.contents, *_modules(settings)]
     if settings.env_file is not None:
@@ -206,7 +211,7 @@ def _judged(
     is_code: bool = True,
     added_to: Collection[Path] = (),
 ) -> Iterator[TrustFinding]:
-    """Yield a finding for each path on the way to one of *files* that an untrusted user can write to."""
+    """Yield a finding for each folder, link or file on the paths to *files* to which an untrusted user can write."""
     by_variable, by_file = _names(environ.get(VARIABLE, "")), settings.run.trust_files
     if settings.trusted or by_variable is True:
         return
@@ -224,19 +229,19 @@ def _judged(
 
 
 def _names(said: str) -> Trust:
-    """Return the users that the variable names, e.g. "deploy,www-data", or True if it trusts everybody."""
+    """Return the users in *said*, the variable's value ("deploy,www-data"), or True if the value trusts everybody."""
     return True if said in ("1", "true") else tuple(said.replace(",", " ").split())
 
 
 def _trusting(itself: bool, names: list[str]) -> str:
-    """Return what the user must write to trust the users *names*, or everybody if there are none."""
+    """Return what the user must write to trust the users *names*, or to trust everybody if *names* is empty."""
     if itself:
         return f"set {VARIABLE}={','.join(names) or 1} in the crontab, or in your shell if you run the command by hand"
     return f"write run: {{trust_files: {'[' + ', '.join(names) + ']' if names else 'true'}}}"
 
 
 def _modules(settings: Settings) -> Iterator[Path]:
-    """Yield the import folders, and the files that importing the configuration's modules would run."""
+    """Yield the import folders, and the files that an import of the configuration's modules would run."""
     modules = [*settings.imports, *settings.extras, *([settings.setup.rpartition(".")[0]] if settings.setup else [])]
     modules += [name.partition(":")[0] for name in settings.around]
     for folder in (settings.folder, *settings.python_path):
@@ -246,7 +251,9 @@ def _modules(settings: Settings) -> Iterator[Path]:
 
 
 def _module_files(folder: Path, module: str) -> Iterator[Path]:
-    """Yield the files under *folder* that importing *module* would run. This finds them by name, and runs nothing."""
+    """Yield the files under *folder* that an import of *module* would run. The files are found by name, and nothing is
+    run.
+    """
     for name in module.split("."):
         for source in (folder / f"{name}.py", folder / name / "__init__.py"):
             if source.exists():
@@ -268,7 +275,9 @@ def _programs(settings: Settings, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _program(arguments: tuple[str, ...], folder: Path, path: str) -> Iterator[Path]:
-    """Yield the paths where execvp(3) looks for the program until it finds it, and the script that is passed to it."""
+    """Yield the paths at which execvp(3) looks until it finds the program, and the script that the command passes to
+    the program.
+    """
     program = arguments[0]
     for place in [folder] if "/" in program else [folder / each for each in path.split(os.pathsep)]:
         file = place / program
@@ -299,7 +308,7 @@ def way_to(path: Path) -> Iterator[Path]:
         yield here
         try:
             target = here.readlink()
-        # This is no link, or nothing is there. A ValueError means that the path contains a NUL.
+        # OSError: *here* is not a link, or does not exist. ValueError: the path contains a NUL.
         except (OSError, ValueError):
             continue
         links += 1

@@ -15,7 +15,7 @@ _MAX_SECRET_FILE: Final = 64 * 1024
 
 
 class UnsetVariableError(ValueError):
-    """The variable is not set and has no default."""
+    """The variable of a ``${NAME}`` is not set, and the reference has no default."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,11 @@ class Variables:
     files: dict[Path, bytes] = field(default_factory=dict)
 
     def fill(self, text: str) -> tuple[str, list[str]]:
-        """Return *text* with each ``${…}`` filled in and ``$${`` replaced by ``${``, and the values that were used.
+        """Return *text* with each ``${…}`` filled in and ``$${`` replaced by ``${``, and the list of the values that
+        were filled in.
 
-        The values are not expanded again. Raises UnsetVariableError for a variable that is not set, and ValueError for
-        an invalid reference. Neither error quotes a value.
+        A ``${…}`` inside a value is not expanded. Raises UnsetVariableError for a variable that is not set, and
+        ValueError for an invalid reference. Neither error quotes a value.
         """
         if "${" not in text:
             return text, []
@@ -89,7 +90,7 @@ REFERENCE: Final = re.compile(
 
 
 def text_of(content: bytes) -> str:
-    """Decode *content* as UTF-8, with all line ends converted to \\n. Raises ValueError if it is not UTF-8."""
+    """Decode *content* as UTF-8, with all line ends converted to \\n. Raises ValueError if *content* is not UTF-8."""
     return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -97,8 +98,8 @@ def read_env_file(text: str) -> tuple[dict[str, str], list[tuple[int, str]]]:
     """Return the variables of a ``KEY=value`` file, and a (line, message) pair for each line that is not valid.
 
     A leading ``export``, blank lines and ``#`` comments are accepted. In single quotes, every character is kept. In
-    double quotes, \\n, \\t, \\r, \\", \\\\ and \\$ are escapes. Both kinds of quotes may span lines. ``$NAME`` is not
-    replaced.
+    double quotes, \\n, \\t, \\r, \\", \\\\ and \\$ are escapes. A quoted value of either kind may span several lines.
+    ``$NAME`` is not replaced by the variable's value.
     """
     variables: dict[str, str] = {}
     problems: list[tuple[int, str]] = []

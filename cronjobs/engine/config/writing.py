@@ -8,14 +8,14 @@ from typing import Final
 
 from cronjobs.engine.config.yaml_nodes import UNREADABLE
 
-# Quote these words, because without quotes they are a boolean or null in one of the two YAML versions.
+# Quote the excluded words. Without quotes, one of the two YAML versions reads each of them as a boolean or null.
 _PLAIN: Final = re.compile(r"(?!(?:null|none|true|false|yes|no|on|off|y|n)$)[A-Za-z/][A-Za-z0-9_./+-]*", re.IGNORECASE)
 
 
 def can_hold(text: str) -> bool:
     """Return whether the file can contain *text*.
 
-    It cannot contain a NUL, a lone surrogate or our reader's own mark.
+    The file cannot contain a NUL, a lone surrogate, or the character that our reader uses as a mark (UNREADABLE).
     """
     return not any(character in ("\0", UNREADABLE) or "\ud800" <= character <= "\udfff" for character in text)
 

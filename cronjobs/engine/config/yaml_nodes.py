@@ -1,7 +1,7 @@
 """Parse YAML text to a tree of values with their lines and columns. Refuse YAML's ambiguous features.
 
-This module reads only the structure. Every scalar stays text. The reader of its field converts it to the expected type
-later. So ``on:``, ``010``, ``1:30`` and ``yes`` never silently turn into something else.
+This module reads only the structure. Every scalar stays text. Later, the reader of the field converts the text to the
+expected type. So ``on:``, ``010``, ``1:30`` and ``yes`` never silently turn into something else.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cronjobs.engine.crontime.grammar import NAMES
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 20
-# This mark is the text of a scalar that could not be read, and whose flaw has been reported. It is one character and
-# replaces one character, so columns stay correct.
+# This mark is the text of a scalar that could not be read. The flaw of such a scalar has already been reported. The
+# mark is one character that replaces one character, so columns stay correct.
 UNREADABLE: Final = "\ue000"
 _MAX_REPAIRS: Final = 50
-# In characters, for all repairs of one file together.
+# The limit for all repairs of one file together, in characters that are parsed again.
 _MAX_READ_AGAIN: Final = 5_000_000
 
 # Use libyaml if PyYAML was built with it, because libyaml is ten times as fast, and a tick reads its file every minute.
@@ -41,8 +41,8 @@ class Flaw:
 class Scalar:
     """One value as written, without its quotes.
 
-    ``plain`` says that the value had no quotes. ``inside`` is the column of the value's first character, or None if the
-    value was folded or escaped.
+    ``plain`` is True if the value had no quotes. ``inside`` is the column of the value's first character, or None if
+    the value was folded or escaped.
     """
 
     text: str
@@ -67,7 +67,7 @@ class Sequence:
 class Mapping:
     """A mapping as written. ``entries`` are in the order of the file.
 
-    ``duplicates`` are repeated keys, each with the line on which the key first appears.
+    ``duplicates`` lists the repeated keys, each with the line on which the key appears first.
     """
 
     line: int
@@ -101,11 +101,11 @@ def decode(data: bytes) -> str | Flaw:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # The decoder's offsets do not count the byte order mark, so remove it here, too.
+        # The decoder's offsets do not count the byte order mark, so remove the mark here, too.
         before = data.removeprefix(b"\xef\xbb\xbf")[: error.start].decode("utf-8", errors="replace")
         return Flaw(*_place(before), "this is not UTF-8: save the file as UTF-8")
-    # Most files contain only characters that Python calls printable. For these we skip the regular expression, which
-    # takes 5 ms to compile.
+    # Most files contain only characters that Python calls printable. For such a file, skip the regular expression,
+    # because it takes 5 ms to compile.
     in_one_line = text.replace("\n", "").replace("\t", "").replace("\r", "")
     if not in_one_line.isprintable() and (odd := _CONTROL.search(text)):
         return Flaw(*_place(text[: odd.start()]), f"the character U+{ord(odd[0]):04X} is not allowed: delete it")
@@ -115,7 +115,7 @@ def decode(data: bytes) -> str | Flaw:
 def parse(text: str) -> tuple[Node | None, list[Flaw]]:
     """Return the tree of *text* and all flaws.
 
-    If there are flaws, use the tree only to find more problems to report. The tree is None if none could be built.
+    If there are flaws, use the tree only to find more problems to report. If no tree could be built, the tree is None.
 
     A YAML parser cannot continue after an unquoted cron expression. So we mark each such expression as unreadable, and
     parse the text again. In this way, a user who forgot ten pairs of quotes sees all ten mistakes at once.
@@ -130,7 +130,8 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
             return None, repairs + tree.flaws
         except yaml.YAMLError as error:
             flaw, start = _explain(error, text)
-        except (ValueError, OverflowError):  # PyYAML without libyaml raises these for escapes such as "\UFFFFFFFF"
+        # PyYAML without libyaml raises these errors for escapes such as "\UFFFFFFFF"
+        except (ValueError, OverflowError):
             flaw, start = Flaw(0, 0, "the file contains an invalid character escape"), None
         repairs.append(flaw)
         if start is None or len(repairs) > _MAX_REPAIRS or len(repairs) * len(text) > _MAX_READ_AGAIN:
@@ -140,7 +141,7 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
 
 # All characters that YAML 1.2 does not call printable. We refuse them before parsing.
 _CONTROL: Final = yaml.reader.Reader.NON_PRINTABLE
-# An escape can produce a character that the text itself must not contain.
+# An escape sequence must not produce one of these characters, which the text itself must not contain either.
 _NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
@@ -149,7 +150,7 @@ _DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
 
 
 class _TooDeep(Exception):
-    """The tree is nested too deeply. The flaws say where."""
+    """The tree is nested too deeply. The reported flaws say where."""
 
 
 class _Tree:
@@ -222,13 +223,13 @@ def _start(event: Any) -> tuple[int, int]:
 
 
 def _place(before: str) -> tuple[int, int]:
-    """Return the line and column, from 1, of the position after *before*."""
+    """Return the line and the column, both counted from 1, of the position after the text *before*."""
     lines = before.split("\n")
     return len(lines), len(lines[-1]) + 1
 
 
-# Matches, after "key: " or "- ", five fields of which the first begins with "*", or a name such as @daily. All
-# repetitions are limited, because a line may be a megabyte long.
+# Matches an unquoted cron expression after "key: " or "- ". That is five fields of which the first begins with "*", or
+# a name such as @daily. All repetitions in the pattern are limited, because a line may be a megabyte long.
 _EXPRESSION: Final = re.compile(
     r"(?:^|[\s:,\[{-])"
     rf"(?P<cron>\*[\w*/,-]{{0,60}}(?:[ \t]{{1,20}}[\w*/,-]{{1,60}}){{4}}|(?:{'|'.join(NAMES)}))"
@@ -237,7 +238,9 @@ _EXPRESSION: Final = re.compile(
 
 
 def _explain(error: yaml.YAMLError, text: str) -> tuple[Flaw, int | None]:
-    """Return the flaw to report for *error*, and the position in *text* to mark. If that is None, stop parsing."""
+    """Return the flaw to report for *error*, and the position in *text* to mark. If the position is None, the parser
+    must stop.
+    """
     mark = getattr(error, "problem_mark", None)
     problem = str(getattr(error, "problem", None) or "this is not YAML")
     context = str(getattr(error, "context", None) or "")
@@ -276,7 +279,7 @@ def _sentence(problem: str, context: str, character: str, line: str, error: yaml
         return 'inside {…} and […] a variable must be quoted: "${NAME}"'
     if "mapping values are not allowed" in problem:
         return 'a second ": " in this line, or wrong indentation: quote the value, or line the keys up'
-    # This is libyaml's own limit, which may be reached before the first event is returned.
+    # libyaml has its own limit on nesting, which it may reach before it returns the first event.
     if "nesting depth" in problem:
         return _DEEP
     where = getattr(error, "context_mark", None)

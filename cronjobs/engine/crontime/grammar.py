@@ -1,10 +1,11 @@
 """The grammar of cron expressions: five fields as Debian's cron reads them, or one of the ``@`` names.
 
-Expressions are checked here before croniter sees them. croniter accepts much that cron does not (seconds, ``5/15``,
-``R``, ``H``), and reads some expressions differently (``5-5`` as "every"). We compared what this module accepts with
-Debian's cron 3.0pl1-162 ("crontab -n"). Debian's cron silently accepts a few more expressions, which can only be
-mistakes: ranges that run backwards (they select nothing), steps longer than their field, a ``*`` inside a list, and
-days that never come. This module refuses these, with a hint at what to write instead.
+Expressions are checked here before croniter sees them. croniter accepts many expressions that cron does not accept
+(seconds, ``5/15``, ``R``, ``H``), and reads some expressions differently from cron (``5-5`` as "every"). We have
+compared the expressions that this module accepts with those that Debian's cron 3.0pl1-162 accepts ("crontab -n").
+Debian's cron silently accepts a few more expressions, which can only be mistakes: ranges that run backwards (they
+select nothing), steps longer than their field, a ``*`` inside a list, and days that never come. This module refuses
+such expressions, with a hint at what to write instead.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class CronExpression:
     """A parsed cron expression. Two expressions are equal if they are written the same way.
 
     ``weekdays`` count from 0 (Sunday) to 6. ``fixed_time`` is True if neither the minute nor the hour field starts with
-    ``*``, so that the expression names times of day. This decides how clock changes affect the expression, see cron(8).
-    ``both_days_must_match`` is True if one of the two day fields starts with ``*`` (cron.c: DOM_STAR, DOW_STAR).
-    ``day_fields`` holds the third to fifth fields in a form that croniter and cron read the same way: numbers and
-    commas, or ``*`` and ``*/n``.
+    ``*``, so that the expression names times of day. ``fixed_time`` decides how clock changes affect the expression
+    (cron(8)). ``both_days_must_match`` is True if the day field or the weekday field starts with ``*`` (cron.c:
+    DOM_STAR, DOW_STAR). ``day_fields`` holds the third to fifth fields in a form that croniter and cron read the same
+    way: numbers and commas, or ``*`` and ``*/n``.
     """
 
     source: str
@@ -59,7 +60,7 @@ class CronExpression:
 
     @property
     def day_remark(self) -> str | None:
-        """A remark that explains the two day fields if one matching field is enough, else None."""
+        """A remark about the two day fields, if it is enough that one of them matches. Otherwise None."""
         words = NAMES.get(self.source.strip(), self.source).split()
         if self.both_days_must_match or len(self.days) == 31 or len(self.weekdays) == 7:
             return None
@@ -94,7 +95,7 @@ def parse(text: str) -> CronExpression:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One parsed field. ``text`` is the field written with one number for each value."""
+    """One parsed field. ``text`` is the field as croniter gets it: ``*`` or ``*/n``, or one number for each value."""
 
     values: frozenset[int]
     star: bool
@@ -109,7 +110,7 @@ class _Kind:
     low: int
     high: int
     size: int  # the number of different values in the field
-    # The period that the field divides. The message about steps uses it.
+    # The period that the field divides, in words, for the message about steps.
     whole: str
     names: tuple[str, ...] = ()
 
@@ -162,7 +163,7 @@ class _Kind:
         if step == 0:
             raise CronError('a step is at least 1: "*/1" and "*" mean every', column)
         if step > self.size:
-            # Debian's cron accepts "*/90", and runs it once an hour, which nobody wants.
+            # Debian's cron accepts "*/90" as minutes, and runs the job once an hour, which nobody wants.
             raise CronError(
                 f"step {_short(word)} is longer than {self.whole}: cron starts counting again every time, so write a "
                 "smaller step, or use every: instead of cron:",
@@ -173,9 +174,9 @@ class _Kind:
         return step
 
     def _refuse_backwards(self, low: int, high: int, item: str, column: int) -> NoReturn:
-        """Refuse a range that runs backwards, because it selects nothing in Vixie cron.
+        """Refuse a range that runs backwards, because such a range selects nothing in Vixie cron.
 
-        In other crons such a range wraps around, and the message shows how to write that.
+        In other crons such a range wraps around. The message shows how to write a range that wraps around.
         """
         if "/" in item:
             instead = "two ranges, each from low to high"
@@ -211,8 +212,8 @@ _KINDS: Final = (
     _Kind("hour", 0, 23, 24, "the 24 hours of a day"),
     _Kind("day", 1, 31, 31, "the 31 days of a month"),
     _Kind("month", 1, 12, 12, "the 12 months of a year", _MONTHS),
-    # Weekdays go from 0 to 7 and not to 6, even with a step (entry.c, LAST_DOW). So "1-7/2" includes Sunday, and "*/2"
-    # includes Saturday.
+    # Weekdays go from 0 to 7, and not only to 6, even with a step (entry.c, LAST_DOW). So "1-7/2" includes Sunday, and
+    # "*/2" includes Saturday.
     _Kind("weekday", 0, 7, 7, "the 7 days of a week", _WEEKDAYS),
 )
 
@@ -316,10 +317,11 @@ def _is_valid(text: str) -> bool:
 
 
 def _refuse_days_that_never_come(expression: CronExpression, column: int) -> None:
-    """If both day fields must match, require that at least one of the days exists in one of the months.
+    """Refuse an expression whose days never come. If both day fields must match, at least one day must exist in one of
+    the months.
 
-    Nothing else needs to be checked, because within 40 years each date falls on each weekday. That is true even for 29
-    February around the year 2100.
+    The weekday needs no check, because within 40 years each date falls on each weekday, even 29 February around the
+    year 2100.
     """
     if not expression.both_days_must_match:
         return

@@ -1,16 +1,17 @@
 """The instants at which a schedule is due, in UTC. A schedule has a cron expression in a time zone, or an interval.
 
-We use croniter only to find which calendar days match, because it handles clock changes wrongly: version 7.0 fires
-fixed times twice in the repeated hour, and fires wildcard minutes at wrong times after a gap. It is also slow: at 26–70
-µs per step, counting a year of minutes would take 15 s. The days that it finds are right. We cache them by month, and
-compute the instants ourselves, one UTC day at a time. The fires of a UTC day depend only on that day. So we can walk
-through ranges, count them, and read them from the end.
+We use croniter only to find the calendar days that match, because croniter handles clock changes wrongly: version 7.0
+fires fixed times twice in the repeated hour, and fires wildcard minutes at wrong times after a gap. croniter is also
+slow: with 26–70 µs per step, it would take 15 s to count the minutes of a year. The calendar days that croniter finds
+are right. We cache these days by month, and compute the instants ourselves, one UTC day at a time. The instants of a
+UTC day depend only on that day. So we can walk through a range of days, count its instants, and read it from the end.
 
 Clock changes follow Debian's cron(8): "If the time has moved forwards, those jobs which would have run in the time that
 was skipped will be run soon after the change. Conversely, if the time has moved backwards […], those jobs that fall
 into the repeated time will not be re-run. Only jobs that run at a particular time (not specified as @hourly, nor with
-'*' in the hour or minute specifier) are affected." Debian's cron does this for changes of up to 3 hours. cronjobs does
-this for changes of any size. So if a zone skips a whole day, a job that is due on that day runs once, after the change.
+'*' in the hour or minute specifier) are affected." Debian's cron applies these rules to changes of up to 3 hours.
+cronjobs applies them to changes of any size. So if a zone skips a whole day, a job that is due on that day runs once,
+after the change.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ from cronjobs.errors import CronError, UsageError
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = timedelta(days=1)
 _DAY_S: Final = 86_400
-# These are more than a day away from the ends of datetime's range, because the days before and after each day must
-# exist, too.
+# These days are more than a day away from the ends of datetime's range, because the day before and the day after each
+# day must exist as well.
 _FIRST_DAY: Final = date(1, 1, 3)
 _LAST_DAY: Final = date(9999, 12, 29)
-# Zone files with these names differ between hosts. They contain the host's own zone, or zones with leap seconds.
+# Zone files with these names differ between hosts, because they contain the host's own zone, or zones with leap
+# seconds.
 _HOST_ZONES: Final = ("localtime", "posixrules", "posix/", "right/", "Factory")
 
-# The number of occurrences in a range, the first of them, and the last.
+# A number of occurrences in a range, the first of these occurrences, and the last.
 Span = tuple[int, datetime | None, datetime | None]
 
 
@@ -46,9 +48,10 @@ def fire_times(cron: str | CronExpression, timezone: str, after: datetime) -> It
     """Yield the instants after *after* at which *cron* is due in *timezone*, in UTC, oldest first, up to the year 9999.
 
     Clock changes are handled as in Debian's cron(8). An expression whose minute and hour fields do not start with ``*``
-    has fixed times. If a clock change skips a fixed time, it fires once, at the first valid instant after the gap. If a
-    clock change repeats a fixed time, it fires only the first time. Other expressions fire at every matching instant.
-    Raises CronError for an invalid expression or zone, and UsageError if *after* is not timezone-aware.
+    has fixed times. If a clock change skips a fixed time, the expression is due once, at the first valid instant after
+    the gap. If a clock change repeats a fixed time, the expression is due only the first time. All other expressions
+    are due at every matching instant. Raises CronError for an invalid expression or zone, and UsageError if *after* is
+    not timezone-aware.
     """
     return CronTiming(parse(cron) if isinstance(cron, str) else cron, timezone).after(after)
 
@@ -64,7 +67,9 @@ def timing(cron: str | None, every: timedelta | None, timezone: str) -> Timing:
 
 @dataclass(frozen=True, slots=True)
 class CronTiming:
-    """A cron expression on the wall clock of a time zone. Raises CronError if the zone is unknown, and suggests one."""
+    """A cron expression on the wall clock of a time zone. Raises CronError if the zone is unknown. The error suggests a
+    zone.
+    """
 
     expression: CronExpression
     timezone: str
@@ -82,7 +87,9 @@ class CronTiming:
                 yield midnight + timedelta(seconds=second)
 
     def span(self, after: datetime, until: datetime) -> Span:
-        """Return the number of occurrences in (*after*, *until*], the first and the last. It takes one step per day."""
+        """Return the number of occurrences later than *after*, up to *until*, the first and the last. Takes one step
+        per day.
+        """
         start, end = _utc(after), _utc(until)
         count = 0
         first: datetime | None = None
@@ -96,7 +103,7 @@ class CronTiming:
         return count, first, last
 
     def seconds(self, after: datetime, until: datetime) -> list[int]:
-        """Return the occurrences in (*after*, *until*] in seconds since 1970, oldest first."""
+        """Return the occurrences after *after*, up to and including *until*, in seconds since 1970, oldest first."""
         start, end = _utc(after), _utc(until)
         found: list[int] = []
         for midnight, seconds in self._fires(start.date(), end.date()):
@@ -115,7 +122,9 @@ class CronTiming:
 
 @dataclass(frozen=True, slots=True)
 class EveryTiming:
-    """The multiples of *interval* since 1970-01-01T00:00Z. Raises CronError if it is not a number of whole seconds."""
+    """The multiples of *interval* since 1970-01-01T00:00Z. Raises CronError if *interval* is not a whole number of
+    seconds.
+    """
 
     interval: timedelta
 
@@ -131,14 +140,14 @@ class EveryTiming:
         while True:
             try:
                 fire = _EPOCH + multiple * self.interval
-            # The next occurrence is beyond the year 9999.
+            # The next multiple is beyond the year 9999.
             except OverflowError:
                 return
             yield fire
             multiple += 1
 
     def span(self, after: datetime, until: datetime) -> Span:
-        """Return the number of occurrences in (*after*, *until*], the first and the last."""
+        """Return the number of occurrences later than *after*, up to and including *until*, the first and the last."""
         begin = (_utc(after) - _EPOCH) // self.interval + 1
         end = (_utc(until) - _EPOCH) // self.interval
         if end < begin:
@@ -146,7 +155,7 @@ class EveryTiming:
         return end - begin + 1, _EPOCH + begin * self.interval, _EPOCH + end * self.interval
 
     def seconds(self, after: datetime, until: datetime) -> list[int]:
-        """Return the occurrences in (*after*, *until*] in seconds since 1970, oldest first."""
+        """Return the occurrences after *after*, up to and including *until*, in seconds since 1970, oldest first."""
         step = int(self.interval.total_seconds())
         begin = (_utc(after) - _EPOCH) // self.interval + 1
         return list(range(begin * step, (_utc(until) - _EPOCH) // self.interval * step + 1, step))
@@ -156,20 +165,22 @@ Timing = CronTiming | EveryTiming
 
 
 def next_after(timing: Timing, instant: datetime) -> datetime | None:
-    """Return the first occurrence after *instant*, or None if there is none before the calendar ends."""
+    """Return the first occurrence after *instant*, or None if no occurrence follows before the year 9999 ends."""
     return next(timing.after(instant), None)
 
 
 def count_between(timing: Timing, after: datetime, until: datetime) -> Span:
-    """Return the number of occurrences in (*after*, *until*], the first and the last.
+    """Return the number, the first and the last of the occurrences later than *after*, up to and including *until*.
 
-    This is fast even if a schedule is due every minute and the range is years long.
+    The call is fast even if the schedule is due every minute and the range is years long.
     """
     return timing.span(after, until)
 
 
 def newest_between(timing: Timing, after: datetime, until: datetime, n: int) -> list[datetime]:
-    """Return the newest *n* occurrences in (*after*, *until*], oldest first. It searches from the end of the range."""
+    """Return the newest *n* occurrences later than *after*, up to *until*, oldest first. Searches from the end of the
+    range.
+    """
     newest: list[datetime] = []
     oldest, end, window = _utc(after), _utc(until), _DAY
     while len(newest) < n and oldest < end:
@@ -184,7 +195,9 @@ def newest_between(timing: Timing, after: datetime, until: datetime, n: int) -> 
 
 
 def remarks(timing: Timing, fire: datetime) -> str | None:
-    """Describe in one line how a clock change affected the occurrence *fire*. Return None if none did."""
+    """Describe in one line how a clock change affected the occurrence *fire*. Return None if no clock change affected
+    it.
+    """
     if isinstance(timing, EveryTiming):
         return None
     day = _utc(fire).date()
@@ -204,10 +217,11 @@ def remarks(timing: Timing, fire: datetime) -> str | None:
 
 
 def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[tuple[datetime, str]]:
-    """Yield the clock changes in (*after*, *until*] that affect a schedule: the instant, and the effect in one line.
+    """Yield the clock changes later than *after*, up to *until*, that affect a schedule: the instant, and the effect in
+    words.
 
-    Unlike ``remarks``, this also yields times in a gap that do not run at all. They have no occurrence that ``remarks``
-    could describe.
+    Unlike ``remarks``, this function also describes times in a gap that do not run at all. Such a time has no
+    occurrence that ``remarks`` could describe.
     """
     if isinstance(timing, EveryTiming):
         return
@@ -222,7 +236,7 @@ def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[
 
 
 def _gap_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
-    """Describe the schedule's times that *shift* skips. Return None if there are none."""
+    """Describe the schedule's times that *shift* skips. Return None if *shift* skips none."""
     walls = _walls_around(timing.expression, day)
     skipped = [wall for wall in walls if wall in shift.gap]
     if not skipped:
@@ -239,7 +253,7 @@ def _gap_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
 
 
 def _doubled_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
-    """Describe the schedule's times that *shift* repeats. Return None if there are none."""
+    """Describe the schedule's times that *shift* repeats. Return None if *shift* repeats none."""
     doubled = [wall for wall in _walls_around(timing.expression, day) if wall in shift.doubled]
     if not doubled:
         return None
@@ -259,16 +273,18 @@ def _listed(day: date, walls: list[int]) -> str:
 
 
 def _clock(day: date, wall: int, beside: int | None = None) -> str:
-    """Return a wall-clock time. The date is left out if *beside* is on the same date."""
+    """Return a wall-clock time as text. If *beside*, another wall-clock time, is on the same date, the date is left
+    out.
+    """
     moment = _midnight(day) + timedelta(seconds=wall)
     known = beside is not None and wall // _DAY_S == beside // _DAY_S
     text = f"{moment:%H:%M:%S}".removesuffix(":00")
     return text if known else f"{moment.date()} {text}"
 
 
-# --- the fires of one UTC day -----------------------------------------------------------------------------------------
-# Seconds count from midnight UTC of the day, and may be outside the day. A "wall" is the time that a clock in the zone
-# shows, treated as if it were UTC. It is the instant plus the zone's offset.
+# --- the instants of one UTC day --------------------------------------------------------------------------------------
+# In this section, seconds count from midnight UTC of the day, and may be outside the day. A "wall" is the time that a
+# clock in the zone shows, as if that time were UTC: the instant plus the zone's offset.
 
 
 def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]:
@@ -278,7 +294,7 @@ def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]
         return _fires_on_plain_day(cron, _offset(timezone, day), _due_around(cron, day))
     fires: set[int] = set()
     for wall in _walls_around(cron, day):
-        # A clock with the old offset shows *wall* at *before*, and a clock with the new offset shows it at *after*.
+        # At *before*, a clock with the old offset shows *wall*. At *after*, a clock with the new offset shows *wall*.
         before, after = wall - shift.before, wall - shift.after
         in_first_pass, in_second_pass = before < shift.at, after >= shift.at
         if in_first_pass:
@@ -286,14 +302,16 @@ def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]
         if in_second_pass and not (in_first_pass and cron.fixed_time):
             fires.add(after)
         if not in_first_pass and not in_second_pass and cron.fixed_time:
-            # *wall* is in the gap. All such times, and a regular run at that instant, become one run.
+            # *wall* is in the gap. All such times, and a regular run at the instant of the change, become one run.
             fires.add(shift.at)
     return tuple(sorted(second for second in fires if 0 <= second < _DAY_S))
 
 
 @lru_cache(maxsize=1024)
 def _fires_on_plain_day(cron: CronExpression, offset: int, due: tuple[bool, ...]) -> tuple[int, ...]:
-    """``_fires_on`` for days without a clock change. A zone has only a few kinds of such days, so they are cached."""
+    """Like ``_fires_on``, for days without a clock change. A zone has only a few kinds of such days, so results are
+    cached.
+    """
     return tuple(second for wall in _walls(cron, due) if 0 <= (second := wall - offset) < _DAY_S)
 
 
@@ -304,7 +322,7 @@ def _walls_around(cron: CronExpression, day: date) -> list[int]:
 def _walls(cron: CronExpression, due: tuple[bool, ...]) -> list[int]:
     """Return the wall-clock times at which *cron* matches.
 
-    *due* says which of three days count: the day before, the day, the day after.
+    *due* says which of three days match: the day before, the day itself, and the day after.
     """
     times = [3600 * hour + 60 * minute for hour in sorted(cron.hours) for minute in sorted(cron.minutes)]
     return [days * _DAY_S + time_s for days, is_due in zip((-1, 0, 1), due, strict=True) if is_due for time_s in times]
@@ -314,7 +332,10 @@ def _walls(cron: CronExpression, due: tuple[bool, ...]) -> list[int]:
 
 
 def _utc_days(cron: CronExpression, first: date, last: date) -> Iterator[date]:
-    """Yield the UTC days from *first* to *last* that can have fires. No zone is more than a day away from UTC."""
+    """Yield the UTC days from *first* to *last* on which *cron* can be due.
+
+    No zone is more than a day away from UTC.
+    """
     unseen, last = max(first, _FIRST_DAY), min(last, _LAST_DAY)
     for due in _wall_days(cron, unseen - _DAY, last + _DAY):
         for day in (due - _DAY, due, due + _DAY):
@@ -343,13 +364,15 @@ def _due_around(cron: CronExpression, day: date) -> tuple[bool, ...]:
 
 
 def _like(year: int) -> int:
-    """Return a year from 2000 to 2399 with the same calendar. croniter fails near the ends of datetime's range."""
+    """Return a year from 2000 to 2399 with the same calendar as *year*, because croniter fails near the ends of
+    datetime's range.
+    """
     return 2000 + year % 400
 
 
 @lru_cache(maxsize=8192)
 def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
-    """Return the days of one month that match. To find them, croniter walks through naive midnights."""
+    """Return the days of one month that match. To find these days, croniter walks through naive midnights."""
     # Imported only here, because the import takes 55 ms, and an idle tick does not need it.
     from croniter import croniter  # type: ignore[import-untyped]
 
@@ -357,9 +380,9 @@ def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
         f"0 0 {day_fields}",
         datetime(year, month, 1) - timedelta(minutes=1),  # noqa: DTZ001  naive, because croniter only has to find days
         ret_type=datetime,
-        # This is Debian's rule: both day fields must match if one of them starts with "*".
+        # Use Debian's rule: both day fields must match if one of them starts with "*".
         implement_cron_bug=True,
-        # Around the year 2100, there are 40 years from one Monday 29 February to the next.
+        # Some dates are rare: around the year 2100, 40 years pass from one Monday 29 February to the next.
         max_years_between_matches=50,
     )
     month_of = takewhile(lambda midnight: (midnight.year, midnight.month) == (year, month), walk)
@@ -371,7 +394,9 @@ def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """A change of a zone's offset. It changes from ``before`` to ``after`` at the second ``at``. All are in seconds."""
+    """A change of a zone's offset. At the second ``at``, the offset changes from ``before`` to ``after``. All values
+    are in seconds.
+    """
 
     at: int
     before: int
@@ -401,7 +426,9 @@ def _shift_near(timezone: str, day: date) -> _Shift | None:
 
 
 def _shift(timezone: str, day: date) -> _Shift | None:
-    """Return the clock change on the UTC day *day*, or None. No zone has two changes within six days (tzdata 2026)."""
+    """Return the clock change on the UTC day *day*, or None. At most one is possible: no zone has two changes within
+    six days (tzdata 2026).
+    """
     before, after = _offset(timezone, day), _offset(timezone, day + _DAY)
     return None if before == after else _shift_between(timezone, day, before, after)
 
@@ -422,7 +449,7 @@ def _offset(timezone: str, day: date) -> int:
 
 
 def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
-    # Ask zoneinfo for the offset at an instant, because a wall-clock time may not exist, or may exist twice.
+    # Ask zoneinfo for the offset at an instant, and not at a wall-clock time, which may not exist or may exist twice.
     offset = instant.astimezone(zone).utcoffset()
     assert offset is not None
     return int(offset.total_seconds())
@@ -430,15 +457,17 @@ def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
 
 @lru_cache(maxsize=256)
 def _zone(timezone: str) -> ZoneInfo:
-    """Return the zone *timezone*. Raises CronError, which suggests the zone that was probably meant."""
+    """Return the zone *timezone*. Raises CronError if the zone is unknown. The error suggests the zone that was
+    probably meant.
+    """
     shown = timezone[:64].encode("unicode_escape").decode()
     if timezone.startswith(_HOST_ZONES):
         raise CronError(f'time zone "{shown}" is not the same on every host: write a name like Europe/Berlin or UTC')
     try:
         return ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        # A ValueError means that the name is not a path below the zone files. An OSError means that it is a folder,
-        # such as "Europe".
+        # A ValueError means that the name is not a path below the zone files. An OSError means that the name is a
+        # folder, such as "Europe".
         pass
     meant = zone_meant(timezone[:64])
     hint = f"did you mean {meant}?" if meant else "write a name like Europe/Berlin or UTC"

@@ -17,7 +17,7 @@ def zone_exists(name: str) -> bool:
         return False
     try:
         ZoneInfo(name)
-    # The name contains ".." or begins with "/", is a folder such as "America", or does not exist.
+    # *name* contains ".." or begins with "/", is a folder such as "America", or does not exist.
     except (ValueError, OSError, LookupError):
         return False
     return True
@@ -27,14 +27,14 @@ def zone_exists(name: str) -> bool:
 def zone_meant(word: str) -> str | None:
     """Return the zone that *word* probably means, or None.
 
-    It recognises words such as "Berlin/Europe", "Germany/Berlin" and "new york".
+    This function recognises words such as "Berlin/Europe", "Germany/Berlin" and "new york".
     """
-    # This reads all zone files.
+    # The next line reads all zone files, so the result is cached.
     from zoneinfo import available_timezones
 
     known = sorted(zone for zone in available_timezones() if zone_exists(zone))
     if any(zone.startswith(f"{word}/") for zone in known):
-        # *word* is a whole continent.
+        # *word* is a whole continent, so no single zone is meant.
         return None
     parts = [part.strip().replace(" ", "_") for part in re.split("[/,]", word)]
     for spelt in ("/".join(parts), "/".join(reversed(parts))):  # "Berlin/Europe"

@@ -1,1 +1,1 @@
-"""Open connections, let writers take turns, map database errors to exceptions, and define the tables."""
+"""Open connections, make writers take turns, map database errors to exceptions, and define the tables."""

@@ -1,4 +1,4 @@
-"""Parse database URLs, in all their forms, to an Address."""
+"""Parse a database URL, in any form that apps use, to an Address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cronjobs.errors import (
 
 @dataclass(frozen=True)
 class Address:
-    """A database URL with our driver, and the schema, which is kept separately. ``str()`` hides the password."""
+    """A database URL that names our driver, and the schema as a separate field. ``str()`` hides the password."""
 
     url: URL
     schema: str | None = None
@@ -44,7 +44,7 @@ class Address:
 
 _SEVERAL: Final = "several-hosts"
 
-# These parameters are for other tools (Prisma, asyncpg). libpq would refuse them.
+# These query parameters are for other tools (Prisma, asyncpg). libpq would refuse them.
 _NOT_LIBPQ: Final = (
     "schema",
     "pgbouncer",
@@ -61,10 +61,11 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 
     ``postgres://``, ``postgresql+asyncpg://``, ``+psycopg2`` and Prisma's ``?schema=`` all become psycopg 3 URLs, and
     ``sqlite+aiosqlite://`` becomes a sqlite3 URL. Several hosts are written as for libpq: ``one:5432,two:5433``.
-    *schema* overrides the URL's schema. Raises UsageError, whose message contains no password.
+    *schema* overrides the URL's schema. Raises UsageError if the URL cannot be used. The message contains no password.
     """
     try:
-        # A path that is not UTF-8 contains surrogates here, which a URL cannot contain. Then this raises.
+        # If a path is not UTF-8, *text* contains surrogates, which a URL cannot contain. In that case encode() raises
+        # an error.
         text.encode()
         url = make_url(_hosts_apart(_escaped_userinfo(text)))
     except (ArgumentError, ValueError):
@@ -79,7 +80,7 @@ def parse_url(text: str, schema: str | None = None) -> Address:
                     "/ as %2F, # as %23, ? as %3F and % as %25"
                 )
             in_url = url.query.get("schema")
-            # asyncpg calls sslmode "ssl". The values are the same.
+            # asyncpg has the same option as libpq's sslmode, with the same values, but calls it "ssl".
             ssl = url.query.get("ssl")
             url = url.set(drivername="postgresql+psycopg").difference_update_query([*_NOT_LIBPQ, "ssl"])
             if isinstance(ssl, str) and "sslmode" not in url.query:
@@ -99,7 +100,7 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 def _escaped_userinfo(text: str) -> str:
     """Escape each @ in a password, because people forget to do so.
 
-    Without this, the part of the password after an @ would be read as the host.
+    Otherwise the part of the password after an @ would be read as the host.
     """
     scheme, separator, rest = text.partition("://")
     end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))
@@ -108,9 +109,11 @@ def _escaped_userinfo(text: str) -> str:
 
 
 def _is_misread(text: str) -> bool:
-    """Whether an @ follows the one that ends the password, so that a part of the password is read as something else.
+    """Return whether the URL has another @ after the @ that ends the password. Then the first @ may be part of the
+    password.
 
-    That part would be shown in errors, and looked up as a host. Known options may contain an @.
+    In that case the remainder of the password would be shown in errors, and looked up as a host. Values of known
+    options may contain an @.
     """
     userinfo, _, rest = text.partition("://")[2].partition("@")
     place, _, query = rest.partition("?")

@@ -1,6 +1,6 @@
 """Make a full SQLAlchemy Connection from a driver's connection that belongs to someone else.
 
-For enqueueing, ``user_connections`` is enough, which is smaller and faster.
+To enqueue, use ``user_connections`` instead, which is smaller and faster.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class KeptConnection:
             from psycopg.types.datetime import TimestamptzLoader
             from psycopg.types.json import JsonbLoader, JsonLoader
 
-            # What Django's own loader returns depends on USE_TZ.
+            # Django's own loader for timestamps depends on USE_TZ, so use psycopg's loader.
             cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
-            # Django's own loader returns text.
+            # Django's own loader for JSON returns text, so use psycopg's loaders.
             cursor.adapters.register_loader("jsonb", JsonbLoader)
             cursor.adapters.register_loader("json", JsonLoader)
         return cursor
 
 
 def by_sqlalchemy(raw: Any, what: str) -> Connection:
-    """Return an SQLAlchemy Connection that uses *raw*. *raw* must be open, and keeps its owner.
+    """Return an SQLAlchemy Connection that uses *raw*. *raw* must be open, and still belongs to its owner.
 
     *what* is the name of the calling function, for error messages.
     """

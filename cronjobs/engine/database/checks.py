@@ -1,4 +1,4 @@
-"""CHECK constraints, and parts of them, that several tables use."""
+"""CHECK constraints that several tables use, and the SQL conditions from which they are made."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from sqlalchemy import CheckConstraint
 
 from cronjobs.engine.database.column_types import SQLITE_FIRST_INSTANT, SQLITE_LAST_INSTANT
 
-# Ten bytes of jsonb can hold a number with 131,072 digits, or with 16,383 decimal places. Compression can pack a
-# thousand such bytes into one. The path is "strict", because lax mode would visit the items of an array twice. The last
-# condition finds numbers with many decimal places. "@ - @ + 1" is 1 with as many decimal places (n) as the number. If n
-# is above 16, a third of it has n decimal places, too, and three times that third is 1 - 10^-n (compare 0.33 * 3). A
-# number closer to 0 than 1e-400 has more than 400 decimal places.
+# Find numbers with too many digits. Ten bytes of jsonb can hold a number with 131,072 digits, or with 16,383 decimal
+# places. Compression can pack a thousand such bytes into one. The path is "strict", because lax mode would visit the
+# items of an array twice. The last condition finds numbers with many decimal places. "@ - @ + 1" is 1 with as many
+# decimal places (n) as the number. If n is above 16, a third of this 1 also has n decimal places, and three times that
+# third is 1 - 10^-n (compare 0.33 * 3). A number that is closer to 0 than 1e-400 also has more than 400 decimal places.
 ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)"
 
 
 def instants(*columns: str) -> list[CheckConstraint]:
-    """Return CHECKs for SQLite that require instants to be integers, within a range that only microseconds can have.
+    """Return CHECKs for SQLite. They require each instant to be an integer, in a range in which only microseconds lie.
 
     On PostgreSQL the column's type ensures that instants are valid.
     """
@@ -37,9 +37,9 @@ def has_odd_number(column: str) -> str:
 
 
 def lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstraint]:
-    """Return CHECKs that limit lengths in bytes, which both databases count the same way.
+    """Return CHECKs that limit the lengths of columns, in bytes. Both databases count bytes in the same way.
 
-    The limits replace "..." in *condition*.
+    The limits are inserted for "..." in *condition*.
     """
     return [
         CheckConstraint(

@@ -18,11 +18,13 @@ from cronjobs.engine.rules.payload import read_json
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
-# SQLite stores instants as whole microseconds. This range excludes common mistakes. It starts in 1973, and text,
-# seconds and milliseconds are below it. It ends with the year 9999, and nanoseconds are above it.
+# SQLite stores instants as whole microseconds. This range excludes instants in another form, a common mistake. The
+# range starts in 1973: seconds and milliseconds are below it. The range ends with the year 9999: nanoseconds are above
+# it.
 SQLITE_FIRST_INSTANT: Final = 100_000_000_000_000
 SQLITE_LAST_INSTANT: Final = 253_402_300_799_999_999
-# "infinity", or a year that Python's datetime cannot hold, would crash every program that reads the row.
+# Refuse "infinity", and years that Python's datetime cannot hold. Such a value would crash every program that reads the
+# row.
 POSTGRESQL_RANGE: Final = "BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'"
 
 
@@ -37,7 +39,8 @@ class Instant(TypeDecorator[datetime]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
-            # Imported only here, because this imports all PostgreSQL dialects, which a tick on SQLite does not need.
+            # Imported only here, because this import loads all PostgreSQL dialects, which a tick on SQLite does not
+            # need.
             from sqlalchemy.dialects.postgresql import TIMESTAMP
 
             return dialect.type_descriptor(TIMESTAMP(timezone=True))
@@ -64,7 +67,7 @@ def to_microseconds(instant: datetime) -> int:
     return (instant - EPOCH) // MICROSECOND
 
 
-# The rows of one claim have many instants in common.
+# Cache results, because the rows of one claim have many instants in common.
 @lru_cache(maxsize=128)
 def from_microseconds(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
@@ -73,7 +76,7 @@ def from_microseconds(value: int) -> datetime:
 class Json(TypeDecorator[Any]):
     """A JSON value: JSONB on PostgreSQL, text on SQLite.
 
-    On SQLite, a column declared as JSON would have numeric affinity, and '"5"' would become 5.
+    On SQLite, a column of the declared type JSON would have numeric affinity, which would turn '"5"' into 5.
     """
 
     impl = Text
@@ -111,15 +114,14 @@ def _server_now_postgresql(element: server_now, compiler: SQLCompiler, **kw: Any
 
 @compiles(server_now, "sqlite")
 def _server_now_sqlite(element: server_now, compiler: SQLCompiler, **kw: Any) -> str:
-    # This does not use unixepoch('subsec'), which needs SQLite 3.42, nor julianday(), whose float can be off by
-    # milliseconds.
+    # Do not use unixepoch('subsec'), which needs SQLite 3.42, or julianday(), whose float can be off by milliseconds.
     return (
         "(CAST(strftime('%s', 'now') AS INTEGER) * 1000000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER) * 1000)"
     )
 
 
 class server_caller(FunctionElement[str]):  # noqa: N801
-    """The connection's user and application name, as the database knows them."""
+    """The user and the application name of the connection, as the database knows them. A column default."""
 
     inherit_cache = True
     type = Text()

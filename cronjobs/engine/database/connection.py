@@ -1,8 +1,8 @@
-"""Open the engine, set pragmas and timeouts, and let writers take turns.
+"""Open the engine, set pragmas and timeouts, and make writers take turns.
 
-Both drivers run in autocommit mode. The ``begin`` event opens the transaction, so that BEGIN and the timeouts need only
-one round trip. The timeouts are set with ``SET LOCAL``, because in PgBouncer's transaction mode no setting may outlive
-the transaction.
+Both drivers run in autocommit mode. A handler of SQLAlchemy's ``begin`` event opens the transaction. In this way, BEGIN
+and the timeouts need only one round trip. The timeouts are set with ``SET LOCAL``, because in PgBouncer's transaction
+mode no setting may outlive the transaction.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ T = TypeVar("T")
 
 OLDEST_SERVER: Final = 14
 OLDEST_SQLITE: Final = (3, 35)  # the first version with RETURNING
-# This is short because our writers take turns instead, which is fairer than SQLite's own polling.
+# The timeout is short, because our writers take turns instead. Turns are fairer than SQLite's own polling.
 BUSY_TIMEOUT_MS: Final = 20
-# A write waits at least this long for its turn, even if the time for the command is up.
+# A write waits at least this long for its turn, even if the command has no time left.
 LEAST_PATIENCE_S: Final = 0.05
 READ_PATIENCE_S: Final = 5.0
-# We wait this long for a server that restarts, to ask it whether a COMMIT succeeded.
+# If the server restarts during a COMMIT, we wait this long to ask it whether the COMMIT succeeded.
 SETTLE_S: Final = 8.0
 SETTLE_PAUSE_S: Final = 0.1
 # ctx.transaction() may hold SQLite's only write lock for this long.
 HANDLER_LIMIT_S: Final = 2.0
-# Longer timeouts are cut to this, because PostgreSQL stores timeouts as milliseconds in 32 bits.
+# A longer timeout is cut to this, because PostgreSQL stores a timeout as milliseconds in 32 bits.
 LONGEST_WAIT_S: Final = 86_400.0
 # ctx.transaction() waits this long for other writers.
 HANDLER_PATIENCE_S: Final = 30.0
@@ -80,21 +80,21 @@ class Database(OutOfReach):
         super().__init__()
         self.address = address
         self.clock = clock
-        # No write waits for its turn beyond this instant of the monotonic clock.
+        # No write waits for its turn beyond this instant on the monotonic clock.
         self.give_up_at = math.inf
-        self._turns = Turns(str(address), str(address.url.database), clock)  # used on SQLite only
+        self._turns = Turns(str(address), str(address.url.database), clock)  # turns are used only on SQLite
         self.engine = _engine(address, clock, connections)
-        self._sessions: WeakSet[Any] = WeakSet()  # connections to a PostgreSQL server
+        self._sessions: WeakSet[Any] = WeakSet()  # the open connections to a PostgreSQL server
         if not address.is_sqlite:
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
 
     def forked(self) -> None:
-        """Close the sockets of this process, which is a forked copy.
+        """Close the database sockets of this process, which is a forked copy of another one.
 
-        So the server gets no data from the copy, and notices when the original process exits.
+        Then the server gets no data from the copy, and detects when the original process exits.
         """
         for session in list(self._sessions):
-            # This fails if the session is already broken.
+            # This fails if the connection is already broken.
             with suppress(Exception):
                 replace_by_nothing(session.fileno())
 
@@ -104,17 +104,19 @@ class Database(OutOfReach):
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Yield a connection with a snapshot for reading. Anything written in the block is rolled back."""
+        """Yield a connection that reads from one snapshot of the database. Anything that is written in the block is
+        rolled back.
+        """
         with self._translating_errors(), self.engine.connect() as connection:
             if self.is_sqlite:
                 self._take_snapshot(connection)
             yield connection
 
     def _take_snapshot(self, connection: Connection) -> None:
-        """Begin to read. A reader has to wait only while another process opens or closes the file.
+        """Take the snapshot for a reader. A reader has to wait only while another process opens or closes the file.
 
-        The first process to open the file recovers the log that a killed process left. The last process to close it
-        removes the log. Each of them needs the file to itself for that moment.
+        The first process that opens the file recovers the log that a killed process left. The last process that closes
+        the file removes the log. Both need exclusive access to the file for a moment.
         """
         self._while_locked(
             lambda: connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1"),
@@ -126,14 +128,15 @@ class Database(OutOfReach):
     def write(self, *, patience: float = 10.0, next_in_line: bool = False) -> Iterator[Connection]:
         """Yield a connection with one short write transaction, which is committed at the end of the block.
 
-        On SQLite, writers take turns, because SQLite's own busy handler is not fair. A process's threads take turns
-        with a condition variable, and processes with flock on files beside the database. Raises DatabaseBusy after
-        *patience* seconds without a turn.
+        On SQLite, writers take turns, because SQLite's own busy handler is not fair. The threads of a process take
+        turns by a condition variable, and processes take turns by flock on files beside the database. Raises
+        DatabaseBusy after *patience* seconds without a turn.
 
-        On PostgreSQL, the reply to COMMIT can get lost. Then we ask the server whether the transaction was committed.
-        So an error means that nothing was written, and that the block may be repeated. If we cannot ask the server,
-        CommitUnknown is raised. *next_in_line* is for the loop, which goes before other threads. For the loop we do not
-        ask the server, because the loop's own rows show whether its COMMIT succeeded.
+        On PostgreSQL, the reply to COMMIT can get lost. In that case we ask the server whether the transaction was
+        committed. So any other error means that nothing was written, and that the block may be repeated. If we cannot
+        ask the server, CommitUnknown is raised. *next_in_line* is for the tick's loop. The loop gets its turn before
+        other threads. Its transactions are not looked up on the server, because the loop's own rows show whether its
+        COMMIT succeeded.
         """
         with self._translating_errors():
             if not self.is_sqlite:
@@ -149,17 +152,19 @@ class Database(OutOfReach):
 
     @contextmanager
     def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
-        """Yield a connection with a write transaction, and a check function, for user code that has *remaining_s* left.
+        """Yield a connection with a write transaction for user code, and a check function. The user code has
+        *remaining_s* left.
 
-        Call the check function before our own last statements in the transaction.
+        The caller must call the check function before our own last statements in the transaction.
 
-        The connection behaves like the user's own. Table names do not get our schema (``with_tables`` adds it), and the
-        session keeps its time zone. On SQLite the transaction is rolled back after 2 s, with TransactionTooLong.
+        The connection behaves like the user's own. Table names do not get our schema (``with_tables`` adds the schema),
+        and the session keeps its time zone. On SQLite the transaction is rolled back after 2 s, with
+        TransactionTooLong.
         """
         with self._translating_errors():
             if not self.is_sqlite:
-                # The user's statements may take as much time as the job has left. After that, the server cancels them,
-                # because a runner that is frozen could not.
+                # The user's statements may take as much time as the job has left. After that time the server itself
+                # cancels them, because a frozen runner could not.
                 limits_ms = dict.fromkeys(_OF_USERS, int((min(remaining_s, LONGEST_WAIT_S) + 5) * 1000))
                 opening = begin(TIMEOUTS | limits_ms, MARK)
                 engine = self.engine.execution_options(cronjobs_begin=opening, schema_translate_map={})
@@ -207,9 +212,10 @@ class Database(OutOfReach):
             if session.pop(_UNCONFIRMED, False):
                 raise CommitUnconfirmed(str(self.address))
         except DBAPIError as error:
-            # If there is no transaction number, nothing was written, or COMMIT was never sent.
+            # Without a transaction number, either nothing was written or COMMIT was never sent. So the error is
+            # certain.
             if isinstance(error.orig, sqlite3.Error):
-                # This is an error of the SQLite database that is being copied.
+                # The error comes from the SQLite database that is being copied, and not from this server.
                 raise
             if number is None or not isinstance(as_database_error(self.address, error), DatabaseUnreachable):
                 raise
@@ -223,8 +229,8 @@ class Database(OutOfReach):
     def _was_committed(self, number: str, life: str | None) -> bool | None:
         """Return whether the server committed transaction *number*.
 
-        *life* identifies the time between two crashes of the server. Returns None if there was no answer in time, or if
-        the server has crashed since that *life*, so that its answer cannot be trusted.
+        *life* identifies the time between two crashes of the server. Returns None if the server did not answer in time.
+        Also returns None if the server has crashed since that *life*, because then its answer cannot be trusted.
         """
         give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
         while True:
@@ -256,7 +262,7 @@ class Database(OutOfReach):
             raise DatabaseBusy(str(self.address), self.clock.monotonic() - started) from None
 
     def _while_locked(self, do: Callable[[], T], until: float, poll_s: float) -> T:
-        """Repeat *do* while another process holds SQLite's lock, but not beyond *until*."""
+        """Repeat *do* while another process holds SQLite's lock, but only until the instant *until*."""
         return patiently(do, clock=self.clock, until=until, errors=DBAPIError, worth=is_locked, pauses=repeat(poll_s))
 
     @contextmanager
@@ -267,7 +273,7 @@ class Database(OutOfReach):
             yield
         except DBAPIError as error:
             if isinstance(error.orig, sqlite3.Error) is not self.is_sqlite:
-                # This is an error of another database, whose block is around this block or inside it.
+                # The error comes from another database, whose block surrounds this block or is inside it.
                 raise
             raise as_database_error(self.address, error) from error
 
@@ -278,7 +284,7 @@ class Database(OutOfReach):
 
 
 def require_sqlite(url: str) -> None:
-    """Raise SqliteTooOld if this Python's SQLite is too old. The message names *url*."""
+    """Raise SqliteTooOld if the SQLite library of this Python is too old. The message contains *url*."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise SqliteTooOld(url, sqlite3.sqlite_version)
 
@@ -296,7 +302,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     if address.is_sqlite:
         require_sqlite(str(address))
         _create_private(Path(str(address.url.database)), address)
-        # ``isolation_level`` is None because we send BEGIN ourselves (_open_sqlite). ``check_same_thread`` is not
+        # ``isolation_level`` is None, because we send BEGIN ourselves (_open_sqlite). ``check_same_thread`` is not
         # needed, because the pool lets only one thread at a time use a connection.
         options["connect_args"] = {"isolation_level": None, "check_same_thread": False, "factory": StayingConnection}
         engine = create_engine(address.url, **options)
@@ -305,10 +311,10 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         return engine
     defaults = {"connect_timeout": CONNECT_TIMEOUT_S} | KEEPALIVES
     options["connect_args"] = {key: value for key, value in defaults.items() if key not in address.url.query}
-    # ``prepare_threshold`` is None because prepared statements belong to a session, and PgBouncer shares sessions among
-    # its clients.
+    # ``prepare_threshold`` is None: use no prepared statements. They belong to one session, and PgBouncer shares
+    # sessions among its clients.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
-    # Without this, SQLAlchemy would look up hstore in each process before the first statement, in a separate
+    # Otherwise SQLAlchemy would look up the type hstore in each process before the first statement, in a separate
     # transaction.
     options["use_native_hstore"] = False
     try:
@@ -325,8 +331,8 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
 def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
     """Connect to a server. Refuse a server that is too old, or a database that has no encoding."""
     connection = dialect.connect(*arguments, **options)
-    # Version 14 introduced client_connection_check_interval. Without it, the SQL of a dead runner would keep running,
-    # and might even commit.
+    # Version 14 introduced client_connection_check_interval. Without this setting, the SQL of a dead runner would keep
+    # running, and might even commit.
     if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
         connection.close()
         raise ServerTooOld(str(address), version)
@@ -351,7 +357,7 @@ def _refuse_ended(session: Any, _record: object, _proxy: object) -> None:
 
 
 def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
-    """Remember that a COMMIT stopped waiting for a synchronous standby.
+    """Remember in *session* that a COMMIT stopped waiting for a synchronous standby.
 
     The server reports this only as a warning, in its own language.
     """
@@ -360,7 +366,7 @@ def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
 
 
 def _create_private(file: Path, address: Address) -> None:
-    """Create the file with mode 0600. If SQLite created it, cron's umask would decide about its mode.
+    """Create the file with mode 0600. If SQLite created the file, cron's umask would decide about the file's mode.
 
     SQLite gives its -wal and -shm files the same mode as the database file.
     """
@@ -383,12 +389,13 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _set_pragmas(connection: sqlite3.Connection) -> None:
-    # Another program may have written bytes that are not UTF-8.
+    # Texts may not be UTF-8, because another program may have written them. ``decoded`` accepts such bytes.
     connection.text_factory = decoded
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     # With WAL, readers and the one writer do not block each other. With synchronous = FULL, a committed job survives a
-    # power failure. Switching to WAL needs an exclusive lock. SQLite does not wait for that lock, so we retry.
+    # power failure. Switching to WAL needs an exclusive lock. SQLite does not wait for that lock, so we retry the
+    # statement.
     patiently(
         partial(_turn_wal_on, cursor),
         errors=sqlite3.OperationalError,
@@ -397,8 +404,8 @@ def _set_pragmas(connection: sqlite3.Connection) -> None:
     )
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
-    # Keep temporary data in memory, where a claim's payloads are anyway. With temporary files, a full /var/tmp would
-    # stop jobs even if the database's disk has room.
+    # Keep temporary data in memory. With temporary files, a full /var/tmp would stop jobs even if the database's disk
+    # has room. A claim holds its payloads in memory anyway.
     cursor.execute("PRAGMA temp_store = MEMORY")
     cursor.close()
 
@@ -409,19 +416,19 @@ def _turn_wal_on(cursor: sqlite3.Cursor) -> None:
 
 
 def _open_sqlite(connection: Connection) -> None:
-    # Use IMMEDIATE for writes, because a deferred transaction that reads first can no longer write if another writer
-    # has written since.
+    # Use IMMEDIATE for writes. A deferred transaction that first reads can no longer write if another process has
+    # written since.
     write = connection.get_execution_options().get("cronjobs_write")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
 _UNCONFIRMED: Final = "cronjobs_unconfirmed"  # a key in a connection's ``info``
 
-# This overrides any setting of the server, the database, the role or the URL. The server converts texts from and to its
-# own encoding.
+# This setting overrides any other setting of the encoding, in the server, the database, the role or the URL. The server
+# converts all texts to and from its own encoding.
 _IN_UTF8: Final = "SET LOCAL client_encoding = 'UTF8'"
-# Without this, a crash of the server could undo a claim, an outcome or an effect that we have already reported. Any
-# setting other than "off" stays.
+# With synchronous_commit = off, a crash of the server could undo a claim, an outcome or an effect that we have already
+# reported. So replace "off". Any other setting stays.
 _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
@@ -429,8 +436,8 @@ _POSTGRESQL_BEGIN: Final = begin(TIMEOUTS, *SET_SETTINGS)
 _OF_USERS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
-# This value changes when the server starts, and when a crash resets the statistics. That happens even if only one
-# backend was killed and the server restarted by itself.
+# Identifies the server's life between two crashes. The value changes when the server starts, and when a crash resets
+# the statistics. Such a reset happens even if only one backend was killed, after which the server restarts by itself.
 _LIFE: Final = "concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
 _NUMBER: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_LIFE}"
 _WHAT_BECAME: Final = f"SELECT pg_xact_status(%s::xid8), {_LIFE}"
@@ -444,7 +451,9 @@ def _open_postgresql(connection: Connection) -> None:
 
 
 def as_database_error(address: Address, error: DBAPIError) -> DatabaseError:
-    """Convert a driver's error to an exception with a one-line message. It names the cause and contains no secret."""
+    """Convert a driver's error to an exception with a one-line message. The message names the cause and contains no
+    secret.
+    """
     reason = _reason(address, error)
     if address.is_sqlite:
         file = Path(str(address.url.database))

@@ -1,6 +1,6 @@
 """Find out which characters a database can store.
 
-Its encoding has all of Unicode (UTF8), or only a part (such as LATIN1).
+An encoding covers all of Unicode (UTF8), or only a part of it (such as LATIN1).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def server_encoding(connection: Connection) -> str:
     if connection.dialect.name != "postgresql":
         return UTF8
     raw = getattr(getattr(connection, "connection", None), "driver_connection", None)
-    # psycopg and psycopg2 have this attribute.
+    # The connections of psycopg and psycopg2 have this attribute.
     status = getattr(getattr(raw, "info", None), "parameter_status", None)
     found = status("server_encoding") if status is not None else None
     return str(found) if found else _asked(connection)
@@ -34,7 +34,7 @@ def server_encoding(connection: Connection) -> str:
 def _asked(connection: Connection) -> str:
     """Ask the server for the database's encoding.
 
-    This is for drivers that do not tell their caller the encoding that the server has reported.
+    Use this for a driver that does not pass on the encoding that the server reported on connecting.
     """
     remembered: dict[Any, Any] = getattr(connection, "info", {})
     if "server_encoding" not in remembered:
@@ -70,7 +70,7 @@ def unfit_character(encoding: str, text: str) -> str | None:
 
 
 def fitted(connection: Connection, text: str) -> str:
-    """Return *text* with escapes for characters that the database cannot store, so that output is not lost."""
+    """Return *text* with characters that the database cannot store replaced by escapes, so that no output is lost."""
     if text.isascii():
         return text
     codec = _codec(server_encoding(connection))
@@ -78,7 +78,7 @@ def fitted(connection: Connection, text: str) -> str:
 
 
 def in_ascii(column: str) -> str:
-    """Return SQL for a text *column* in a form that works with any client encoding. ``from_ascii`` decodes it."""
+    """Return SQL for a text *column* as ASCII, which works with any client encoding. ``from_ascii`` decodes it."""
     return either(postgresql=f"encode(convert_to({column}, getdatabaseencoding()), 'hex')", sqlite=column)
 
 

@@ -1,4 +1,4 @@
-"""Map database errors to exception classes. Each class stands for one way to react."""
+"""Map database errors to exception classes. Each class stands for one way in which a caller can react."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cronjobs.errors import (
     TransientTrouble,
 )
 
-# If the disk has fewer free bytes than this, SQLite's "I/O error" means that the disk is full.
+# If the disk has fewer free bytes than this, we take SQLite's "I/O error" to mean that the disk is full.
 ROOM: Final = 1 << 16
 
 _FILE_REMEDY: Final = "let this user write to the file and its folder, and check how the disk is mounted"
@@ -56,9 +56,9 @@ _PASSING: Final = {
     "53200",  # out_of_memory
     "57014",  # query_canceled: by statement_timeout or an operator
 }
-# If the server refuses a connection, libpq gives us the server's message, but no error code.
+# If the server refuses a connection, libpq gives us only the server's message, and no error code. So match the message.
 _NOT_READY_WORDS: Final = (
-    # The message goes on with: starting up, shutting down, in recovery mode, not yet accepting connections.
+    # This message continues with: starting up, shutting down, in recovery mode, not yet accepting connections.
     "the database system is ",
     "too many clients",
     "too many connections",
@@ -73,15 +73,14 @@ def is_locked(error: DBAPIError) -> bool:
 
 
 def _sqlite_code(error: BaseException | None) -> int:
-    """Return the primary result code (https://www.sqlite.org/rescode.html), or 0 if there is none."""
+    """Return the primary result code (https://www.sqlite.org/rescode.html), or 0 if *error* has no code."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, waited_s: float) -> DatabaseError:
     """Return the exception for an error of the SQLite *file*.
 
-    *waited_s* is how long we have waited for the file's lock. If the lock is the problem, the message contains this
-    time.
+    *waited_s* is how long we have waited for the file's lock. If the lock is the cause, the message contains this time.
     """
     if is_locked(error):
         return DatabaseBusy(url, waited_s)
@@ -106,7 +105,7 @@ def sqlite_refusal(url: str, error: DBAPIError, reason: str, *, file: Path, wait
 def _full(url: str, reason: str, folder: Path) -> DatabaseFull:
     """Return the exception for a full disk.
 
-    SQLite does not say if it is the database's disk or that of the temporary files.
+    SQLite does not say which disk is full: the disk of the database, or the disk of the temporary files.
     """
     temporary = sqlite_temporary_folder()
     if ROOM <= _room(folder) > _room(temporary) and folder.stat().st_dev != temporary.stat().st_dev:
@@ -142,8 +141,8 @@ def file_refusal(url: str, what: str, error: OSError) -> DatabaseError:
 def postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeout_s: float) -> DatabaseError:
     """Return the exception for an error of the server or, if no server answered, of the driver.
 
-    During one outage the server's messages may differ, because they contain a file name, a PID or the statement. So
-    they are never used as the error's kind.
+    During one outage the server's messages may differ, because they contain a file name, a PID or the statement. So the
+    error's ``kind``, which identifies the outage, never comes from the message.
     """
     refusal = _postgresql_refusal(url, error, reason, lock_timeout_s=lock_timeout_s)
     sqlstate = getattr(error.orig, "sqlstate", None)
@@ -156,7 +155,7 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
     sqlstate = getattr(error.orig, "sqlstate", None) or ""
     if sqlstate in _NOT_READY or (not sqlstate and any(words in reason for words in _NOT_READY_WORDS)):
         return DatabaseNotReady(url, reason)
-    # An error without an SQLSTATE means that no server answered, or that the driver refused our statement.
+    # An error without an SQLSTATE means either that no server answered, or that the driver refused our statement.
     unanswered = isinstance(error, OperationalError | InterfaceError) and not sqlstate
     if error.connection_invalidated or unanswered or sqlstate.startswith("08"):  # class 08: connection exception
         return DatabaseUnreachable(url, reason)
@@ -167,12 +166,12 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
     if sqlstate == _DISK_FULL:
         return DatabaseFull(url, reason)
     if sqlstate == _READ_ONLY:
-        # Leave out the server's message, because it contains the statement. With it, one cause would be reported once
+        # Leave out the server's message, because it contains the statement. Otherwise one cause would be reported once
         # for each statement.
         return DatabaseReadOnly(url, "the server accepts no writes", _SERVER_REMEDY)
     if sqlstate in _DAMAGED:
         return DatabaseDamaged(url, reason)
-    # Without this name in the message, the error is about one of the user's own tables.
+    # If the message does not name one of our tables, the error is about a table of the user.
     if sqlstate == _NO_RIGHT and "cronjobs_" in reason:
         return DatabaseError(f"database {url}: {reason}: {_RIGHTS_REMEDY}")
     if sqlstate == _NO_TABLE and "cronjobs_" in reason:

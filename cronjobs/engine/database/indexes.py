@@ -1,8 +1,8 @@
 """The indexes of the tables, for code that creates or compares tables.
 
-If an index or a table has options for one database, SQLAlchemy imports the dialects of both. So the indexes are in a
-separate module, which ticks do not import. A tick on SQLite must not import PostgreSQL's dialect, because that takes as
-long as starting Python. A tick on PostgreSQL does not need SQLite's.
+If an index or a table has options for a particular database, SQLAlchemy imports the dialects of both databases. So the
+indexes are in a separate module, which ticks do not import. A tick on SQLite must not import PostgreSQL's dialect,
+because that takes as long as starting Python. A tick on PostgreSQL does not need SQLite's dialect.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from cronjobs.engine.probe.idle_conditions import MISFITS_SQL, WAITING
 for _table in (audit, findings, jobs, schedules, ticks):
     _table.dialect_kwargs["sqlite_autoincrement"] = True
 
-# For due jobs. The claim has one limited branch per (queue, priority), so it reads neither other priorities nor future
-# jobs.
+# Finds due jobs. A claim has one branch with a LIMIT per (queue, priority). With this index, such a branch reads no
+# jobs of other priorities, and no jobs that are due later.
 Index(
     "cronjobs_jobs_waiting_idx",
     jobs.c.queue,
@@ -40,12 +40,12 @@ Index(
     postgresql_where=text(WAITING),
     sqlite_where=text(WAITING),
 )
-# For jobs whose last runner died before it had read their row. There are hardly ever any.
+# Finds jobs whose last runner died before it had read their row. Hardly any such jobs ever exist.
 UNREAD_SQL: Final = f"error_type = 'NotRead' AND {WAITING}"
 Index("cronjobs_jobs_unread_idx", jobs.c.id, postgresql_where=text(UNREAD_SQL), sqlite_where=text(UNREAD_SQL))
-# For claims, which look for due jobs by job type. So jobs of types that a tick cannot run do not slow it down, however
-# many there are. Jobs with a timeout of their own have a separate index, because their type does not show whether they
-# fit into the tick.
+# Finds due jobs by job type, for claims. With these indexes, jobs of types that a tick cannot run do not slow the tick
+# down, however many such jobs exist. Jobs with a timeout of their own have a separate index, because their type does
+# not show whether they fit into the tick.
 WAITING_PLAIN_SQL: Final = f"{WAITING} AND timeout_s IS NULL"
 WAITING_TIMED_SQL: Final = f"{WAITING} AND timeout_s IS NOT NULL"
 for _name, _where in (("type", WAITING_PLAIN_SQL), ("type_timed", WAITING_TIMED_SQL)):
@@ -66,7 +66,7 @@ Index(
     postgresql_where=text(WAITING_TIMED_SQL),
     sqlite_where=text(WAITING_TIMED_SQL),
 )
-# For jobs that are waiting because the current code does not accept their payload.
+# Finds jobs that wait because the current code does not accept their payload.
 Index(
     "cronjobs_jobs_misfit_idx",
     jobs.c.job_type,
@@ -75,15 +75,15 @@ Index(
     postgresql_where=text(MISFITS_SQL),
     sqlite_where=text(MISFITS_SQL),
 )
-# For expired leases. The condition is not "status = 'running'", because the finish statement has the same condition. It
-# would use this index instead of the primary key.
+# Finds expired leases. The condition is not "status = 'running'", because the statement that finishes a job contains
+# that condition. PostgreSQL might then use this index for that statement, instead of the primary key.
 Index(
     "cronjobs_jobs_leased_idx",
     jobs.c.locked_until,
     postgresql_where=text("locked_until IS NOT NULL"),
     sqlite_where=text("locked_until IS NOT NULL"),
 )
-# For overlap: whether a schedule has an unfinished job.
+# Shows whether a schedule has an unfinished job, for overlap.
 Index(
     "cronjobs_jobs_schedule_idx",
     jobs.c.schedule,
@@ -96,7 +96,7 @@ Index(
     postgresql_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
     sqlite_where=text("concurrency_key IS NOT NULL AND locked_until IS NOT NULL"),
 )
-# For recent deaths, and for jobs that may be pruned.
+# Finds recent deaths, and jobs that may be pruned.
 Index(
     "cronjobs_jobs_finished_idx",
     jobs.c.status,
@@ -104,15 +104,15 @@ Index(
     postgresql_where=text("finished_at IS NOT NULL"),
     sqlite_where=text("finished_at IS NOT NULL"),
 )
-# For dead jobs with which nobody has dealt yet.
+# Finds dead jobs that nobody has dealt with yet.
 Index(
     "cronjobs_jobs_dead_idx",
     jobs.c.finished_at,
     postgresql_where=text(UNSETTLED_DEAD_SQL),
     sqlite_where=text(UNSETTLED_DEAD_SQL),
 )
-# For runs of exec, by name and start. Ordering by id would be wrong, because some runs are recorded late, and readers
-# want the most recently started run first.
+# Finds runs of "cronjobs exec", by name and start. The order by id would be wrong: readers want the most recently
+# started run first, and some runs are recorded late.
 Index(
     "cronjobs_jobs_exec_idx",
     jobs.c.job_type,
@@ -121,7 +121,7 @@ Index(
     postgresql_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
     sqlite_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
 )
-# For the question which job had a key before that job was cancelled.
+# Finds the job that had a key before that job was cancelled.
 Index(
     "cronjobs_jobs_released_key_idx",
     jobs.c.released_key,
@@ -138,7 +138,7 @@ Index(
 Index("cronjobs_occurrences_last_for_idx", occurrences.c.last_for)
 Index("cronjobs_ticks_host_idx", ticks.c.host, ticks.c.id)
 Index("cronjobs_ticks_started_idx", ticks.c.started_at)
-# For the job types that the ticks of each host knew recently. Idle ticks, which are most ticks, are left out.
+# Finds the job types that the ticks of each host knew recently. Idle ticks, which are most ticks, are left out.
 for _name, _columns in (("types_host", (ticks.c.host, ticks.c.id)), ("types_started", (ticks.c.started_at,))):
     Index(
         f"cronjobs_ticks_{_name}_idx",

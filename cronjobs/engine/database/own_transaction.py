@@ -1,9 +1,9 @@
-"""Make sure that a handler's transaction ends only with our COMMIT, together with the job's success.
+"""Make sure that the transaction of a handler ends only with our COMMIT, which also commits the job's success.
 
-If we can intercept a COMMIT, we refuse it, and it changes nothing. These are SQLAlchemy's ``commit()``, the statement
-in any spelling, and on SQLite anything that is passed to the driver. We cannot intercept psycopg's own ``commit()``,
-nor "…; COMMIT" in one string. These are detected at the end of the transaction. By then, part of the work may have been
-committed without the job's success, so the job must not be retried automatically.
+A COMMIT that we can intercept is refused, and changes nothing. We can intercept SQLAlchemy's ``commit()``, the
+statement COMMIT in any spelling and, on SQLite, anything that is passed to the driver. We cannot intercept psycopg's
+own ``commit()``, nor "…; COMMIT" in one string. Such a COMMIT is detected only at the end of the transaction. By then,
+part of the work may have been committed without the job's success, so the job must not be retried automatically.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ REFUSED: Final = (
 
 
 class GuardedBlock:
-    """A block on *connection*, whose transaction has begun.
+    """A block around user code on *connection*, whose transaction has already begun.
 
-    It detects if code inside the block ends the transaction.
+    The block detects whether the user code ends the transaction.
 
-    Call ``check`` before our last statements. If the transaction was ended, both ``check`` and leaving the block raise
-    TransactionBroken.
+    Call ``check`` before our last statements. If the user code has ended the transaction, TransactionBroken is raised
+    by ``check``, and also when the block is left.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -74,8 +74,8 @@ class GuardedBlock:
         if self._is_sqlite:
             self._raw.refuse = None
         if self._turned_away:
-            # SQLAlchemy believes that its transaction has ended. So it would return the connection to the pool while
-            # the transaction is still open.
+            # SQLAlchemy believes that the transaction has ended, because its commit() or rollback() was called. Without
+            # invalidate(), it would return the connection to the pool while the transaction is still open.
             self._connection.invalidate()
         if error is None or isinstance(error, TransactionBroken):
             return
@@ -88,16 +88,18 @@ class GuardedBlock:
 
     def _was_ended(self, error: BaseException | None) -> bool:
         if self._is_sqlite:
-            # If the disk is full, SQLite itself rolls back, and the block has already raised the error about the disk.
+            # If the disk is full, SQLite itself rolls the transaction back. The block has then already raised the error
+            # about the disk.
             with suppress(sqlite3.Error):
                 return not self._raw.in_transaction and not _is_the_databases(error)
             return False
-        # If the connection is broken, nothing was committed.
+        # If the connection is broken, these calls fail, and nothing was committed.
         with suppress(Exception):
             match int(self._raw.info.transaction_status):
                 case status if status == _IDLE:
                     return True
-                # The open transaction may be a new one, which the handler began after its COMMIT.
+                # This transaction may be a new one, which the handler began after its COMMIT. The mark shows whether it
+                # is ours.
                 case status if status == _IN_TRANSACTION:
                     with self._raw.cursor() as cursor:
                         return bool(cursor.execute(_IS_MARKED).fetchone()[0] != "on")

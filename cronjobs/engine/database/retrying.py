@@ -1,4 +1,4 @@
-"""Decide how often and for how long an operation is retried after a database error."""
+"""Decide how often, and for how long, an operation is retried after a database error."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 TRIES: Final = 12
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
-# A command that has done nothing yet waits this long for a server that is not ready.
+# A command that has done nothing yet waits at most this long for a server that is not ready.
 FIRST_LOOK_S: Final = 3.0
 
 
 def growing_pauses(tries: int | None = None) -> Iterator[float]:
-    """Yield the pauses between *tries* tries, in seconds. If *tries* is None, there is no limit."""
+    """Yield the pauses, in seconds, between a number of *tries*. If *tries* is None, the number is not limited."""
     pause = FIRST_PAUSE_S
     for _ in count() if tries is None else range(tries - 1):
         # The pauses have jitter, so that two deadlocked transactions do not retry at the same time.
@@ -30,12 +30,12 @@ def growing_pauses(tries: int | None = None) -> Iterator[float]:
 
 
 def passes(error: DatabaseError) -> bool:
-    """Return whether the same statement may succeed if it is retried soon."""
+    """Return whether a statement that failed with *error* may succeed if it is retried soon."""
     return isinstance(error, TransientTrouble)
 
 
 def fails_every_statement(error: DatabaseError, *, is_sqlite: bool) -> bool:
-    """Return whether all other statements would fail, too. On PostgreSQL, a lock affects only one table or row."""
+    """Return whether all other statements would fail as well. On PostgreSQL, a lock affects only one table or row."""
     return isinstance(error, DatabaseUnreachable) or (isinstance(error, DatabaseBusy) and is_sqlite)
 
 
@@ -52,9 +52,9 @@ def patiently(
 ) -> T:
     """Call *do*, which must be safe to repeat, until it succeeds.
 
-    Raises the last error if there are no more *pauses*, if the next try would be after *until* (monotonic clock), if
-    the error is not *worth* a retry, or if *go_on* returns False. If *pauses* is None, the pauses grow, and there are
-    12 tries. *note* is called before each retry with the error, the number of failures and the pause in seconds.
+    Raises the last error if no *pauses* are left, if the next try would be after *until* (monotonic clock), if the
+    error is not *worth* a retry, or if *go_on* returns False. If *pauses* is None, the pauses grow, and there are 12
+    tries. *note* is called before each retry with the error, the number of failures and the pause in seconds.
     """
     pauses_left = iter(growing_pauses(TRIES) if pauses is None else pauses)
     failed = 0
@@ -77,8 +77,8 @@ def first_look(do: Callable[[], T], clock: Clock) -> T:
     def server_is_there(error: DatabaseError) -> bool:
         """Return whether to retry after this error.
 
-        A starting server may be unreachable for a moment. But if the server has never answered, the error is reported
-        at once.
+        A server that is starting may be unreachable for a moment, so retry if it has answered before. If the server has
+        never answered, the error is reported at once.
         """
         nonlocal answered
         answered = answered or isinstance(error, DatabaseNotReady)

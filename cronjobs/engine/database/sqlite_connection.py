@@ -1,8 +1,8 @@
 """A connection to a SQLite file that a forked copy of the process cannot use, and that can refuse statements.
 
 In a forked copy, SQLite would assume locks that only the original process holds, see fcntl(2). The copy also shares the
-memory of the write-ahead log with the original. So a COMMIT in the copy, or a ROLLBACK at the end of a block, would
-damage the file.
+memory of the write-ahead log with the original process. So a COMMIT in the copy, or a ROLLBACK at the end of a block,
+would damage the database file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from cronjobs.errors import ForkedCopy
 
 
 class StayingConnection(sqlite3.Connection):
-    """Raises sqlite3.ProgrammingError in a forked copy. The copy does not close its objects either (``host.forks``).
+    """A connection that raises sqlite3.ProgrammingError in a forked copy. The copy does not close such a connection
+    either (see ``host.forks`` for why).
 
     ``refuse`` is called with each statement, and raises if the statement may not run now. If ``refuse`` is None, all
-    statements may run. SQLite's authorizer cannot be used for this, because it could cause a deadlock: SQLite calls it
-    while it holds the database's mutex, and then it needs the GIL. If another thread uses the same connection
-    (``sqlite_time_limit``), that thread may hold the GIL and wait for the mutex.
+    statements may run. SQLite's authorizer callback cannot be used for this, because it could cause a deadlock. SQLite
+    calls the authorizer while SQLite holds the database's mutex, and the callback then needs the GIL. If another thread
+    uses the same connection (``sqlite_time_limit``), that thread may hold the GIL and wait for the mutex.
     """
 
     refuse: Callable[[str], None] | None = None

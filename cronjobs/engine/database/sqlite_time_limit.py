@@ -1,4 +1,4 @@
-"""Limit the time of write transactions of user code on SQLite, because each of them holds the only write lock.
+"""Limit the time of a write transaction of user code on SQLite, because such a transaction holds the only write lock.
 
 A separate thread enforces the limit, because user code may sleep or wait for a socket while all other writers wait for
 the lock. When the limit is reached, this thread rolls the transaction back, and the next writer can continue.
@@ -23,8 +23,8 @@ KEEPER: Final = "cronjobs-keeper"  # the thread's name
 class WriteTimeLimit:
     """Holds the turn to write for *connection*, for at most *limit_s* seconds.
 
-    Use it as a block around the connection's transaction. If the limit was reached, leaving the block raises
-    TransactionTooLong, whatever was raised inside.
+    Use this object as a ``with`` block around the connection's transaction. If the limit was reached, leaving the block
+    raises TransactionTooLong, whatever was raised inside the block.
     """
 
     def __init__(self, connection: Connection, turn: Callable[[], AbstractContextManager[None]], limit_s: float):
@@ -47,7 +47,8 @@ class WriteTimeLimit:
         return self
 
     def end(self) -> None:
-        """Call this before the transaction's last statements, which take milliseconds and are not interrupted.
+        """End the time limit. Call this before the transaction's last statements, which take milliseconds and must not
+        be interrupted.
 
         Raises TransactionTooLong if the limit has already been reached.
         """
@@ -65,7 +66,7 @@ class WriteTimeLimit:
         self._thread.join()
         event.remove(self._connection, "before_cursor_execute", self._refuse_late)
         if self._expired:
-            # The connection accepts no more writes.
+            # The connection accepts no more writes (query_only), so the pool must not reuse it.
             self._connection.invalidate()
             if not isinstance(error, TransactionTooLong):
                 raise TransactionTooLong(self._limit_s) from error
@@ -76,7 +77,7 @@ class WriteTimeLimit:
                 self._has_turn.set()
                 if not self._over.wait(self._limit_s):
                     self._expire()
-        # The turn to write did not come in time.
+        # The turn to write did not come in time. ``__enter__`` raises the error.
         except BaseException as error:
             self._error = error
         finally:
@@ -90,8 +91,8 @@ class WriteTimeLimit:
             return
         with suppress(sqlite3.Error):
             self._raw.interrupt()
-            # Do this before the ROLLBACK. Otherwise a statement of the user code right after it would be committed by
-            # itself.
+            # Set query_only before the ROLLBACK. Otherwise a statement that user code runs right after the ROLLBACK
+            # would be committed by itself.
             self._raw.execute("PRAGMA query_only = ON")
             self._raw.execute("ROLLBACK")
 

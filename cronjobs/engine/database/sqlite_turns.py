@@ -1,4 +1,4 @@
-"""Let the writers of a SQLite file take turns: the threads of a process, and different processes.
+"""Make the writers of a SQLite file take turns. Writers are the threads of a process, and different processes.
 
 SQLite's own busy handler is not fair: a loop once waited 26 s behind transactions of 2 s each, and one process once
 took all the work. So writers take turns by locking files beside the database with flock. The kernel releases the locks
@@ -22,16 +22,17 @@ from cronjobs.engine.host.forks import OutOfReach, replace_by_nothing, undisturb
 from cronjobs.errors import DatabaseBusy
 
 POLL_S: Final = 0.002
-# This is longer than a handler may hold the turn, and shorter than a write waits.
+# This time is longer than a handler may hold the turn, and shorter than a write waits for its turn.
 GO_PAST_S: Final = 3.0
 
 
 class Turns:
-    """Turns to write to one database file. The loop goes before all other waiting threads of its process.
+    """Turns to write to one database file. The tick's loop gets the turn before all other waiting threads of its
+    process.
 
-    The turn belongs to a process, and any thread that is waiting can fetch it. The loop may use the turn before that
-    thread, and once more after it. So a loop waits for at most one writer of each other process, and does not wait for
-    its own workers.
+    The turn belongs to a process, and any waiting thread can get it for the process. The loop may then use the turn
+    before that thread does, and once more afterwards. So a loop waits for at most one writer of each other process, and
+    does not wait for its own workers.
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
@@ -49,7 +50,7 @@ class Turns:
     def turn(self, patience: float, *, next_in_line: bool = False) -> Iterator[None]:
         """Hold the turn during a block.
 
-        *next_in_line* is for the loop. Raises DatabaseBusy if the turn has not come after *patience* seconds.
+        *next_in_line* is True for the loop. Raises DatabaseBusy if the turn has not come after *patience* seconds.
         """
         if not self._enter(self._clock.monotonic() + max(0.0, patience), next_in_line):
             raise DatabaseBusy(self._database, max(0.0, patience))
@@ -91,7 +92,7 @@ class Turns:
             self._others += by
 
     def _fetch(self, give_up_at: float) -> None:
-        """Get the turn for the process. Meanwhile the other threads wait for this thread."""
+        """Get the turn for the process. In the meantime, the other threads wait for this thread."""
         self._fetching = True
         self._changed.release()
         got = False
@@ -103,7 +104,9 @@ class Turns:
             self._changed.notify_all()
 
     def _let_go(self, *, over: bool = False) -> None:
-        """Let other processes take the turn if no thread is using it and no waiting thread may still use it."""
+        """Give the turn to other processes if no thread of this process is using it, and if none that waits may still
+        use it.
+        """
         if self._is_ours and not self._in_use:
             if over or not (self._loops or (self._others and not self._spent)):
                 self._files.give_back()
@@ -114,8 +117,8 @@ class Turns:
 class _Files(OutOfReach):
     """Two empty files beside the database. Only the process that has locked ``-next`` may try to lock ``-turn``.
 
-    With a single lock, a process that wrote all the time always got the lock back before the waiting process polled
-    again. That went on for the 5 s of a test.
+    In a test of 5 s with only one lock, a process that wrote all the time always got the lock back before the waiting
+    process polled again.
     """
 
     def __init__(self, database: str, file: str, clock: Clock) -> None:
@@ -124,7 +127,7 @@ class _Files(OutOfReach):
         self._open: tuple[int, int] | None = None
 
     def forked(self) -> None:
-        """Close the files of this process, which is a forked copy.
+        """Close the lock files of this process, which is a forked copy of another one.
 
         Otherwise the copy would keep the turn as long as it lives.
         """
@@ -133,11 +136,11 @@ class _Files(OutOfReach):
 
     def take(self, give_up_at: float) -> bool:
         turn, following = self._opened()
-        # If the program that is next is suspended, it must not block all others. So after GO_PAST_S, the others no
-        # longer wait for it.
+        # If the process that is next is suspended, it must not block all other processes. So after GO_PAST_S, the
+        # others try without waiting for it.
         is_next = self._lock(following, min(give_up_at, self._clock.monotonic() + GO_PAST_S), POLL_S)
         try:
-            # Polling this often is cheap, because only one process does so, and only for milliseconds.
+            # It is cheap to poll this often, because only one process does so, and only for milliseconds.
             return self._lock(turn, give_up_at, POLL_S / 10 if is_next else POLL_S)
         finally:
             if is_next:
@@ -171,9 +174,10 @@ class _Files(OutOfReach):
         return descriptor
 
     def _share(self, descriptor: int) -> None:
-        """Give the lock the database's mode and group, so that all who share the database can lock it.
+        """Give the lock file the mode and the group of the database file, so that all users who share the database can
+        lock it.
 
-        SQLite does the same.
+        SQLite does the same with its own extra files.
         """
         database, lock = Path(self._file).stat(), os.fstat(descriptor)
         if lock.st_gid != database.st_gid:

@@ -1,4 +1,5 @@
-"""The tables in SQLAlchemy Core. ``alembic/versions`` creates them, and a test compares the two.
+"""The tables in SQLAlchemy Core. The migrations in ``alembic/versions`` create the tables. A test compares these
+definitions with the result of the migrations.
 
 Every column that a caller may leave out has a server-side default, so any language can enqueue with plain SQL.
 """
@@ -33,16 +34,18 @@ from cronjobs.engine.database.column_types import (
     server_now,
 )
 
-# True for a dead job with which nobody has dealt. If a dismissed job is retried and dies again, that is a new death.
+# An SQL condition that is true for a dead job that nobody has dealt with. If a dismissed job is retried and dies again,
+# that is a new death.
 UNSETTLED_DEAD_SQL: Final = (
     "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
 )
 
-# In bytes. More than about 2,700 bytes do not fit into a PostgreSQL index. Without a limit, a row that no partial index
-# contains yet could be inserted. Later, each claim of the row would fail.
+# The longest names and keys, in bytes. An entry of a PostgreSQL index has room for about 2,700 bytes. Without a limit,
+# a row with a longer name could be inserted, because no partial index contains the row yet. Later, each claim of the
+# row would fail.
 LONGEST_NAME: Final = 1000
 LONGEST_KEY: Final = 2000
-# The limits for the texts of an unfinished job, in bytes.
+# The limits of an unfinished job's texts, in bytes.
 LENGTHS: Final = {
     "job_type": LONGEST_NAME,
     "queue": LONGEST_NAME,
@@ -62,7 +65,7 @@ metadata = MetaData(
     }
 )
 
-# SQLite assigns ids only in a column that is exactly INTEGER PRIMARY KEY.
+# SQLite assigns ids only in a column whose declared type is exactly INTEGER PRIMARY KEY.
 RowId = BigInteger().with_variant(Integer(), "sqlite")
 
 
@@ -98,10 +101,10 @@ jobs = Table(
     Column("created_at", Instant, nullable=False, server_default=server_now()),
     Column("started_at", Instant),
     Column("finished_at", Instant),
-    # What recovery does if the running attempt is lost. Each claim writes this.
+    # What recovery does if the running attempt is lost. Each claim writes this column.
     Column("policy", Json),
     Column("dismissed_at", Instant),  # when a person dismissed this dead job
-    # What the running attempt has reported. Renewals of the lease write this.
+    # The latest report of the running attempt. Renewals of the lease write this column.
     Column("progress", Json),
     Column("live_output", Text),  # the end of the running attempt's output
     # The idempotency_key of a job that was cancelled before it started. Another job may use the key now.
@@ -118,9 +121,9 @@ jobs = Table(
         "(status IN ('succeeded', 'dead', 'cancelled')) = (finished_at IS NOT NULL)", name="finished_when_final"
     ),
     CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
-    # A row whose type begins with "exec:" reports a run of "cronjobs exec". Only exec writes such rows, and it inserts
-    # them as running. Write no spaces between the arguments of substr(): in SQLite's CREATE TABLE, Django's inspectdb
-    # would take ", 1" for a column, and fail.
+    # A row whose type begins with "exec:" reports a run of "cronjobs exec". Only "cronjobs exec" writes such rows, and
+    # it inserts them as running. Write no spaces between the arguments of substr(): in SQLite's CREATE TABLE, Django's
+    # inspectdb would take ", 1" for a column, and fail.
     CheckConstraint(
         "substr(job_type,1,5) <> 'exec:' OR started_at IS NOT NULL OR finished_at IS NOT NULL", name="exec_began"
     ),
@@ -139,14 +142,14 @@ jobs = Table(
         "dismissed_at",
         "misfit_since",
     ),
-    # Finished jobs are exempt, so that one row with a text that is too long does not make the UPDATE of a whole batch
+    # Finished jobs are exempt. Otherwise one row with a text that is too long would make the UPDATE of a whole batch
     # fail.
     *lengths(
         "lengths",
         "finished_at IS NOT NULL OR (...)",
         **LENGTHS,
     ),
-    # Check numbers only before the first claim, because checking a large payload takes as long as parsing it.
+    # Check numbers only before the first claim, because the check of a large payload takes as long as parsing it.
     CheckConstraint(
         f"attempts > 0 OR finished_at IS NOT NULL OR NOT ({has_odd_number('payload')} OR {has_odd_number('meta')})",
         name="numbers",
@@ -155,7 +158,7 @@ jobs = Table(
         " AND ".join(f"{name} {POSTGRESQL_RANGE}" for name in ("run_at", "created_at", "scheduled_for", "started_at")),
         name="instants",
     ).ddl_if(dialect="postgresql"),
-    # SQLite accepts any type in any column. A text instead of a number would crash a program that reads the row.
+    # SQLite accepts any type in any column. A text in the place of a number would crash programs that read the row.
     CheckConstraint(
         "typeof(job_type) = 'text' AND typeof(queue) = 'text' AND typeof(priority) = 'integer' "
         "AND typeof(attempts) = 'integer' AND typeof(failures) = 'integer' AND typeof(losses) = 'integer' "
@@ -196,13 +199,14 @@ schedules = Table(
     Column("id", RowId, Identity(), nullable=False),
     Column("name", Text, nullable=False),
     Column("definition", Json, nullable=False),
-    Column("fingerprint", Text, nullable=False),  # fingerprint of the file that contains the definition
+    # The fingerprint of the configuration file that contains the definition.
+    Column("fingerprint", Text, nullable=False),
     Column("status", Text, nullable=False, server_default=text("'active'")),
-    # The watermark: everything up to this instant is settled, except the pieces in ``owed``.
+    # The watermark: all occurrences up to this instant are settled, except those that ``owed`` lists.
     Column("seen_until", Instant, nullable=False),
-    # A hint, so that an idle tick need not parse the cron expression. NULL means that the schedule is never due again.
+    # When the schedule is next due. With this hint, an idle tick need not parse the cron expression. NULL means never.
     Column("next_at", Instant),
-    # The pieces of earlier definitions that still have to be settled, oldest first.
+    # Time ranges under earlier definitions whose occurrences still have to be settled, oldest first.
     Column("owed", Json),
     PrimaryKeyConstraint("id"),
     UniqueConstraint("name"),
@@ -220,12 +224,12 @@ occurrences = Table(
     Column("count", Integer, nullable=False, server_default=text("1")),
     Column("outcome", Text, nullable=False),
     Column("reason", Text),
-    # The job that the occurrence created, that it gave way to, or into which it was coalesced. This is not a foreign
-    # key, because these rows outlive jobs.
+    # The job that the occurrence created, that it gave way to, or into which it was coalesced. The column is not a
+    # foreign key, because these rows outlive jobs.
     Column("job_id", BigInteger),
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
-    # The tick that settled the occurrence, or NULL if a person did. This is not a foreign key, because ticks are
-    # pruned.
+    # The tick that settled the occurrence, or NULL if a person settled it. The column is not a foreign key, because
+    # ticks are pruned.
     Column("tick", BigInteger),
     PrimaryKeyConstraint("schedule_id", "last_for"),
     CheckConstraint("outcome IN ('enqueued', 'skipped', 'missed', 'coalesced')", name="outcome"),
@@ -237,12 +241,12 @@ ticks = Table(
     "cronjobs_ticks",
     metadata,
     Column("id", RowId, Identity(), nullable=False),
-    Column("tick", Text, nullable=False),  # the token at the end of the tick's locked_by
+    Column("tick", Text, nullable=False),  # the tick's token, which is the last part of locked_by in the tick's leases
     Column("host", Text, nullable=False),
     Column("boot_id", Text),
     Column("pid", Integer, nullable=False),
     Column("version", Text, nullable=False),
-    Column("config", Text),  # the path of its configuration file
+    Column("config", Text),  # the path of the tick's configuration file
     Column("fingerprint", Text),
     Column("started_at", Instant, nullable=False),
     Column("finished_at", Instant),  # NULL if the tick is still working, or was killed
@@ -251,7 +255,7 @@ ticks = Table(
     # The hash of the job types that the tick loaded, or NULL if it loaded no handlers.
     Column("job_types", Text),
     Column("schedules_on", SmallInteger),  # 0 with CRONJOBS_SCHEDULES=off, otherwise 1
-    Column("not_started", Json),  # due jobs that the tick did not start, and why
+    Column("not_started", Json),  # the due jobs that the tick did not start, and the reasons
     PrimaryKeyConstraint("id"),
     UniqueConstraint("tick"),
     *instants("started_at", "finished_at"),
@@ -291,8 +295,8 @@ effects = Table(
     Column("result", Json),
     Column("repeats", Integer, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("key"),
-    # If an effect is "skipped" or "stopped", it was begun, its result is unknown, and on_unknown has decided what to
-    # do. See engine/store/effects.py.
+    # "skipped" and "stopped" mean that the effect was begun, that its result is unknown, and that on_unknown has
+    # decided what to do. engine/store/effects.py describes the states.
     CheckConstraint("state IN ('begun', 'recorded', 'skipped', 'stopped')", name="state"),
     CheckConstraint("(state = 'recorded') = (recorded_at IS NOT NULL)", name="recorded_when_recorded"),
     *instants("begun_at", "recorded_at"),
@@ -316,11 +320,11 @@ pauses = Table(
     metadata,
     Column("scope", Text, nullable=False),
     Column("name", Text, nullable=False, server_default=text("''")),  # '' for the scope "all"
-    Column("until", Instant),  # NULL means: until someone resumes
+    Column("until", Instant),  # NULL means until someone resumes
     Column("by", Text),
     Column("why", Text),
     Column("paused_at", Instant, nullable=False, server_default=server_now()),
-    # 1 means that the pause skips occurrences and does not hold them back.
+    # 1 means that occurrences during the pause are skipped. 0 means that they are held back until the pause ends.
     Column("skip", SmallInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("scope", "name"),
     CheckConstraint("scope IN ('all', 'queue', 'schedule')", name="scope"),
@@ -345,7 +349,7 @@ audit = Table(
 
 
 def _counted() -> list[Column[Any]]:
-    """Return the columns of both tables of counts. See ``engine/store/counts.py``."""
+    """Return the columns of both tables of counts. ``engine/store/counts.py`` describes them."""
     return [
         Column("at_hour", BigInteger, nullable=False),  # in hours since 1970; 0 means the sum of all hours
         Column("kind", Text, nullable=False),
@@ -399,7 +403,7 @@ findings = Table(
     Column("text", Text, nullable=False),
     Column("command", Text),
     Column("rows", Json, nullable=False),
-    # The only host that can see the finding, or '' if all hosts can.
+    # The host that alone can see the finding, or '' if all hosts can see it.
     Column("host", Text, nullable=False, server_default=text("''")),
     Column("began_at", Instant, nullable=False),
     Column("found_at", Instant, nullable=False, server_default=server_now()),
@@ -414,7 +418,7 @@ alerts = Table(
     metadata,
     Column("finding_id", BigInteger, nullable=False),
     Column("channel", Text, nullable=False),
-    Column("due_at", Instant),  # when the next message is due, or NULL if there is none
+    Column("due_at", Instant),  # when the next message is due, or NULL if no message is due
     # 1 means that the next message will say that the finding has ended.
     Column("over", SmallInteger, nullable=False, server_default=text("0")),
     Column("severity", Text),  # the severity in the last message
@@ -432,7 +436,7 @@ alerts = Table(
 )
 
 tokens = Table(
-    # For attempts that are waiting or running on a cluster. See engine/store/tokens.py.
+    # The tokens of attempts that wait or run on a cluster. engine/store/tokens.py describes them.
     "cronjobs_tokens",
     metadata,
     Column("job_id", BigInteger, nullable=False, autoincrement=False),
@@ -440,7 +444,7 @@ tokens = Table(
     Column("token", Text, nullable=False),
     Column("holder", Text),  # the worker that took the token, or NULL
     Column("taken_at", Instant),
-    Column("permitted_until", Instant),  # the handler may run until this instant
+    Column("permitted_until", Instant),  # the instant until which the handler may run
     Column("ended", Text),  # how the attempt ended, as JSON written by the worker
     PrimaryKeyConstraint("job_id"),
     CheckConstraint(
@@ -450,10 +454,11 @@ tokens = Table(
 )
 
 quarters = Table(
-    # The outcomes of the occurrences of closed hours. See engine/store/quarters.py.
+    # The outcomes of a schedule's occurrences, one row per closed hour. engine/store/quarters.py describes the table.
     "cronjobs_quarters",
     metadata,
-    # 0 is no schedule. One row with 0 is the lock, and in another one ``hour`` says until when all hours are closed.
+    # 0 stands for no schedule. One row with 0 is the lock. In another row with 0, ``hour`` says until when all hours
+    # are closed.
     Column("schedule_id", BigInteger, nullable=False),
     Column("hour", Instant, nullable=False),
     Column("quarters", Text, nullable=False),  # one letter per quarter; see engine/rules/quarters.py
@@ -470,8 +475,8 @@ meta = Table(
     Column("schema_revision", Text, nullable=False),
     Column("oldest_code", Text, nullable=False),
     Column("pruned_at", Instant),
-    Column("prune_from", Json),  # for each status, the instant before which only stripped jobs are left
-    # The earliest time at which a finding may begin, end or be repeated. NULL means now.
+    Column("prune_from", Json),  # for each status, an instant: all older jobs are already stripped or deleted
+    # The earliest instant at which a finding may begin, end or be repeated. NULL means now.
     Column("look_at", Instant),
     PrimaryKeyConstraint("id"),
     CheckConstraint("id = 1", name="one_row"),
@@ -479,7 +484,7 @@ meta = Table(
 )
 
 VERSION_TABLE: Final = "cronjobs_alembic_version"
-# Versions before 0.2.0 used the revisions 0001 to 0011. We refuse tables with these.
+# Versions before 0.2.0 used the revisions 0001 to 0011. We refuse tables with one of these revisions.
 FIRST_REVISION: Final = "0012"
-# The newest revision that this code knows. A test compares it with alembic's head.
+# The newest revision of the tables that this code knows. A test compares it with alembic's head.
 SCHEMA_REVISION: Final = "0012"

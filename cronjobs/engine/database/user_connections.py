@@ -1,4 +1,4 @@
-"""Wrap the user's own connection, so that it has the part of SQLAlchemy's interface that ``run`` needs.
+"""Wrap the user's own connection. The wrapper has the part of SQLAlchemy's interface that ``run`` needs.
 
 Statements written for SQLAlchemy connections then work with every driver.
 """
@@ -20,8 +20,8 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from cronjobs.errors import UsageError
 from cronjobs.text import decoded
 
-# Each driver has its own notation for positional parameters. Django takes %s for every database, even SQLite, and
-# converts it to the driver's notation.
+# Each driver has its own notation for positional parameters. Django accepts %s for every database, even SQLite, and
+# converts %s to the driver's notation.
 _PSYCOPG: Final[Dialect] = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
 _SQLITE3: Final = SQLiteDialect_pysqlite(paramstyle="qmark")
 _DJANGO: Final[Mapping[str, Dialect]] = {"postgresql": _PSYCOPG, "sqlite": SQLiteDialect_pysqlite(paramstyle="format")}
@@ -46,7 +46,7 @@ class Answer:
 
 
 class PlainConnection(ABC):
-    """A wrapper around its owner's connection.
+    """A wrapper around a user's connection, without SQLAlchemy.
 
     Compiles a statement for ``dialect`` and executes it on a new cursor. Never commits.
     """
@@ -67,7 +67,7 @@ class PlainConnection(ABC):
 
     @abstractmethod
     def commits_by_itself(self) -> bool:
-        """Return whether each statement would now be its own transaction."""
+        """Return whether each statement would be its own transaction at this moment."""
 
     @property
     def connection(self) -> PlainConnection:
@@ -162,7 +162,7 @@ class _Django(PlainConnection):
 def plain_connection(target: Any, schema: str | None = None) -> PlainConnection | None:
     """Return *target* (psycopg 3, sqlite3 or Django) wrapped for ``run``. Return None for anything else.
 
-    This imports no driver, because a caller that has a connection has already imported its driver.
+    This function imports no driver. A caller that has a connection has already imported the driver of that connection.
     """
     if isinstance(target, sqlite3.Connection):
         return _Sqlite3(target, _SQLITE3, None)
@@ -177,13 +177,13 @@ def plain_connection(target: Any, schema: str | None = None) -> PlainConnection 
 def has_open_transaction(raw: Any) -> bool | None:
     """Return whether a transaction is open on a driver's connection.
 
-    Return None if the driver does not say, or if the connection is broken.
+    Return None if the driver does not report that, or if the connection is broken.
     """
     try:
         if (found := getattr(raw, "in_transaction", None)) is not None:  # sqlite3
             return bool(found)
         status = int(raw.info.transaction_status)  # psycopg
-    # The connection is closed, or belongs to another driver.
+    # The connection is closed, or is a connection of another driver.
     except Exception:
         return None
     return None if status == _UNKNOWN else status != _IDLE
@@ -200,9 +200,9 @@ def is_django(target: Any) -> bool:
 
 @contextmanager
 def texts_decoded(raw: Any) -> Iterator[None]:
-    """If *raw* is sqlite3's, let it read texts that are not UTF-8 inside the block.
+    """If *raw* is a connection of sqlite3, make it return texts that are not UTF-8 inside the block.
 
-    Otherwise sqlite3 would raise an error.
+    Without this, sqlite3 would raise an error for such a text.
     """
     if not isinstance(raw, sqlite3.Connection):
         yield
@@ -230,15 +230,15 @@ def _row_of(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
 
 
 def _text(row: Sequence[Any]) -> Sequence[Any]:
-    """Return the row with bytes decoded. The user's connection may return texts as bytes (sqlite3's text_factory)."""
+    """Return the row with bytes decoded. A user's sqlite3 connection may return texts as bytes (text_factory)."""
     return [decoded(value) if isinstance(value, bytes) else value for value in row]
 
 
 @lru_cache(maxsize=64)
 def _rendered(statement: Executable, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
     compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
-    # Remove leading blanks, because Python's sqlite3 does not skip them. It looks at the first word to decide whether
-    # to open a transaction.
+    # Remove leading blanks, because Python's sqlite3 does not skip them. sqlite3 looks at the first word of a statement
+    # to decide whether to open a transaction.
     return str(compiled).strip(), tuple(compiled.positiontup or ())
 
 
@@ -262,7 +262,9 @@ def _url(user: Any, host: Any, port: Any, name: Any) -> str:
 
 
 class WrappedConnection:
-    """An SQLAlchemy connection with our options. ``execution_options()`` would change the user's own connection."""
+    """Adds our options to a user's SQLAlchemy connection. ``execution_options()`` would change the user's own
+    connection.
+    """
 
     def __init__(self, connection: Connection, schema: str | None, **options: Any) -> None:
         self._connection = connection
@@ -278,7 +280,7 @@ class WrappedConnection:
 
 
 def in_schema(connection: Connection, schema: str | None) -> Connection:
-    """Return *connection* with our tables in PostgreSQL's *schema*, for ``run``.
+    """Return *connection*, wrapped so that ``run`` looks for our tables in PostgreSQL's *schema*.
 
     If *schema* is None, return *connection* unchanged.
     """
@@ -286,16 +288,17 @@ def in_schema(connection: Connection, schema: str | None) -> Connection:
 
 
 def commits_by_itself(connection: Any) -> bool:
-    """Return whether each statement on *connection*, a user's connection wrapped for ``run``, is its own
-    transaction.
+    """Return whether each statement on *connection* is its own transaction. *connection* is a user's connection,
+    possibly wrapped for ``run``.
     """
     if isinstance(connection, PlainConnection):
         return connection.commits_by_itself()
-    # Do not use get_isolation_level(): in autocommit mode it returns the level of the single-statement transactions.
+    # Do not use get_isolation_level(): in autocommit mode it returns the isolation level of the single-statement
+    # transactions.
     driver, raw = connection.connection.driver_connection, connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
         return _sqlite_commits_by_itself(driver)
-    # With psycopg, the caller may have sent BEGIN.
+    # With psycopg in autocommit mode, the caller may have begun a transaction by sending BEGIN.
     begun = getattr(getattr(driver, "info", None), "transaction_status", 0)
     return bool(getattr(raw, "autocommit", False)) and not begun
 

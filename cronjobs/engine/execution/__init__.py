@@ -1,1 +1,1 @@
-"""One attempt: from a claimed job to an Outcome."""
+"""Run one attempt: turn a claimed job into an Outcome."""

@@ -1,4 +1,4 @@
-"""The attempts in this process: the state of each, and everything that a loop has in flight."""
+"""The attempts in this process: the state of each attempt, and the attempts for which a loop is responsible."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ if TYPE_CHECKING:
     from cronjobs.engine.config.settings import Settings
     from cronjobs.engine.database.connection import Database
 
-# If a job gets its own process only because runners died, it gets this extra time for an interpreter to start.
+# A job that gets its own process only because runners died gets this extra time for an interpreter to start.
 TO_START: Final = timedelta(seconds=5)
 # The time that process.py needs to end a process: to send SIGTERM, then SIGKILL, and to read the report.
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)
 # If this many runners have died while they held a job, the job gets its own process.
 ISOLATED_FROM_LOSSES: Final = 2
-# If only a deploy can help, for example after a handler returned a generator, retry no sooner than after this time.
+# Some failures need a deploy, for example a handler that returned a generator. Retry them no sooner than after this
+# time.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
-# A timeout is cut to this length, because plain SQL can write a number that a timedelta cannot hold.
+# A longer timeout is cut to this many seconds, because plain SQL can write a number that a timedelta cannot hold.
 READABLE_TIMEOUT_S: Final = 1e8
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """The context that all attempts of a process share. ``on_output`` shows their output live to a person.
+    """The context that all attempts of a process share. ``on_output`` is called with the attempts' output, to show it
+    live to a person.
 
-    The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ`` has the variables that
-    commands and child processes get. It is copied before the first handler runs, because handlers may change
+    The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ`` contains the variables
+    that commands and child processes get. These are copied before the first handler runs, because handlers may change
     os.environ. ``run_async`` runs an async handler's coroutine.
     """
 
@@ -52,19 +54,21 @@ class WorkerContext:
     on_start: Callable[[Attempt], None] | None = None
     on_end: Callable[[Finished], None] | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    run_async: Callable[[Coroutine[Any, Any, Any]], Any] | None = None  # None: asyncio.run
+    run_async: Callable[[Coroutine[Any, Any, Any]], Any] | None = None  # None means asyncio.run
 
 
 class Phase(Enum):
     """The phases of an attempt in this process. Only ``InFlight.move`` changes a phase, on the loop's thread."""
 
-    HELD = "held"  # leased, and a worker is running it or will run it
-    HANDING_OVER = "handing over"  # leased, until the job's own process answers that it has adopted the job
-    OVERDUE = "overdue"  # leased, and recorded as timed out or interrupted, but its thread is still running
-    ENDED = "ended"  # leased, and its end still has to be written
-    RUNS_ON = "runs on"  # its handler recorded the success in a transaction and is still running; the lease is gone
-    RETURNED = "returned"  # its handler recorded the success and has returned; the end still has to be reported
-    LOST = "lost"  # its lease is gone, but its thread is still running
+    HELD = "held"  # leased. A worker is running the attempt, or will run it
+    # Leased. The job's own process has been asked to adopt the job, and has not answered yet.
+    HANDING_OVER = "handing over"
+    OVERDUE = "overdue"  # leased. A timeout or an interruption is recorded, but the attempt's thread is still running
+    ENDED = "ended"  # leased. The attempt's end still has to be written
+    # Without a lease. The handler has recorded the success in its own transaction, and is still running.
+    RUNS_ON = "runs on"
+    RETURNED = "returned"  # the handler has recorded the success and has returned. The end still has to be reported
+    LOST = "lost"  # without a lease. The lease was lost, but the attempt's thread is still running
     GONE = "gone"
 
 
@@ -88,8 +92,8 @@ _WITHOUT_LEASE: Final = (Phase.RUNS_ON, Phase.LOST)
 class Attempt:
     """A claimed job on its way through this process. Instants are seconds of the monotonic clock.
 
-    ``in_child_process`` says whether the handler gets its own process. If it is None, the handler gets one if its type
-    says so, or if too many runners died while they held the job.
+    ``in_child_process`` says whether the handler gets its own process. None means that the handler gets a process if
+    its job type says so, or if too many runners died while they held the job.
     """
 
     job: Job
@@ -97,29 +101,29 @@ class Attempt:
     timeout: timedelta
     in_child_process: bool | None = None
     stop: StopSignal = field(default_factory=StopSignal)
-    claimed: float = 0.0  # when the claim was sent
-    # The length of the lease from ``leased_at``. If 0, the attempt need not watch its lease.
+    claimed: float = 0.0  # when the claim was sent to the database
+    # The length of the lease, which starts at ``leased_at``. 0 means that the attempt need not watch its lease.
     lease_s: float = 0.0
     reporting: Reporting = field(default_factory=Reporting)
 
     # Only the loop writes these fields.
     phase: Phase = Phase.HELD
     leased_at: float = 0.0  # when the last statement that extended the lease was sent
-    taken: float = 0.0  # when the loop got the answer to its claim
-    # The outcome that the attempt's history row got while its thread was still running.
+    taken: float = 0.0  # when the loop got the database's answer to the claim
+    # The outcome that was recorded in the attempt's history row while the attempt's thread was still running.
     recorded: str | None = None
     recorded_at: float = 0.0
-    is_row_due: bool = False  # True if that history row still has to be written
-    stack: str | None = None  # the stack of its thread when the timeout was noted
+    is_row_due: bool = False  # True if the history row with ``recorded`` still has to be written
+    stack: str | None = None  # the stack of the attempt's thread when the timeout was noted
 
     # Only the attempt's worker writes these fields.
     worker: str = ""
-    on_its_way: bool = False  # True if a worker or a process has the attempt and will report its end
-    handed_over: bool = False  # True if a separate process was asked to adopt the job, and may have done so
+    on_its_way: bool = False  # True if a worker or a process has taken the attempt and will report its end
+    handed_over: bool = False  # True if a separate process was asked to adopt the job. That process may have adopted it
     started: float | None = None
-    thread: int | None = None  # the thread that is running its handler now
-    begun: bool = False  # True if the job's own code may have run, so that a failure uses up a try
-    # With ``durable: each``, the worker waits for this event, which is set when the end has been committed.
+    thread: int | None = None  # the thread that is running the attempt's handler now
+    begun: bool = False  # True if the job's own code may have run. Then a failure uses up a try
+    # With ``durable: each``, the worker waits for this event. It is set when the attempt's end has been committed.
     let_go: threading.Event | None = None
 
     @property
@@ -156,15 +160,15 @@ class Attempt:
 
     @property
     def waits_on_a_cluster(self) -> bool:
-        """Whether the job is waiting on a cluster and no worker has started it. That may take minutes."""
+        """Whether the job is waiting on a cluster, where no worker has started it yet. Such a wait may take minutes."""
         return self.started is None and self.job_type.executor is not None
 
     @property
     def to_start(self) -> timedelta:
-        """The extra time for an interpreter to start. It does not count against the timeout.
+        """The extra time for an interpreter to start. This time does not count against the timeout.
 
-        Starting an interpreter may take seconds. If the user asked for the process, this is 0, because then the timeout
-        includes that start. It is above 0 only if the process is our own precaution.
+        Starting an interpreter may take seconds. If the user asked for the process, the extra time is 0, because the
+        user's timeout includes the start. The extra time is above 0 only if the process is our own precaution.
         """
         declared = self.is_command or self.job_type.isolation == "process"
         ours = self.job_type.for_crashes or not declared
@@ -174,7 +178,7 @@ class Attempt:
     def safe_until(self) -> float:
         """The attempt's code must stop by this instant of the monotonic clock if the lease is not renewed.
 
-        Each renewal of the lease moves the instant.
+        Each renewal of the lease moves this instant.
         """
         return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
 
@@ -187,7 +191,7 @@ class Attempt:
         return self.started + (self.timeout + slack).total_seconds()
 
     def refusal(self) -> Outcome | None:
-        """Return a failure if plain SQL made the job's row unusable, or if the payload does not fit the handler.
+        """Return a failure if plain SQL has made the job's row unusable, or if the payload does not fit the handler.
 
         Return None if the job can run.
         """
@@ -203,7 +207,7 @@ class Attempt:
 
 
 def mismatch(fault: str) -> Failed:
-    """Return the outcome for a payload that does not fit the handler because of a name or a type.
+    """Return the outcome for a payload of which a name or a type does not fit the handler.
 
     The job is retried, because newer code may accept the payload.
     """
@@ -211,17 +215,19 @@ def mismatch(fault: str) -> Failed:
 
 
 def timeout_of(job: Job, job_type: JobType) -> timedelta:
-    """Return the row's own timeout, or the type's if the row has none."""
+    """Return the timeout in the job's row, or the job type's timeout if the row has none."""
     if job.timeout_s is None:
         return job_type.timeout
-    # If the timeout is NaN, min() returns the limit.
+    # If the row's timeout is NaN, min() returns READABLE_TIMEOUT_S.
     return timedelta(seconds=min(READABLE_TIMEOUT_S, job.timeout_s))
 
 
 class Ended(NamedTuple):
-    """An attempt's end on its way to the loop, and when the attempt ended, on the monotonic clock.
+    """The end of an attempt, as a worker or a process reports it to the loop. ``at`` is when the attempt ended, on the
+    monotonic clock.
 
-    If a long job was handed to a process, ``answer`` is that process's answer. It is None if the job ran here.
+    If a long job was handed to a process, ``answer`` is that process's answer. ``answer`` is None if the job ran in
+    this process.
     """
 
     attempt: Attempt
@@ -234,10 +240,10 @@ class Ended(NamedTuple):
 class InFlight:
     """The work of a loop: the leases it holds, and the ends it has not written yet.
 
-    Instants are seconds of the monotonic clock. ``held`` has every leased attempt, by job id. ``without_lease`` has
-    attempts without a lease whose thread still runs and keeps its slot. ``unwritten`` has the ends to write, in order
-    of arrival. ``given_up`` has leases that must expire: lost ones, and those whose end the database refuses in any
-    form.
+    Instants are seconds of the monotonic clock. ``held`` contains every leased attempt, by job id. ``without_lease``
+    contains attempts without a lease whose thread is still running and occupies a worker. ``unwritten`` contains the
+    ends to write, in order of arrival. ``given_up`` contains leases that nobody may renew, so that they expire: lost
+    leases, and leases of attempts whose end the database refuses in every form.
     """
 
     held: dict[int, Attempt] = field(default_factory=dict)
@@ -246,14 +252,16 @@ class InFlight:
     given_up: set[Lease] = field(default_factory=set)
 
     def take(self, attempt: Attempt, sent: float) -> None:
-        """Hold a newly claimed attempt. *sent* is when the statement that wrote its lease was sent."""
+        """Add a newly claimed attempt to ``held``. *sent* is when the statement that wrote the attempt's lease was
+        sent.
+        """
         if attempt.job_type.durable == "each":
             attempt.let_go = threading.Event()
         attempt.leased_at = sent
         self.held[attempt.job.id] = attempt
 
     def move(self, attempt: Attempt, phase: Phase) -> None:
-        """Put *attempt* into *phase*. Raises RuntimeError if that phase cannot follow the present one."""
+        """Put *attempt* into *phase*. Raises RuntimeError if that phase cannot follow the attempt's present phase."""
         before = attempt.phase
         if phase not in _NEXT[before]:
             raise RuntimeError(f"job {attempt.job.id}: an attempt that is {before.value} cannot be {phase.value}")
@@ -269,24 +277,26 @@ class InFlight:
                 attempt.let_go.set()
 
     def end(self, ended: Ended) -> None:
-        """Keep an end until it is written."""
+        """Keep the end of an attempt until it is written."""
         attempt = ended.attempt
         phase = Phase.ENDED if attempt.is_leased else Phase.RETURNED
         if phase in _NEXT[attempt.phase]:
-            # Do this before the move, because an unexpected error may occur in between.
+            # Keep the end before the move, because an unexpected error may occur between the two steps.
             self.unwritten[attempt] = ended
         self.move(attempt, phase)
 
     def note_overdue(self, attempt: Attempt, outcome: str, now: float) -> None:
         """Note that the attempt's thread is still running although it should have stopped.
 
-        *outcome* is written to the attempt's history row, and only once.
+        *outcome* will be written to the attempt's history row once.
         """
         attempt.recorded, attempt.recorded_at, attempt.is_row_due = outcome, now, True
         self.move(attempt, Phase.OVERDUE)
 
     def lose(self, attempt: Attempt) -> None:
-        """Drop an attempt whose lease is lost, and its unwritten end. Its thread may still be running."""
+        """Drop an attempt whose lease is lost, and the attempt's unwritten end. The attempt's thread may still be
+        running.
+        """
         self.given_up.add(attempt.lease)
         runs = attempt.started is not None and attempt.phase in _AT_WORK
         self.move(attempt, Phase.LOST if runs else Phase.GONE)
@@ -294,13 +304,13 @@ class InFlight:
     def end_itself(self, attempt: Attempt) -> None:
         """Note that the handler has ended the job in its own transaction.
 
-        If the handler is still running, it keeps its slot.
+        If the handler is still running, its worker stays occupied.
         """
         attempt.leased_at = attempt.overdue_at
         self.move(attempt, Phase.RETURNED if attempt.phase is Phase.ENDED else Phase.RUNS_ON)
 
     def drop(self, attempt: Attempt) -> None:
-        """Drop an end that the database refuses in every form."""
+        """Drop an attempt whose end the database refuses in every form."""
         self.given_up.add(attempt.lease)
         self.move(attempt, Phase.GONE)
 
@@ -312,7 +322,7 @@ class InFlight:
             self.held[job_id].leased_at = sent
 
     def first_leased(self, *, working: bool = False) -> float:
-        """Return when the lease that will expire first was last extended, or infinity if there is no lease.
+        """Return when the lease that will expire first was last extended, or infinity if no lease is held.
 
         If *working* is True, consider only attempts that have not ended.
         """
@@ -321,17 +331,17 @@ class InFlight:
         return min([each.leased_at for each in attempts if not (working and each.has_ended)], default=math.inf)
 
     def busy(self) -> list[Attempt]:
-        """Return the claimed attempts that have not ended, started or not, except those that are being handed over."""
+        """Return the leased attempts that have not ended, started or not. Attempts that are being handed over are left
+        out.
+        """
         return [each for each in self.held.values() if each.phase in _AT_WORK]
 
     def handing_over(self) -> list[Attempt]:
-        """Return the attempts of long jobs whose own process has not answered yet."""
+        """Return the attempts of long jobs that are being handed over: the job's own process has not answered yet."""
         return [each for each in self.held.values() if each.phase is Phase.HANDING_OVER]
 
     def running_on(self, now: float) -> list[Attempt]:
-        """Return attempts that have recorded their own success and whose handler is still running within its
-        timeout.
-        """
+        """Return the attempts whose handler has recorded its own success, and is still running within its timeout."""
         return [each for each in self.without_lease if each.phase is Phase.RUNS_ON and now < each.overdue_at]
 
     def unrecorded(self) -> list[Attempt]:
@@ -344,7 +354,7 @@ class InFlight:
             self.held[job_id].is_row_due = False
 
     def reports(self, secrets_of: Callable[[Job], frozenset[str]]) -> dict[int, Report]:
-        """Return what running attempts have reported since the last write, by job id."""
+        """Return, by job id, the reports of running attempts that are newer than the last written reports."""
         found = {}
         for job_id, attempt in self.held.items():
             if attempt.has_ended:
@@ -354,7 +364,7 @@ class InFlight:
         return found
 
     def reported(self, reports: Iterable[Report]) -> None:
-        """Note that these reports have been committed to the rows."""
+        """Note that these reports have been committed to the jobs' rows."""
         for report in reports:
             attempt = self.held.get(report.lease.job_id)
             if attempt is not None:

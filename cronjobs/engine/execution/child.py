@@ -3,9 +3,9 @@
 The parent starts this module with ``python -m`` and talks to it over ``child_protocol``.
 
 ``process.run_handler`` starts this program under ``launcher``, for ``isolation: process``, for long jobs, and for jobs
-whose runners keep dying. The program reads its request, imports the user's modules, runs the handler in its main thread
-and writes the outcome. SIGTERM only sets the stop reason of the handler's context, because an exception raised in a
-signal handler could interrupt a ``finally`` block. (An async handler is also cancelled, through its event loop.) A
+whose runners keep dying. The program reads its request, imports the user's modules, runs the handler in the main
+thread, and writes the outcome. SIGTERM only sets the stop reason of the handler's context, because an exception raised
+in a signal handler could interrupt a ``finally`` block. (An async handler is also cancelled, through its event loop.) A
 handler that does not stop is killed from outside.
 """
 
@@ -47,11 +47,12 @@ def main() -> None:
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # If no reason was written, our runner did not send the signal. Somebody is stopping the whole service.
+        # If our runner sent the signal, it wrote a reason before. No reason means that somebody is stopping the whole
+        # service.
         stop.set(read_reason(descriptor) or "shutdown")
 
     signal.signal(signal.SIGTERM, on_sigterm)
-    # With this, a crash in C code prints the stack to the output.
+    # If C code crashes, faulthandler prints the stack to the attempt's output.
     faulthandler.enable()
     request = Request.decode(sys.stdin.buffer.read())
     _open_streams()
@@ -60,13 +61,14 @@ def main() -> None:
 
 
 def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
-    """Import the user's modules and run the handler. Always returns an Outcome.
+    """Import the user's modules and run the handler. Never raises; always returns an Outcome.
 
     *progress_file* is the descriptor of the file for the handler's progress.
     """
     try:
         faults = job_types.import_handlers(request.settings)
-    # The files changed after the runner checked them, or this is a cluster worker, where nobody has checked them.
+    # Either the files have changed since the runner checked them, or this is a cluster worker, where nobody has checked
+    # them.
     except UntrustedFiles as error:
         return Released(one_line(str(error), 1000), after=MISMATCH_DELAY)
     registration = registered().get(request.job.job_type)
@@ -79,7 +81,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
             f"the source of {request.job.job_type} here differs from the claiming runner's, perhaps because of a deploy"
         )
         return Released(said, after=MISMATCH_DELAY)
-    # On a cluster worker that has no database, this is "".
+    # The URL is "" on a cluster worker that has no database.
     url = request.settings.database
     database = Database(parse_url(url, request.settings.schema), connections=1) if url else None
     now = SYSTEM.monotonic()
@@ -90,7 +92,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
     )
     numbers = count(1)
     attempt.reporting.listener = lambda progress: write_progress(progress_file, next(numbers), progress)
-    # We were asked to stop during the imports. The runner knows why.
+    # The runner asked us to stop during the imports. It knows the reason, and turns this outcome into the right one.
     if stop.reason is not None:
         return Interrupted()
     try:
@@ -103,7 +105,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
 
 
 def _open_streams() -> None:
-    """Give the handler an empty standard input, and send its streams and logs to the attempt's output."""
+    """Give the handler an empty standard input. Send its output streams and its logs to the attempt's output."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

@@ -1,9 +1,10 @@
-"""How a job is sent to its own process, and how its outcome is sent back: JSON both ways, never pickled code.
+"""How a job is sent to its own process, and how the job's outcome is sent back. Both are sent as JSON, never as pickled
+code.
 
-The request is the child's standard input. The answer is an unnamed file that both processes have open. If the child
-must stop, the runner writes the reason into the first bytes of the file. The child writes its outcome after them.
-Unlike with a pipe, a writer never waits for a reader, and a kill -9 does not lose what was written before. A second
-such file holds the handler's latest progress.
+The request is the child's standard input. The answer is a file without a name, which the runner and the child have
+open. If the child must stop, the runner writes the reason into the first bytes of this file. The child writes its
+outcome after these bytes. Unlike with a pipe, a writer never waits for a reader, and a kill -9 does not lose what was
+written before. A second file of this kind contains the handler's latest progress.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from cronjobs.engine.rules.progress import HowFar, progress
 from cronjobs.errors import UsageError
 from cronjobs.model import Job, Outcome
 
-# The outcome begins after this many bytes, which hold the reason. The longest reason is "lease lost".
+# The first bytes of the answer, this many, are reserved for the reason. The longest reason is "lease lost".
 REASON_ROOM: Final = 64
 _OUTCOMES: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Outcome)}
 
 
-# The child gets these settings, under the same names.
+# These fields of Settings are sent to the child under the same names.
 _SETTINGS_SENT: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env", "around", "trusted")
 
 
@@ -34,10 +35,10 @@ _SETTINGS_SENT: Final = ("folder", "database", "schema", "imports", "python_path
 class Request:
     """The request to a child that runs *job*'s handler: where the code is, and when the handler's time is up.
 
-    ``settings`` has what the child needs from the configuration file. The child does not read the file again, because a
-    deploy may be replacing it. ``settings.run.shutdown_grace`` is how long the child may keep running after a shutdown
-    begins. ``ends_at`` is an instant of the monotonic clock, which all processes of a host share. Even if the child
-    starts quickly, it gets no more than ``timeout_s``.
+    ``settings`` contains what the child needs from the configuration file. The child does not read the file again,
+    because a deploy may be replacing it. ``settings.run.shutdown_grace`` is how long the child may keep running after a
+    shutdown begins. ``ends_at`` is an instant of the monotonic clock, which all processes of a host share. Even if the
+    child starts quickly, it gets no more than ``timeout_s``.
     """
 
     job: Job
@@ -45,7 +46,7 @@ class Request:
     ends_at: float
     timeout_s: float
     worker: str = ""
-    # On a cluster, the source that the handler must have (see ``jobs.registry``).
+    # On a cluster, a hash of the source code that the handler must have (see ``Registration.source``).
     source: str | None = None
 
     def encode(self) -> bytes:
@@ -92,12 +93,12 @@ def _plain(value: object) -> Any:
 
 # --- the progress -----------------------------------------------------------------------------------------------------
 
-# In bytes. This is enough even if JSON escapes every character of the note.
+# The room for a report, in bytes. It is enough even if JSON escapes every character of the note.
 PROGRESS_ROOM: Final = 4096
 
 
 def write_progress(descriptor: int, number: int, how_far: HowFar) -> None:
-    """Overwrite the previous progress report with the handler's *number*-th."""
+    """Overwrite the previous progress report with a new one, which is the handler's report *number*."""
     text = json.dumps([number, *how_far]).encode()
     os.pwrite(descriptor, b"%08x%b\n" % (crc32(text), text), 0)
 
@@ -105,7 +106,7 @@ def write_progress(descriptor: int, number: int, how_far: HowFar) -> None:
 def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
     """Return how many reports the child has written, and the latest one.
 
-    Return None if there is none, or if the child is writing right now.
+    Return None if no report has been written, or if the child is writing one right now.
     """
     line = os.pread(descriptor, PROGRESS_ROOM, 0).partition(b"\n")[0]
     text = line[8:]
@@ -114,7 +115,7 @@ def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
     try:
         number, done, of, note = json.loads(text)
         return int(number), progress(done, of, note)
-    # User code may have written something else into the descriptor.
+    # The file may contain anything, because user code may have written to the descriptor.
     except (ValueError, TypeError, UsageError):
         return None
 
@@ -157,7 +158,7 @@ def outcome_from(text: str | bytes) -> Outcome | None:
         kind = _OUTCOMES[facts.pop("outcome")]
         outcome: Outcome = kind(**{name: _span(name, value) for name, value in facts.items()})
         return outcome
-    # User code may have written something else into the descriptor.
+    # The file may contain anything, because user code may have written to the descriptor.
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

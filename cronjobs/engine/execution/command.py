@@ -1,4 +1,4 @@
-"""A command that runs in its own process: its input, and how it may be stopped."""
+"""A command that runs in its own process: what it gets as input, and how it may be stopped."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from cronjobs.text import CappedText
 class Command:
     """A program to run, and how it may be stopped.
 
-    ``env`` is the whole environment. ``stdin`` is the text for standard input. If it is empty, standard input is
-    /dev/null. ``keep_open`` has descriptors that the command inherits. ``max_memory`` is how many bytes of memory each
-    of the command's processes may allocate. None means no limit.
+    ``env`` is the whole environment. ``stdin`` is the text for standard input. If the text is empty, standard input is
+    /dev/null. ``keep_open`` lists the descriptors that the command inherits. ``max_memory`` is how many bytes of memory
+    each of the command's processes may allocate. None means no limit.
 
-    ``grace`` is the time from SIGTERM to SIGKILL. ``shutdown_grace`` is the same time for the case that the runner
-    shuts down. None means ``grace``. With ``term_alone``, SIGTERM goes only to the command itself, and the processes
-    that it started get SIGTERM after it has ended. With ``leave_running``, processes that the command leaves behind
-    keep running if the command ends on its own.
+    ``grace`` is the time from SIGTERM to SIGKILL. If the runner shuts down, ``shutdown_grace`` is used instead, unless
+    it is None. With ``term_alone``, SIGTERM goes only to the command itself, and the processes that it started get
+    SIGTERM after it has ended. With ``leave_running``, processes that the command leaves behind keep running if the
+    command ends on its own.
 
-    ``lease`` returns the instant of the monotonic clock until which the lease is ours. If this process is frozen at
-    that instant, the launcher kills the command. If ``lease`` is None, no lease limits the command. ``on_output`` is
-    called with new output, for a person who is watching. If it raises an exception, the command is ended. ``output``
-    collects output, for progress reports.
+    ``lease`` returns the instant of the monotonic clock at which our lease ends. If this process is frozen at that
+    instant, the launcher kills the command. If ``lease`` is None, no lease limits the command. ``on_output`` is called
+    with new output, for a person who is watching. If it raises an exception, the command is ended. ``output`` collects
+    output, for progress reports.
     """
 
     argv: tuple[str, ...]
@@ -49,7 +49,7 @@ class Command:
 
     def grace_for(self, reason: str) -> timedelta:
         match reason:
-            # Kill it at once, because another runner may be starting the job.
+            # Kill the command at once, because another runner may already be starting the job.
             case "lease lost":
                 return timedelta(0)
             case "shutdown":
@@ -58,9 +58,9 @@ class Command:
 
 
 class StopRequest(Protocol):
-    """``reason`` is None at first.
+    """A request to stop a command. ``reason`` is None at first.
 
-    At any time it may change once, to "cancelled", "shutdown", "timeout" or "lease lost".
+    At any time, ``reason`` may change once, to "cancelled", "shutdown", "timeout" or "lease lost".
     """
 
     @property

@@ -26,7 +26,8 @@ from cronjobs.errors import CronjobsError
 from cronjobs.model import Failed, Job, Status
 from cronjobs.text import one_line
 
-# This stands for "no limit". It must stay below 24 days, because poll() and select() accept no longer timeout.
+# The longest time that this module uses in place of "no limit". It is below 24 days, because poll() and select() accept
+# no longer timeout.
 NO_LIMIT: Final = timedelta(days=7)
 WORKER: Final = "foreground"
 KILLED: Final = "started by hand, with no recorded end: it is still running, or its process was killed"
@@ -42,7 +43,7 @@ class UnknownType(CannotRun):
 
 
 def _policies(known: JobTypes, run: RunSettings) -> ClaimPolicies:
-    """Return the policies for jobs started by hand. A crash in such a run must not count against the job type."""
+    """Return the policies for jobs started by hand. A crash of such a run does not count against the job type."""
     return ClaimPolicies.of(
         {
             name: replace(policy_of(job_type, run, runner=NO_LIMIT), in_thread=False)
@@ -56,8 +57,8 @@ def begin_new(
 ) -> Job:
     """Insert *new* with one try and claim it in the same transaction, so that no tick can claim it first.
 
-    If the job belongs to a schedule, it is recorded as triggered by *actor*. *alone* is True if the schedule lets no
-    two of its jobs run at once. Then this raises CannotRun while another job of the schedule is unfinished.
+    If the job belongs to a schedule, it is recorded as triggered by *actor*. *alone* is True if no two jobs of the
+    schedule may run at once. In that case CannotRun is raised while another job of the schedule is unfinished.
     """
     with database.write() as connection:
         if alone and new.schedule is not None:
@@ -83,10 +84,10 @@ def begin_new(
             _require_turn(connection, job_id)
         policies = _policies(known, run)
         job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=run.lease, policies=policies)
-        # The claim cannot fail, because no other runner can have this job, and it has no concurrency_key.
+        # Nothing can prevent this claim: no other runner can see this job yet, and the job has no concurrency_key.
         assert isinstance(job, Job)
-        # If this process is killed, the next tick finds this history row, which uses up the one try. So the job will be
-        # dead, and will not run again.
+        # If this process is killed, the next tick finds this history row and counts it as a failure. The job has only
+        # one try, so it becomes dead and does not run again.
         row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
         leases.record_overdue(connection, [row])
     return job
@@ -95,7 +96,8 @@ def begin_new(
 def begin_existing(database: Database, job_id: int, settings: Settings, known: JobTypes, *, locked_by: str) -> Job:
     """Claim a waiting job, even if it is not due yet.
 
-    Raises CannotRun if the job is not waiting, has an unknown type, or must wait for one of the file's limits.
+    Raises CannotRun if the job is not waiting, has an unknown type, or must wait because one of the file's limits is
+    reached.
     """
     with database.read() as connection:
         _require_runnable(connection, job_id, known)
@@ -118,7 +120,9 @@ def begin_existing(database: Database, job_id: int, settings: Settings, known: J
 
 
 def _require_turn(connection: Connection, job_id: int) -> None:
-    """Refuse to run two jobs of a schedule at once, unless the schedule allows it or this job was forced."""
+    """Raise CannotRun if another job of the same schedule is running, unless the schedule allows that or this job was
+    forced.
+    """
     row = one_job(connection, job_id)
     if row is None or row.schedule is None:
         return

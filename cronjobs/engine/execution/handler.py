@@ -1,4 +1,5 @@
-"""Run an attempt: a handler, in this thread or in its own process, or a command. Secrets in its output are masked.
+"""Run an attempt of a handler or a command. A handler runs in this thread or in its own process. Secrets in its output
+are masked.
 
 ``run_attempt`` is the entry point.
 """
@@ -32,7 +33,7 @@ from cronjobs.text import CappedText, clean
 
 
 def run_attempt(attempt: Attempt, around: WorkerContext, clock: Clock) -> Finished:
-    """Run one attempt in this thread. Always returns an outcome, whatever the user's code does."""
+    """Run one attempt in this thread. Always returns a Finished, whatever the user's code does."""
     started = clock.monotonic()
     outcome, output, secrets = attempt.refusal(), None, around.settings.secrets_of(attempt.job)
     if outcome is None:
@@ -61,7 +62,7 @@ def as_stored(output: str | None, secrets: frozenset[str]) -> str | None:
 
 def _run_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> tuple[Outcome, str | None]:
     with captured(also=around.on_output) as output:
-        # In a foreground run, ``output`` is already set, because the output is collected elsewhere.
+        # In a foreground run, ``reporting.output`` is already set, because another object collects the output.
         attempt.reporting.output = attempt.reporting.output or output
         outcome = call_handler(attempt, around, clock)
     return outcome, output.text()
@@ -76,10 +77,10 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
     attempt.begun, attempt.thread = True, threading.get_ident()
     try:
         with EndingCopies():
-            # This runs code of the user's classes.
+            # Decoding runs code of the user's classes, so it may raise anything.
             arguments, misfits = registration.decoded(attempt.job.payload)
             if fault := registration.type_fault(misfits):
-                # The handler has not run, so this failure must not count as its own.
+                # The handler has not run, so this failure must not use up a try.
                 attempt.begun = False
                 return mismatch(fault)
             result = handler(*(() if ctx is None else (ctx,)), **arguments)
@@ -98,9 +99,10 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
 def _surrounded(
     handler: Callable[..., Any], ctx: Context | None, attempt: Attempt, around: WorkerContext, clock: Clock
 ) -> Callable[..., Any]:
-    """Return *handler* wrapped in the hooks of ``around_attempts`` and, outside these, the file's ``around:`` entries.
+    """Return a function that calls *handler* inside the hooks of ``around_attempts``. The file's ``around:`` entries
+    surround the hooks.
 
-    If there are any hooks or entries, an async handler is awaited inside them.
+    An async handler is also awaited inside the hooks and entries.
     """
     entries = around.settings.around
     if not (entries or HOOKS):
@@ -170,7 +172,7 @@ def _command(
         shutdown_grace=_shutdown_grace(around),
         max_memory=attempt.job_type.max_memory,
         leave_running=attempt.job_type.leftovers == "leave",
-        # Each renewal moves this instant.
+        # ``safe_until`` moves with each renewal of the lease, so pass a function.
         lease=(lambda: attempt.safe_until) if attempt.lease_s else None,
         on_output=_on_output(attempt, around, clock),
         output=attempt.reporting.output,
@@ -178,7 +180,9 @@ def _command(
 
 
 def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callable[[str], None] | None:
-    """Return the callback for a process's output. For a command, it also looks for progress lines in the output."""
+    """Return the callback for a process's output. For a command, the callback also looks for progress lines in the
+    output.
+    """
     if not attempt.is_command:
         return around.on_output
 
@@ -193,7 +197,7 @@ def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callabl
 def _shutdown_grace(around: WorkerContext) -> timedelta:
     """Return the time from SIGTERM to SIGKILL at shutdown.
 
-    The runner's own grace is longer, so that it can record the end.
+    The runner itself has a longer grace, so that it can record the end of the attempt.
     """
     return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
@@ -201,8 +205,8 @@ def _shutdown_grace(around: WorkerContext) -> timedelta:
 def _succeeded(result: Any) -> Outcome:
     """Return the outcome of a handler that returned *result*.
 
-    Even a result that cannot be stored counts as success, because the work must not be done again. The outcome holds
-    only plain JSON, so that the thread that renews the leases never runs code of the handler's objects.
+    Even a result that cannot be stored counts as success, because the work must not be done again. The outcome contains
+    only plain JSON. Otherwise the thread that renews the leases might run code of the handler's objects.
     """
     if result is None:
         return Succeeded(None)
@@ -226,16 +230,16 @@ def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surrou
         return (around.run_async or asyncio.run)(waiting() if hooks is None else hooks.awaited(waiting))
     finally:
         if inspect.iscoroutine(result):
-            # This matters if a hook raised an exception before the coroutine began.
+            # Without this, a coroutine that never began, because a hook raised an exception, would cause a warning.
             result.close()
 
 
 async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
-    """Await a handler. Cancel the handler through its event loop at its timeout, and when it has to stop.
+    """Await an async handler. At its timeout, or when it has to stop, cancel the handler through its event loop.
 
-    At shutdown, the handler's context reports the stop at once, but the handler is cancelled only after half the grace
-    period, so that it can finish by itself. Once the handler has ended, nothing is cancelled, because the hooks around
-    it must clean up.
+    At shutdown, the handler's context reports the stop at once. The handler is cancelled only after half the grace
+    period, so that it can finish by itself. Once the handler has ended, its task is not cancelled any more, because the
+    hooks around it must clean up.
     """
     import asyncio
 
@@ -248,7 +252,7 @@ async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> An
         if not ended:
             task.cancel()
 
-    # The tick's main thread or a signal handler calls this.
+    # The tick's main thread or a signal handler calls this function.
     def stopped(reason: str) -> None:
         wait_s = shutdown_grace.total_seconds() / 2 if reason == "shutdown" else 0.0
         # A RuntimeError means that the loop has ended.
@@ -258,7 +262,8 @@ async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> An
     attempt.stop.when_set(stopped)
     try:
         async with asyncio.timeout(attempt.timeout.total_seconds()):
-            # A forked process must not close its copy of our event loop, because the copy shares our epoll object.
+            # A process that the handler forks must not close its copy of our event loop, because the copy shares our
+            # epoll object.
             with EndingCopies():
                 return await result
     finally:

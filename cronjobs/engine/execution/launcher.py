@@ -1,25 +1,25 @@
-"""Starts one command and is responsible for every process that the command starts. Run as a script, never imported.
+"""Starts one command, and is responsible for every process that the command starts. Run as a script, never imported.
 
     runner ──socket── launcher ── command ── what it starts, and what that starts …
 
-The launcher is a separate process because nothing else works if the runner gets a kill -9. A process that was killed
-cannot kill others, PR_SET_PDEATHSIG reaches only the direct child, and a ``preexec_fn`` may deadlock in a process with
-threads (see the docs of subprocess). The launcher is as simple as possible and makes no decisions. The runner says when
-to send signals, and the launcher knows to which processes.
+The launcher is a separate process, because only a separate process can clean up if the runner gets a kill -9. A process
+that was killed cannot kill others, PR_SET_PDEATHSIG reaches only the direct child, and a ``preexec_fn`` may deadlock in
+a process with threads (see the docs of subprocess). The launcher is as simple as possible and makes no decisions. The
+runner decides when to send signals, and the launcher finds the processes that must get them.
 
 - **No process escapes.** The launcher is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)). If the parent of a process
   that the command started dies, that process becomes the launcher's child, even if it is in another session. So when
-  the launcher has no children (ECHILD), no process is left. Only with ``leave_running`` does the launcher let the
-  remaining processes run on after the command has ended by itself.
+  the launcher has no children (ECHILD), no process is left. The only exception is ``leave_running``: if the command has
+  ended by itself, the launcher lets the remaining processes run on.
 - **Death with the runner.** When the runner dies, its end of the socket closes, and the launcher kills everything. If a
-  forked copy of the runner keeps that end open, ``getppid`` shows that the runner is dead. PR_SET_PDEATHSIG would
-  instead depend on the thread that started this process. If the launcher itself is killed, PR_SET_PDEATHSIG kills at
-  least the command.
-- **A frozen runner** (SIGSTOP) sends no orders. Then a kernel timer makes the launcher kill everything after timeout +
-  grace, or before the lease ends, because another runner may take the job after that. The runner reports each renewal
-  of the lease.
+  forked copy of the runner keeps that end open, ``getppid`` shows that the runner is dead. PR_SET_PDEATHSIG would not
+  help the launcher here, because it takes effect when the thread that started a process ends. But if the launcher
+  itself is killed, PR_SET_PDEATHSIG kills at least the command.
+- **A frozen runner** (SIGSTOP) sends no orders. In that case a kernel timer makes the launcher kill everything after
+  timeout + grace, or before the lease ends, because another runner may take the job after the end of the lease. The
+  runner reports each renewal of the lease.
 - **Disk.** The command's output goes to our standard output, which is one unlinked file. As the file grows, the
-  launcher frees its middle.
+  launcher frees the disk space of the file's middle.
 
 The runner sends orders. C means: send SIGTERM to the command. T means: send SIGTERM to all processes. K means: send
 SIGKILL until all are gone. R is followed by eight bytes, which give the milliseconds that are left of the lease. The
@@ -42,15 +42,16 @@ import signal
 import sys
 import time
 
-# The launcher looks at the output's size, and at its parent, once in this time.
+# The launcher checks the output's size, and whether its parent is alive, once in this time.
 TICK_MS = 100
 KILL_TICK_MS = 10
-# These rounds take 3 s. Processes that are left after that belong to another user, or are stuck in the kernel.
+# The launcher sends SIGKILL in this many rounds, which take 3 s. Processes that survive them belong to another user, or
+# are stuck in the kernel.
 KILL_ROUNDS = 300
-# This many bytes stay on disk at each end of the output. That is more than anybody reads.
+# This many bytes stay on disk at the beginning and at the end of the output. The runner reads less than that.
 KEEP_AT_EACH_END = 1024 * 1024
-# A report contains at most this many names. They fit into the socket's buffer, so no report blocks if the runner is
-# frozen.
+# A report contains at most this many names of processes. That many fit into the socket's buffer, so a report never
+# blocks, even if the runner is frozen.
 MAX_NAMES = 8
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -75,12 +76,12 @@ class Launcher:
         self.wakeups = wake_on_signals()
         # The command's pid, which is also its process group and session.
         self.command = 0
-        self.ended = False  # the command has ended
-        self.stopped = False  # we have sent the command a signal
+        self.ended = False  # true if the command has ended
+        self.stopped = False  # true if we have sent the command a signal
         self.killing = False
-        self.limit_at = 0.0  # on the monotonic clock
+        self.limit_at = 0.0  # when to kill everything, on the monotonic clock
         self.orders_unread = b""
-        # The output's middle has been freed up to this offset.
+        # The middle of the output has been freed up to this offset.
         self.punched = 0
 
     def run(
@@ -96,7 +97,7 @@ class Launcher:
         if not self.start(argv, env, folder, max_memory):
             return
         self.limit_at = time.monotonic() + limit_s
-        # Do this after the fork. (A child would not inherit the timer anyway; see fork(2).)
+        # Set the timer after the fork, because only the launcher needs it. (A child would not inherit it; see fork(2).)
         self.stand_at_end_of(leased_s)
         poller = select.poll()
         poller.register(self.channel, select.POLLIN)
@@ -104,7 +105,7 @@ class Launcher:
         rounds = 0
         while self.anyone_left():
             if self.ended and leave_running and not self.stopped:
-                # The remaining processes become children of init, or of a subreaper above us.
+                # Leave the remaining processes. They become children of init, or of a subreaper above us.
                 return
             if self.killing:
                 self.signal_all(signal.SIGKILL, tell=rounds == 0)
@@ -154,11 +155,11 @@ class Launcher:
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s if leased_s is None else min(left_s, leased_s)))
 
     def start(self, argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int) -> bool:
-        """Fork and exec the command. Report and return whether that worked."""
-        # Both ends close on exec, so end of file means that exec succeeded.
+        """Fork, and exec the command. Report whether that worked, and return True if it did."""
+        # Both ends of the pipe close on exec, so end of file means that exec succeeded.
         outcome, failure = os.pipe()
         launcher = os.getpid()
-        # This process has only one thread, so no other thread can hold a lock in the forked copy.
+        # The launcher has only one thread, so no other thread can hold a lock in the forked copy.
         self.command = os.fork()
         if self.command == 0:
             become(argv, env, folder, max_memory, launcher, failure)
@@ -185,14 +186,16 @@ class Launcher:
                 self.report("exited", str(os.waitstatus_to_exitcode(status)), str(int(self.stopped)))
 
     def signal_all(self, number: int, tell: bool) -> None:
-        """Send a signal to every descendant once. The next round reaches processes that are forked meanwhile."""
+        """Send a signal to every descendant once. Processes that are forked during this call get their signal in the
+        next round.
+        """
         self.stopped = True
         everyone = descendants(os.getpid()) if self.subreaper else []
         if tell:
             self.report("signalled", *names(everyone))
         # Signal the whole group in one call, so that no member can escape by forking in between. Then list the
-        # processes again, to find those outside the group. With the old list, a process that has called setsid
-        # meanwhile would get no signal, or two.
+        # processes again, to find those outside the group. With the old list, a process that has left the group in
+        # between, by calling setsid, would get no signal or two signals.
         if not self.ended or not self.subreaper or self.command in [group for _, group, _ in everyone]:
             send(os.killpg, self.command, number)
         for pid, group, _ in descendants(os.getpid()) if self.subreaper else ():
@@ -204,24 +207,24 @@ class Launcher:
     def punch_output(self) -> None:
         """Free the disk space under the output's middle.
 
-        The file keeps its size, so the reader knows how much is missing.
+        The file keeps its size, so the runner knows how many bytes are missing.
         """
         size = os.fstat(1).st_size
-        # The command has truncated the file, for example with ``> /dev/stdout``.
+        # The file has become shorter: the command has truncated it, for example with ``> /dev/stdout``.
         if size < self.punched:
             self.punched = 0
         start = max(self.punched, KEEP_AT_EACH_END)
         end = size - KEEP_AT_EACH_END
         if LINUX and end - start >= KEEP_AT_EACH_END:
-            # A file system that cannot make holes returns EOPNOTSUPP. Then the runner ends the command if its output
-            # gets too large.
+            # If the file system cannot make holes, this call returns EOPNOTSUPP, and the output stays whole. The runner
+            # then ends a command whose output gets too large.
             libc.fallocate(1, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start)
             self.punched = end
 
     def report(self, *fields: str) -> None:
         try:
             os.write(self.channel, ("\t".join(fields) + "\n").encode())
-        # The runner is gone. ``read_orders`` will notice that.
+        # The runner is gone. ``read_orders`` will detect that.
         except OSError:
             return
 
@@ -229,13 +232,13 @@ class Launcher:
 def become(
     argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int, launcher: int, failure: int
 ) -> None:
-    """Turn this fork into the command, or write why that failed. Never returns."""
+    """Turn this forked process into the command, or write to *failure* why that is impossible. Never returns."""
     where = "folder"
     try:
         os.setsid()
         if LINUX:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # The launcher died before the prctl call.
+        # The launcher died before the prctl call, so the kernel will not kill this process.
         if os.getppid() != launcher:
             return
         reset_signals()
@@ -254,8 +257,8 @@ def become(
 def limit_memory(most: int) -> None:
     """Limit how many bytes this process, and each process that it starts, may allocate. The kernel refuses more.
 
-    RLIMIT_DATA counts private writable memory since Linux 4.7, getrlimit(2). RLIMIT_AS would also count memory that is
-    only reserved: every thread of a C program reserves 64 MiB that it never touches.
+    Since Linux 4.7, RLIMIT_DATA counts private writable memory (getrlimit(2)). RLIMIT_AS would also count memory that
+    is only reserved: every thread of a C program reserves 64 MiB that it never touches.
     """
     # Imported only here, because few commands have a limit.
     import resource
@@ -280,7 +283,9 @@ def reset_signals() -> None:
 
 
 def wake_on_signals() -> int:
-    """Return a descriptor that gets the number of each SIGCHLD and SIGALRM. Ignore signals meant for the runner."""
+    """Return a descriptor from which the number of each SIGCHLD and SIGALRM can be read. Ignore signals meant for the
+    runner.
+    """
     wakeups, wake = os.pipe()
     os.set_blocking(wakeups, False)
     os.set_blocking(wake, False)
@@ -289,13 +294,13 @@ def wake_on_signals() -> int:
         signal.signal(number, lambda *_: None)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    # We have inherited the mask of the thread that started us.
+    # The launcher has inherited the signal mask of the thread that started it. Unblock all signals.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return wakeups
 
 
 def send(how: object, target: int, number: int) -> None:
-    """Send a signal.
+    """Send the signal *number* to a process or a group.
 
     Do nothing if the process is gone, or belongs to another user (sudo). The report ``left`` names processes that
     survive.
@@ -334,7 +339,7 @@ def descendants(root: int) -> list[Process]:
         if state not in b"ZX":
             children.setdefault(int(parent), []).append((int(entry.name), int(group), name))
     found = list(children.get(root, ()))
-    # The list grows during this loop.
+    # The loop also visits the processes that it adds to the list.
     for pid, _, _ in found:
         found += children.get(pid, ())
     return found
@@ -351,7 +356,7 @@ def read_exactly(channel: int, count: int) -> bytes:
     while len(data) < count:
         part = os.read(channel, count - len(data))
         if not part:
-            # The runner is gone, and nothing was started.
+            # The runner is gone, and has not sent the whole request. Nothing was started.
             os._exit(1)
         data += part
     return data
@@ -360,7 +365,7 @@ def read_exactly(channel: int, count: int) -> bytes:
 def main() -> None:
     channel, parent = int(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(channel, False)
-    # We use marshal because it is built in, and because both ends run the same version of Python.
+    # marshal is built in. Both ends run the same version of Python, so they agree on its format.
     size = int.from_bytes(read_exactly(channel, 8), "big")
     Launcher(channel, parent).run(*marshal.loads(read_exactly(channel, size)))
     # Exit at once, because there is nothing to finalise.

@@ -1,4 +1,4 @@
-"""Show the output of a job that runs in the foreground live, and record it."""
+"""Show the output of a foreground job live, and record that output at the same time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cronjobs.text import CappedText
 
 
 class LiveStream(io.TextIOBase):
-    """A stream that shows at once what is written to it, and also records it while it has a ``sink``.
+    """A stream that shows each text at once. While the stream has a ``sink``, the text is also recorded there.
 
-    In all other ways it behaves like the real stream behind it. So ``input()`` and pdb see a terminal if the real
-    stream is one.
+    In all other ways, the stream behaves like the real stream behind it. So ``input()`` and pdb see a terminal if the
+    real stream is one.
     """
 
     def __init__(self, outside: Any) -> None:
@@ -74,7 +74,9 @@ class LiveStream(io.TextIOBase):
 
 @dataclass(frozen=True)
 class Streams:
-    """The process's stdout and stderr as live streams. ``say`` prints lines that are not part of the job's output."""
+    """The process's stdout and stderr as live streams. ``say`` prints a line on stderr without recording it as output
+    of the job.
+    """
 
     out: LiveStream
     err: LiveStream
@@ -103,7 +105,7 @@ def live_streams() -> Iterator[Streams]:
     sys.stdout, sys.stderr = streams.out, streams.err
     root = logging.getLogger()
     handler, level = logging.StreamHandler(streams.err), root.level
-    # If there are handlers, the app has configured logging itself, so leave it alone.
+    # If the root logger has handlers, the app has configured logging itself. Leave that configuration unchanged.
     if not root.handlers:
         log_to(handler)
     try:

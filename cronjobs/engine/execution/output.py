@@ -1,4 +1,4 @@
-"""Keep what a handler prints or logs in the output of its own attempt, away from the tick's streams.
+"""Send everything that a handler prints or logs to the output of its own attempt, and not to the tick's streams.
 
 Threads that a handler starts, and tasks that it submits to a thread pool, belong to the handler's attempt. Anything
 that they print after the attempt has ended is dropped, because the attempt's output has already been written by then.
@@ -44,13 +44,13 @@ _of_threads: WeakKeyDictionary[threading.Thread, _Sink] = WeakKeyDictionary()
 
 
 def _sink() -> _Sink | None:
-    """Return the sink of the attempt for which this thread or task works, or None if it works for no attempt."""
+    """Return the sink of the attempt to which the current thread or task belongs, or None if there is none."""
     sink = _current.get()
     return sink if sink is not None else _of_threads.get(threading.current_thread())
 
 
 class _Bytes(io.RawIOBase):
-    """A ``sys.stdout.buffer`` that sends bytes to the same place as text."""
+    """Stands in for ``sys.stdout.buffer``. Bytes that are written here go to the same place as text."""
 
     def __init__(self, text: io.TextIOBase) -> None:
         self._text = text
@@ -68,7 +68,10 @@ class _Bytes(io.RawIOBase):
 
 
 class _Dispatch(io.TextIOBase):
-    """Replaces sys.stdout and sys.stderr. Each write goes to the attempt of the thread or task that wrote."""
+    """Replaces sys.stdout and sys.stderr.
+
+    Each write goes to the attempt to which the writing thread or task belongs.
+    """
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -115,7 +118,7 @@ _follows = False
 
 
 def follow_threads() -> None:
-    """Let each new thread belong to the attempt that starts it, and each pool task to the attempt that submits it."""
+    """Make each new thread belong to the attempt that starts it, and each pool task to the attempt that submits it."""
     global _follows
     if _follows:
         return
@@ -137,7 +140,7 @@ def follow_threads() -> None:
             return submit(pool, function, *args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            # Set the sink here, because the pool may have started this thread for another attempt.
+            # Set the sink for each task, because the pool may have started this thread for another attempt.
             token = _current.set(sink)
             try:
                 return function(*args, **kwargs)
@@ -164,7 +167,10 @@ def log_to(handler: logging.Handler) -> None:
 
 
 class captured:  # noqa: N801 used as a function; each job of a drain has one, and a generator takes longer
-    """Collect what this thread prints and logs inside the block, up to a cap. *also* gets each piece at once."""
+    """Collect what this thread prints and logs inside the block, up to a cap.
+
+    *also* is called at once with each piece.
+    """
 
     def __init__(self, also: Callable[[str], Any] | None = None) -> None:
         self._text = CappedText()

@@ -1,17 +1,17 @@
 """Run one attempt of a command or a handler in its own process: start, watch and stop that process.
 
 A command is an argument list, never a shell. The payload goes to standard input and nowhere else, so none of its values
-can become an option or a command. A handler runs in ``child``. We do not start these processes ourselves, but through
-``launcher``. The launcher is responsible for every process that it starts, directly or not, and makes sure that they
-all die with this process. This module makes all decisions. The docstrings of ``run_command`` and ``run_handler`` have
-the rules.
+can become an option or a command. A handler runs in ``child``. We do not start these processes directly, but through
+``launcher``. The launcher is responsible for every process that it starts, directly or indirectly, and makes sure that
+all these processes die with this process. This module makes all decisions. The docstrings of ``run_command`` and
+``run_handler`` state the rules.
 
-Output goes to a file, never to a pipe. With a pipe, ``communicate()`` would wait for any process that inherited the
-pipe, and the command would wait for a busy runner. The file has no name, so nothing is left of it, whichever process
-dies.
+Output goes to a file, never to a pipe. With a pipe, ``communicate()`` would wait for every process that inherited the
+pipe, and the command would have to wait whenever the runner is busy. The file has no name, so it disappears whichever
+process dies.
 
-On macOS and other POSIX systems all of this works, with two exceptions. There, a process that leaves the command's
-process group is not found, and the command survives a kill -9 of the *launcher*.
+On macOS and other POSIX systems, two things do not work. A process that leaves the command's process group is not
+found, and the command survives a kill -9 of the *launcher*.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ from cronjobs.engine.rules.progress import HowFar
 from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded, TimedOut, in_zone
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
-# We notice a stop after at most this time. We notice a command's end at once.
+# A request to stop takes effect after at most this time. The end of a command takes effect at once.
 POLL_S: Final = 0.05
-# Processes that the command leaves behind may be about to end by themselves, and get this much time. For example,
-# bash's ``> >(tee log)`` outlives its shell.
+# Wait this long before ending processes that the command leaves behind, because they may be about to end by themselves.
+# For example, ``tee`` in bash's ``> >(tee log)`` outlives the shell.
 LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
-# When a handler's process has written its outcome, its exit callbacks get this much time.
+# After a handler's process has written its outcome, the process's exit callbacks get this much time.
 EXIT_GRACE_S: Final = 5.0
-# The launcher itself gives up after 3 s.
+# Wait this long for the launcher after SIGKILL was ordered. The launcher itself gives up after 3 s.
 LAUNCHER_GRACE_S: Final = 5.0
 CHILD: Final = "cronjobs.engine.execution.child"
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 # All processes of a command inherit this environment variable, whose value is unique to the command.
 MARK: Final = "CRONJOBS_PROCESS"
-# Processes that are left after 3 s belong to another user, or are stuck in the kernel.
+# The rounds take 3 s. Processes that survive them belong to another user, or are stuck in the kernel.
 END_ROUNDS, END_PAUSE_S = 300, 0.01
 
 
 class NoRoom(Exception):
     """The host had no process, descriptor or disk space left.
 
-    The command has not started, so its job is not charged.
+    The command has not started, so no try of its job is used up.
     """
 
 
@@ -85,7 +85,7 @@ NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFI
 def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -> dict[str, str]:
     """Return *base* with the job's facts as ``CRONJOBS_…`` variables.
 
-    A variable for which the job has no value is unset.
+    Variables for which the job has no value are removed.
 
     Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in the timezone of the schedule, so that its date is the right
     day.
@@ -101,25 +101,26 @@ def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -
         "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
         "CRONJOBS_DEADLINE": deadline.isoformat(),
     }
-    # Remove variables for which the job has no value. The runner may have inherited them, because another job's command
-    # may have started it.
+    # Remove variables for which the job has no value. The runner may have inherited them from another job, if a command
+    # of that job has started the runner.
     env = {name: value for name, value in base.items() if name not in facts}
     return env | {name: clean(value) for name, value in facts.items() if value is not None}
 
 
 def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[Outcome, str | None]:
-    """Run *command* to its end. Return its outcome, and its output cleaned and capped, or None if it printed nothing.
+    """Run *command* to its end. Return its outcome and its output. The output is cleaned and capped, and is None if the
+    command printed nothing.
 
     At the timeout, or when *stop* has a reason, the command and all processes that it started get SIGTERM, and after
-    the grace period SIGKILL. If the lease is lost, all of them get SIGKILL at once, because another runner may be
-    starting the job. The command's result counts only if it ended before SIGTERM. An exit status 0 after SIGTERM may
-    only mean that the command stopped as asked, so counting it as success could lose work.
+    the grace period SIGKILL. If the lease is lost, all these processes get SIGKILL at once, because another runner may
+    already be starting the job. The command's result counts only if it ended before SIGTERM. An exit status 0 after
+    SIGTERM may only mean that the command stopped as asked, so counting it as success could lose work.
 
-    Processes that the command leaves running are ended, too, and the output names them. They do not make the command
-    fail. With ``leave_running`` they keep running, unless the command was stopped.
+    Processes that the command leaves running are also ended, and the output names them. Such processes do not make the
+    command fail. With ``leave_running``, these processes keep running, unless the command was stopped.
 
-    If the command could not be started, the attempt has failed and is retried, because a file may be missing only while
-    a deploy replaces it. If the host had no room for a process, the job is released, and no try is used up.
+    If the command could not be started, the attempt fails and is retried, because a file may be missing only while a
+    deploy replaces that file. If the host had no room for a process, the job is released, and no try is used up.
     """
     if stop.reason is not None:
         return outcome_of_stop(command, stop.reason, ProcessEnding()), None
@@ -127,7 +128,7 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
         end = _attend(command, stop, clock)
     except NoRoom as error:
         return Released(sentence(f"cannot start a process for the command: {error}")), None
-    # For example, an argument contains a character that exec refuses.
+    # The command cannot be started, for example because an argument contains a character that exec refuses.
     except (OSError, ValueError) as error:
         return Failed(sentence(f"the command could not be started: {error}"), "StartError"), None
     if end.ending.failure is not None and end.ending.failure[1] in NO_ROOM:
@@ -148,13 +149,13 @@ def run_handler(
     *command* is complete except for its ``argv``, and its ``stdin`` is a ``Request``. *report* is called with the
     handler's progress, and the instant of the monotonic clock at which we read it.
 
-    The handler's result or exception is passed on unchanged. The result counts even after SIGTERM, because, unlike an
-    exit status 0, it cannot mean that the handler was stopped. To make sure of that, only the handler's own process
-    gets SIGTERM. If we ended a process that the handler started with ``subprocess.run``, the handler might not notice,
-    and might return as if all the work were done. After writing the outcome, the process has ``EXIT_GRACE_S`` for its
-    exit callbacks. Then it is killed, because a callback that hangs would delay the outcome past the end of the tick.
-    If a process ends without an outcome, it has crashed, and the failure is named after the signal. If the process
-    could not be started at all, the job is released, and no try is used up.
+    The handler's result or exception is passed on unchanged. A result counts even after SIGTERM. Unlike an exit status
+    0, a result shows that the handler was not stopped early. To make sure of that, only the handler's own process gets
+    SIGTERM. If a process that the handler started with ``subprocess.run`` also got SIGTERM, the handler might not
+    detect that, and might return as if all the work were done. After writing the outcome, the process has
+    ``EXIT_GRACE_S`` for its exit callbacks. Then it is killed, because a callback that hangs would delay the outcome
+    past the end of the tick. If a process ends without an outcome, it has crashed, and the failure is named after the
+    signal. If the process could not be started at all, the job is released, and no try is used up.
     """
     with ExitStack() as files:
         try:
@@ -165,9 +166,9 @@ def run_handler(
         descriptors = (answer.fileno(), progress_file.fileno())
         command = replace(
             command,
-            # With -P, Python does not import from the working folder first, where a user's file may have the name of a
-            # library module. With -u, everything that the handler printed is in the file before anything kills the
-            # handler.
+            # -P: do not import from the working folder first, because a user's file there may have the name of a
+            # library module. -u: write everything that the handler prints to the file at once, so that nothing is lost
+            # if the handler is killed.
             argv=(sys.executable, "-P", "-u", "-m", CHILD, *map(str, descriptors)),
             exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
             keep_open=descriptors,
@@ -198,13 +199,13 @@ def run_handler(
         end.output.write("\n[cronjobs] killed, because the process did not exit after its handler had ended\n")
     output = end.output.text()
     if isinstance(said, TimedOut):
-        # The child measured the time from its own start.
+        # Name the whole timeout: the child measured the time only from its own start.
         said = replace(said, error=timed_out_words(command.timeout))
     if isinstance(said, Succeeded) or (said is not None and (end.reason is None or not end.ending.stopped)):
         return said, output
     if end.reason is None and end.ending.status == 0:
         return Failed(sentence("its process ended with exit status 0 before the handler had ended"), "exit-0"), output
-    # After a crash, the last lines come from faulthandler. They belong in the output, not in the error.
+    # After a crash, the last lines of the output come from faulthandler. Do not quote such a line in the error.
     crashed = end.ending.status is not None and end.ending.status < 0
     outcome = outcome_of_process(command, end.ending, end.reason, "" if crashed else last_line_of(output))
     if isinstance(outcome, TimedOut) and isinstance(said, TimedOut | Failed):
@@ -227,7 +228,7 @@ def _progress_of(descriptor: int, report: Callable[[HowFar, float], None], clock
 
 
 class _NewOutput(NamedTuple):
-    """New output: ``text`` was printed. The ``left_out`` bytes before it were never read."""
+    """New output of a process. ``text`` was printed. Before it, ``left_out`` bytes were printed that we never read."""
 
     left_out: int
     text: str
@@ -235,7 +236,7 @@ class _NewOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class _End:
-    """The end of a process. ``reason`` is why we stopped it, or None if we did not."""
+    """The end of a process. ``reason`` is why we stopped the process, or None if we did not stop it."""
 
     ending: ProcessEnding
     reason: str | None
@@ -251,15 +252,16 @@ def _attend(
 ) -> _End:
     """Start *command* and wait until none of its processes is left.
 
-    Calls *tell* with the reason before SIGTERM. Every ``POLL_S`` calls *look*, which returns whether the handler has
-    ended.
+    Before SIGTERM, *tell* is called with the reason. Every ``POLL_S`` seconds, *look* is called. It returns whether the
+    handler has ended.
     """
-    # The timeout begins here. Starting a process counts, although it may take seconds on a busy machine.
+    # The timeout begins here. It includes the start of the process, although the start may take seconds on a busy
+    # machine.
     began = clock.monotonic()
     leased_s = command.lease() - began if command.lease is not None else None
     try:
         started = _Child(command, leased_s)
-    # The host had no process, no descriptor or no temporary file left.
+    # The host has no process, no descriptor or no temporary file left.
     except (OSError, MemoryError) as error:
         raise NoRoom(str(error) or type(error).__name__) from error
     with started as child:
@@ -280,14 +282,15 @@ def _watch(
     tell: Callable[[str], None],
     look: Callable[[], bool],
 ) -> str | None:
-    """Wait until none of the command's processes is left. Return why we stopped it, or None if we did not.
+    """Wait until none of the command's processes is left. Return why we stopped the command, or None if we did not stop
+    it.
 
     *deadline* is the instant of the monotonic clock at which the command times out.
     """
     kill_by = deadline + command.grace.total_seconds()
     reason: str | None = None
     ended = False
-    # When the command has to end, this has the orders to send, and when to send each.
+    # If the command has to end: the orders to send to the launcher, each with the instant at which to send it.
     plan: deque[tuple[float, bytes]] = deque()
     wait = POLL_S
     lease, on_output = command.lease, command.on_output
@@ -330,9 +333,9 @@ def _watch(
 _TERM_COMMAND: Final = b"C"
 _TERM: Final = b"T"
 _KILL: Final = b"K"
-# The number of milliseconds follows.
+# This order is followed by the number of milliseconds that are left of the lease.
 _RENEWED: Final = b"R"
-# Send nothing, and stop waiting: the launcher itself does not answer.
+# Not an order to send: stop waiting, because the launcher itself does not answer.
 _GIVE_UP: Final = b""
 
 
@@ -349,9 +352,9 @@ def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
 
 
 def end_marked(mark: bytes) -> None:
-    """Kill the processes that have *mark* in their environment, until none is left.
+    """Kill all processes that have *mark* in their environment. Repeat that until no such process is left.
 
-    This is needed only if the launcher was killed.
+    This function is needed only if the launcher was killed.
     """
     for _ in range(END_ROUNDS if hasattr(os, "pidfd_open") else 0):
         numbers = [int(each.name) for each in os.scandir("/proc") if each.name.isdecimal()]
@@ -383,7 +386,9 @@ def _kill_if_marked(pid: int, mark: bytes) -> bool:
 
 
 class _Child:
-    """The launcher, the socket to it, and the command's files. Leaving the ``with`` block ends whatever is left."""
+    """The launcher, the socket to the launcher, and the command's files. Leaving the ``with`` block ends all remaining
+    processes.
+    """
 
     def __init__(self, command: Command, leased_s: float | None) -> None:
         self.ending = ProcessEnding()
@@ -403,17 +408,17 @@ class _Child:
                 command.leave_running,
             )
         )
-        # Use a file and not a pipe, because a payload can be larger than a pipe's buffer, and then writing it would
+        # Use a file and not a pipe. A payload can be larger than a pipe's buffer, and then writing it to a pipe would
         # block.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(command.stdin)
             stdin.seek(0)
             self._output = tempfile.TemporaryFile()  # noqa: SIM115 closed by __exit__
-            # If the command runs ``echo >/dev/stderr``, the file is truncated. Without O_APPEND, the next write would
-            # then begin at its old offset, after a gap of NULs.
+            # A command such as ``echo >/dev/stderr`` truncates the output file. Without O_APPEND, the next write would
+            # begin at the old offset, after a gap of NULs.
             fcntl.fcntl(self._output, fcntl.F_SETFL, fcntl.fcntl(self._output, fcntl.F_GETFL) | os.O_APPEND)
             self._channel, theirs = socket.socketpair()
-            # With gevent, sockets are non-blocking, and the launcher would inherit that.
+            # With gevent, new sockets are non-blocking. Make this one blocking, because the launcher inherits it.
             os.set_blocking(theirs.fileno(), True)
             try:
                 with theirs:
@@ -438,15 +443,15 @@ class _Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # This makes the launcher kill whatever is left.
+        # When this end of the socket closes, the launcher kills whatever is left.
         self._channel.close()
         try:
             self._launcher.wait(None if self.gone else LAUNCHER_GRACE_S)
         except subprocess.TimeoutExpired:
             self._launcher.kill()
         if self.ending.status is None and self.ending.pid is not None and self._launcher.returncode != 0:
-            # The launcher was killed. Then PR_SET_PDEATHSIG has killed its command, but the command's group may still
-            # be alive.
+            # The launcher was killed. PR_SET_PDEATHSIG has killed the command, but other processes of its group may
+            # still be alive.
             try:
                 os.killpg(self.ending.pid, signal.SIGKILL)
             except OSError:
@@ -457,7 +462,7 @@ class _Child:
     def order(self, order: bytes) -> None:
         try:
             self._channel.sendall(order)
-        # The launcher is gone. listen() will notice that.
+        # The launcher is gone. listen() will detect that.
         except OSError:
             pass
 
@@ -466,12 +471,12 @@ class _Child:
         if not self._has_news(timeout_s):
             # The end of the stream is not enough to see that the launcher is gone, because a forked copy of this
             # process (multiprocessing) may keep the other end open. The launcher may have written a report and ended
-            # since we looked, so read that report before counting it as gone.
+            # since we last looked. So look for that report before counting the launcher as gone.
             self.gone = self._launcher.poll() is not None and not self._has_news(0)
             return
         try:
             data = self._channel.recv(65536)
-        # The launcher died before it had read an order.
+        # The launcher died before it had read one of our orders.
         except ConnectionResetError:
             data = b""
         self.gone = not data
@@ -480,7 +485,7 @@ class _Child:
             self._report(*line.decode().split("\t"))
 
     def _has_news(self, timeout_s: float) -> bool:
-        # eventlet removes select.poll.
+        # eventlet removes select.poll, so use select.select there.
         if not hasattr(select, "poll"):
             return bool(select.select([self._channel], [], [], timeout_s)[0])
         poller = select.poll()
@@ -501,11 +506,13 @@ class _Child:
                 self.ending.left = fields
 
     def disk_used(self) -> int:
-        # POSIX does not define the unit, but it is 512 bytes on every system.
+        # POSIX does not define the unit of st_blocks, but it is 512 bytes on every system.
         return os.fstat(self._output.fileno()).st_blocks * 512
 
     def output(self) -> CappedText:
-        """Read the head and the tail of the output file. Never read the part between them."""
+        """Return the output. Of a long output file, read only the beginning and the end, and never the part between
+        them.
+        """
         text = CappedText(OUTPUT_LIMIT)
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
@@ -519,9 +526,9 @@ class _Child:
         return text
 
     def new_output(self) -> _NewOutput | None:
-        """Return what was printed since the last call, or None if nothing was.
+        """Return what has been printed since the last call, or None if nothing has been printed.
 
-        If the text is long, return only its end.
+        If the new output is long, return only its end.
         """
         fd = self._output.fileno()
         size = os.fstat(fd).st_size

@@ -24,7 +24,8 @@ from cronjobs.model import (
 )
 from cronjobs.text import ERROR_LIMIT, one_line
 
-# In bytes. Output may take this much disk space if the launcher cannot free the file's middle.
+# The most disk space that a command's output may take, in bytes. It matters only if the launcher cannot free the file's
+# middle.
 DISK_LIMIT: Final = 1024**3
 
 
@@ -33,9 +34,9 @@ class ProcessEnding:
     """The launcher's reports about a process. The docstring of ``launcher`` describes them."""
 
     pid: int | None = None
-    # What failed ("folder" or "command"), and the errno.
+    # What could not be entered or started ("folder" or "command"), and the errno. None if the command was started.
     failure: tuple[str, int] | None = None
-    # The exit status, or the negative number of a signal.
+    # The exit status, or the negative number of a signal. None if no end was reported.
     status: int | None = None
     # True if the command was sent a signal before it ended.
     stopped: bool = False
@@ -54,8 +55,8 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
             "out"
         )
         return Failed(sentence(said, last_line), "LauncherDied")
-    # The launcher stopped the command, not we. Its own timer fired before ours, so this process was frozen or got no
-    # CPU time.
+    # If *reason* is None, the launcher stopped the command by its own timer. We did not stop it in time, because this
+    # process was frozen or got no CPU time. So this is a timeout.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)
 
 
@@ -112,7 +113,7 @@ def outcome_not_started(command: Command, where: str, number: int) -> Failed:
 
 
 def sentence(said: str, last_line: str = "") -> str:
-    # The limit of an error is in bytes, and a character takes at most four bytes in UTF-8.
+    # An error's limit is in bytes, and a character takes at most four bytes in UTF-8.
     return one_line(f"{said}: {last_line}" if last_line else said, ERROR_LIMIT // 4)
 
 
@@ -128,9 +129,9 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def last_line_of(output: str | None) -> str:
-    """Return the last line that is not blank, as a terminal would show it.
+    """Return the last line of *output* that is not blank, as a terminal would show that line.
 
-    Colours are removed, and so is everything before the line's last carriage return.
+    Colours are removed, and so is everything before the last carriage return in the line.
     """
     lines = (line.rstrip().rpartition("\r")[2].strip() for line in reversed((output or "").split("\n")))
     return next((plain for line in lines if (plain := _COLOURS.sub("", line))), "")

@@ -1,18 +1,19 @@
 """Turn what a handler raised into an outcome. An exception is user code, so we trust nothing that it says about itself.
 
-A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The first entry in this list that applies to any
-of these exceptions decides:
+A group (``asyncio.TaskGroup`` raises one) contains several exceptions. The outcome follows from the first entry in this
+list that applies to any of these exceptions:
 
-1. A requested stop: ``Cancelled`` or asyncio's CancelledError, even as the cause of what was raised, after the job was
-   cancelled, shutdown began, the lease was lost or the time was up.
-2. ``EffectUnknown`` or ``TransactionBroken``: the job is dead at once, because a person has to look into it first.
+1. A requested stop: the job was cancelled, shutdown began, the lease was lost or the time was up, and then the handler
+   raised ``Cancelled`` or asyncio's CancelledError, or an exception that one of these caused.
+2. ``EffectUnknown`` or ``TransactionBroken``: the job is dead at once, because a person must first examine what
+   happened.
 3. ``GiveUp``: the job is dead at once.
 4. Any other error, or a ``Cancelled`` without a request to stop: a failure that uses up a try.
 5. ``RetryLater``: a failure that uses up a try, and is retried after the longest of the requested delays.
-6. ``Snooze``: uses up no try. The job waits until the latest of the requested instants.
+6. ``Snooze``: no failure, so no try is used up. The job waits until the latest of the requested instants.
 
-Delays count even if an earlier entry decides: if a group holds a failure and a RetryLater, the job waits at least as
-long as the RetryLater asks.
+Delays count even if an earlier entry applies. For example, if a group contains a failure and a RetryLater, the job
+waits at least as long as the RetryLater asks.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ if TYPE_CHECKING:
 
 # Examine at most this many exceptions of a group or a chain.
 MOST_PARTS: Final = 1000
-# If there are more exceptions than this, format only the frames of the outermost one.
+# If a chain or group has more exceptions than this, format only the frames of the outermost exception.
 MOST_TRACED: Final = 100
 # The one-line summary of a group names at most this many errors.
 MOST_NAMED: Final = 3
-# ``duration`` accepts no more than this. A longer delay is a mistake.
+# ``duration`` accepts no longer delay. A longer delay is a mistake.
 LONGEST_DELAY: Final = timedelta(days=3660)
 UNREADABLE: Final = "the handler raised an unprintable exception"
-# Tracebacks begin after the frames of these files. contextlib is among them because it adds frames if hooks surround a
+# Leave out the frames of these files at the beginning of a traceback. contextlib adds frames if hooks surround a
 # handler.
 _OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, contextlib.__file__)
 
@@ -65,7 +66,7 @@ _OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, co
 def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
     """Turn what a handler raised into an outcome.
 
-    Never raises. The policy decides about retries after an ordinary error.
+    Never raises. For an ordinary error, the retry policy later decides whether the job is retried.
     """
     try:
         return _outcome(error, attempt, clock)
@@ -77,8 +78,8 @@ def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 def rehearse(attempt: Attempt, clock: Clock) -> Outcome:
     """Judge a made-up error, so that the code that judges errors is loaded before a real error needs it.
 
-    If a handler has used up all memory, it still holds that memory when its own error is judged. No code could be
-    loaded then.
+    A handler that has used up all memory still holds that memory when its own error is judged. At that moment no code
+    could be loaded.
     """
     try:
         raise MemoryError("a rehearsal")
@@ -112,8 +113,8 @@ def _outcome(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 def _failed(error: BaseException, failures: Sequence[BaseException], at_least: timedelta | None) -> Failed:
     """Return the outcome of an ordinary failure.
 
-    If a group holds one error, only that error counts. If it holds several, they count as one failure with the group's
-    name and message.
+    If a group contains one error, only that error counts. If it contains several errors, they count as one failure with
+    the group's name and message.
     """
     main = failures[0] if len(failures) == 1 else error
     words, kinds = error_text(main), [kinds_of(part) for part in (*failures, main, error)]
@@ -158,7 +159,9 @@ def _is_over(attempt: Attempt, clock: Clock) -> bool:
 
 
 def _cancelled_by_asyncio() -> tuple[type[BaseException], ...]:
-    """Return asyncio's CancelledError if asyncio is imported. If it is not, nobody can have raised one."""
+    """Return asyncio's CancelledError if asyncio is imported. If asyncio is not imported, nobody can have raised a
+    CancelledError.
+    """
     kind = getattr(sys.modules.get("asyncio.exceptions"), "CancelledError", None)
     return () if kind is None else (kind,)
 
@@ -175,8 +178,8 @@ def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> b
 class _NextRunRequest:
     """The time at which a RetryLater (``charged``) or a Snooze asks to run again.
 
-    If a RetryLater's ``wait`` is None, the policy decides. ``words`` is its message. ``refused`` says why a Snooze is
-    unusable, or is "".
+    If ``wait`` of a RetryLater is None, the retry policy decides. ``words`` is the message of the RetryLater.
+    ``refused`` says why a Snooze is unusable, or is "" if the Snooze is valid.
     """
 
     charged: bool
@@ -221,7 +224,7 @@ def _delay(value: Any) -> timedelta | None:
     """Return *value* as a plain timedelta. Return None if it is not a span of time, is negative, or is too long."""
     try:
         span = timedelta(seconds=duration(value).total_seconds())
-    # The value may be NaN, an unreadable text, or of a subclass that misbehaves.
+    # The value may be NaN, a text that is not a duration, or an object of a misbehaving subclass.
     except Exception:
         return None
     return span if timedelta(0) <= span <= LONGEST_DELAY else None
@@ -237,7 +240,8 @@ def _instant(value: Any, now: datetime) -> datetime | None:
             parts = (utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second, utc.microsecond)
             moment = datetime(*parts, tzinfo=UTC)
             return moment if moment - now <= LONGEST_DELAY else None
-    # The instant may be in the year 9999 in a zone west of Greenwich, or its tzinfo may raise an exception.
+    # The conversion may fail: the instant may be in the year 9999 in a zone west of Greenwich, or its tzinfo may raise
+    # anything.
     except Exception:
         return None
     wait = _delay(value)
@@ -248,7 +252,7 @@ def _instant(value: Any, now: datetime) -> datetime | None:
 
 
 def _is(error: BaseException, kind: type[BaseException]) -> bool:
-    # This is not isinstance(), because that trusts ``__class__``, which may be wrong.
+    # Do not use isinstance(), because it trusts ``__class__``, which user code can set to anything.
     return issubclass(type(error), kind)
 
 
@@ -264,7 +268,10 @@ def _parts(error: BaseException) -> Iterator[BaseException]:
 
 
 def _holds(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Return whether *error*, an exception in its groups, or an exception that led to it is one of *kinds*."""
+    """Return whether *error* is one of *kinds*.
+
+    Exceptions inside its groups, and exceptions that led to it, count too.
+    """
     return any(issubclass(type(each), kinds) for each in islice(_everything(error), MOST_PARTS))
 
 
@@ -295,10 +302,10 @@ def error_text(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
     # The outcome must not be lost because of a broken __str__.
     except BaseException:
         words = "(its message could not be read)"
-    # Without the name, the message of sys.exit(3) would be just "3".
+    # For an exception like SystemExit, add its name. The message of sys.exit(3) alone would be just "3".
     if not _is(error, Exception):
         words = f"{_kind(error)}: {words}"
-    # The message of a KeyError is only the key.
+    # The message of a KeyError is only the key, so add words.
     elif type(error) is KeyError and len(error.args) == 1:
         words = f"no such key: {words}"
     return one_line(words or _kind(error), limit)
@@ -323,12 +330,15 @@ def _kind(error: BaseException) -> str:
 
 
 def stack_of(attempt: Attempt) -> str | None:
-    """Return where the thread that runs the attempt's handler is now, like a traceback, or None if it has ended."""
+    """Return the present stack of the thread that runs the attempt's handler, as text.
+
+    None if the attempt has ended.
+    """
     try:
         if (thread := attempt.thread) is None:
             return None
         frames = [*traceback.walk_stack(sys._current_frames()[thread])][::-1]
-        # The attempt has ended meanwhile, so these may be the frames of another attempt.
+        # If the attempt has just ended, these frames may belong to another attempt.
         if attempt.thread is None:
             return None
         last = max(place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == _OURS[0])

@@ -1,6 +1,6 @@
 """The reports of a running attempt.
 
-The attempt's worker writes them, and the loop reads them when it renews the lease.
+The attempt's worker writes the reports, and the loop reads them when it renews the lease.
 """
 
 from __future__ import annotations
@@ -13,37 +13,40 @@ from cronjobs.engine.rules.progress import LIVE_LIMIT, HowFar, Reported, progres
 from cronjobs.masking import longest_form, mask, mask_urls, safe_until
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
-# Read at most this many bytes of new output, because ``CappedText`` may hold no more of the output's end.
+# Read at most this many bytes of new output, because ``CappedText`` may keep only this much of the output's end.
 LOOK_BACK: Final = OUTPUT_LIMIT // 2
-# Hold back at most this many bytes while waiting for the end of a possible secret.
+# Hold back at most this many bytes of output while waiting for the end of a possible secret.
 MOST_HELD: Final = 4 * LIVE_LIMIT
-# In characters. No progress line is longer.
+# The longest progress line that is read, in characters.
 LONGEST_LINE: Final = 512
 _SPACE: Final = " \t\r\n"
 
 
 class Reporting:
-    """One attempt's progress and output so far. ``output`` collects its output, or is None if nothing collects it yet.
+    """One attempt's progress and output so far. ``output`` collects the attempt's output. It is None if no output is
+    collected yet.
 
-    ``listener`` is called at once with each progress report, in the thread that reports, for a person who is watching.
+    ``listener`` shows progress to a person who is watching. It is called at once with each progress report, in the
+    thread that reports.
     """
 
-    # The defaults are attributes of the class, because a run of many short jobs makes thousands of these objects, and
-    # few of them report anything.
+    # The defaults are class attributes. A run of many short jobs makes thousands of these objects, and few of them
+    # report anything.
     output: CappedText | None = None
     listener: Callable[[HowFar], None] | None = None
     # The progress that the tick last showed to a person who is watching.
     shown: HowFar | None = None
-    # This tuple is always replaced as a whole, so it needs no lock.
+    # The last report, when it was made, and the first value of the same pace and its time. The tuple is always replaced
+    # as a whole, so it needs no lock.
     _said: tuple[HowFar, float, float, float] | None = None
     _unended = ""  # the unfinished last line of a command's output
-    _taken = 0  # bytes of the output that the loop has read
-    # Text that was read but is not masked yet, because it may be the beginning of a secret.
+    _taken = 0  # the number of bytes of the output that the loop has read
+    # Output that was read but is not masked yet, because its end may be the beginning of a secret.
     _held = ""
     _tail = ""  # the last part of the output, masked
-    # True if a word was too long to hold back, so that the next output begins in the middle of a word.
+    # True if a word was too long to hold back. Then the next output begins in the middle of that word.
     _torn = False
-    # The number of bytes up to the end of the tail, counted before masking.
+    # The number of output bytes up to the end of the tail, counted before masking.
     _end = 0
     _written: Reported | None = None
 
@@ -52,7 +55,7 @@ class Reporting:
         return None if self._said is None else self._said[0]
 
     def say(self, how_far: HowFar, at: float) -> None:
-        """Store a handler's progress report. *at* is when it was made, on the monotonic clock."""
+        """Store a handler's progress report. *at* is when the report was made, on the monotonic clock."""
         first, first_at = how_far.done or 0, at
         if self._said is not None:
             before, _, *since = self._said
@@ -73,7 +76,7 @@ class Reporting:
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
     def news(self, lease: Lease, claimed: float, secrets: frozenset[str]) -> Report | None:
-        """Return a report if there is anything new since the last one, and otherwise None.
+        """Return a report if anything is new since the last written report. Otherwise return None.
 
         *claimed* is when the attempt was claimed, on the monotonic clock.
         """
@@ -94,7 +97,7 @@ class Reporting:
         return Report(lease, reported, None if old_output else self._tail)
 
     def output_so_far(self, secrets: frozenset[str]) -> str | None:
-        """Return all output so far, masked. Leave out its end if a secret may begin there."""
+        """Return all output so far, masked. If a secret may begin at the end of the output, leave out that end."""
         text = None if self.output is None else self.output.text()
         return clean(mask(text[: safe_until(text, secrets)], secrets)) or None if text else None
 
@@ -117,7 +120,7 @@ class Reporting:
             self._end += len(text.encode())
             self._held, self._tail, self._torn = "", "", True
             return
-        # Mask URLs even if this part of the text does not look like a URL, because it may be the rest of one.
+        # Mask URLs even if this part of the text does not begin like a URL, because it may be the remainder of a URL.
         masked, self._held = mask_urls(mask(text[:ready], secrets)), text[ready:]
         self._end += len(masked.encode())
         self._tail = _last_bytes(self._tail + masked)

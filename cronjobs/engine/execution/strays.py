@@ -1,8 +1,8 @@
 """Find processes that handlers in threads leave behind.
 
-We report them, but do not kill them as ``isolation: process`` does. We cannot know which thread started a process, nor
-whether the process is meant to keep running. So a tick lists such processes in the log when it ends, and a person
-decides about them.
+We report these processes, but do not kill them. With ``isolation: process`` they would be killed. We cannot know which
+thread started a process, nor whether the process is meant to keep running. So a tick lists such processes in the log
+when it ends, and a person decides what to do about them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from pathlib import Path
 from typing import Final
 
 PR_SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
-# These are helper processes of ours and of the standard library. They end with this process.
+# Helper processes of cronjobs and of the standard library, by a part of their command line. They end with this process.
 OURS: Final = (
     "cronjobs/engine/execution/launcher.py",
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
 )
 
-# The pids of processes that extras started. These processes have a time limit.
+# The pids of processes that extras started. Each of these processes has a time limit of its own.
 OUR_PROCESSES: Final[set[int]] = set()
 
 
 def keep_orphans(on: bool = True) -> None:
     """Become the parent of processes that handlers daemonise, so that a tick can list them at its end.
 
-    This sets PR_SET_CHILD_SUBREAPER. A process that outlives its tick calls this with *on* False to undo that.
+    This sets PR_SET_CHILD_SUBREAPER. A process that outlives its tick calls this with *on* False, to stop becoming the
+    parent of such processes.
     """
     if sys.platform.startswith("linux"):
         import ctypes
@@ -58,7 +59,7 @@ def _child(pid: int) -> str | None:
         if int(parent) != os.getpid() or state in "ZX":
             return None
         command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    # The process has ended meanwhile.
+    # The process has ended in the meantime, or belongs to another user.
     except (OSError, ValueError):
         return None
     return None if any(word in command for word in OURS) else f"{head.partition('(')[2]} (pid {pid})"

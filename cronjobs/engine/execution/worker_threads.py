@@ -1,8 +1,8 @@
 """The daemon threads that run attempts.
 
-The loop writes to the database. From a worker's thread, only ``ctx.transaction()`` and effects write. We do not use a
-ThreadPoolExecutor, because it joins its threads at exit. So a handler that never returns would keep the tick alive
-forever.
+The loop writes to the database. In a worker's thread, only ``ctx.transaction()`` and effects write to it. We do not use
+a ThreadPoolExecutor, because it joins its threads at exit. With it, a handler that never returns would keep the tick
+alive forever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cronjobs.model import (
 )
 from cronjobs.text import ERROR_LIMIT, one_line
 
-# During this pause the worker's thread can get the GIL.
+# Sleep this long, so that the new worker thread can get the GIL and begin.
 LET_IT_BEGIN_S: Final = 0.001
 DROPPED: Final = "dropped at shutdown"
 
@@ -44,7 +44,8 @@ def unbegun(attempt: Attempt) -> Outcome | None:
 
 
 class Workers:
-    """Up to ``count`` daemon threads. ``hand`` gives them an attempt. When it ends, a worker puts its end on ``ended``.
+    """Up to ``count`` daemon threads. ``hand`` gives an attempt to a thread. When the attempt has ended, the thread
+    puts its end on ``ended``.
 
     If a thread could not be started, ``fault`` says why, and ``count`` is the number of threads that exist.
     """
@@ -69,7 +70,7 @@ class Workers:
         self._inbox.put(attempt)
         if is_first:
             sleep(LET_IT_BEGIN_S)
-            # Do this while the attempt runs.
+            # Rehearse while the attempt runs in its thread, so that it costs no time.
             rehearse(attempt, self.clock)
         return True
 
@@ -78,7 +79,7 @@ class Workers:
         thread = threading.Thread(target=self._work, args=(name,), name=f"cronjobs-worker-{name}", daemon=True)
         try:
             thread.start()
-        # A limit on threads or memory was reached. The existing threads continue.
+        # The limit on threads or on memory is reached. The existing threads continue to work.
         except (RuntimeError, MemoryError) as error:
             self.count, self.fault = len(self._threads), one_line(str(error), 200)
         else:
@@ -96,12 +97,12 @@ class Workers:
                 unbegun.append(attempt)
 
     def dismiss(self) -> None:
-        """Let each thread end after its current attempt. This is for processes that keep running."""
+        """Let each thread end after its current attempt. Only processes that keep running need this."""
         for _ in self._threads:
             self._inbox.put(None)
 
     def wake(self) -> None:
-        """Let the loop stop waiting at once. A signal handler may call this."""
+        """Make the loop stop waiting at once. A signal handler may call this."""
         self.ended.put(None)
 
     def _work(self, name: str) -> None:
@@ -111,7 +112,7 @@ class Workers:
                 return
             stopped = unbegun(attempt)
             if stopped is None and self.clock.monotonic() >= attempt.safe_until:
-                # This process has been frozen since the claim, so another runner may have the job by now.
+                # This process has been frozen since the claim, so another runner may already have the job.
                 stopped = Released()
             if stopped is not None:
                 self.ended.put(Ended(attempt, Finished(attempt.job, stopped), self.clock.monotonic()))
@@ -119,10 +120,10 @@ class Workers:
             attempt.worker = name
             attempt.started = self.clock.monotonic()
             try:
-                # Run the attempt in a fresh context, so that decimal's precision, a tenant or log fields do not reach
-                # the next job.
+                # Run the attempt in a fresh context. Then context variables that a handler sets, such as decimal's
+                # precision, a tenant or log fields, do not affect the next job.
                 finished = Context().run(run_attempt, attempt, self.around, self.clock)
-            # This is an error in our own code, not in the user's. The worker must survive it.
+            # The error is in our own code, not in the user's. The worker thread must survive it.
             except BaseException as error:
                 finished = Finished(attempt.job, self._outcome_of(error, attempt), worker=name)
             # Unblock the signals that the handler may have blocked.
@@ -134,7 +135,7 @@ class Workers:
     def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
         """Return the outcome after an error in our own code.
 
-        If the attempt's code had not started, the job is released.
+        If the job's own code had not started, the job is released.
         """
         if attempt.begun:
             return outcome_of(error, attempt, self.clock)

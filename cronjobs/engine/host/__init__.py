@@ -1,1 +1,1 @@
-"""Facts that only this host knows: its processes, users, files and forks."""
+"""Facts that only this host can find out, about its processes, users, files and forks."""

@@ -1,4 +1,4 @@
-"""Find out who is acting, for the audit trail: the user and the program, as this host knows them."""
+"""Find out who runs this process, for the audit trail: the user and the program, as this host knows them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def os_user() -> str:
 def caller() -> str:
     """Return user and program, such as "ada/manage.py".
 
-    It is for SQLite, which has no users. PostgreSQL's default is similar.
+    The result is used on SQLite, which has no users. On PostgreSQL, the column's default has a similar form.
     """
     return one_line(clean(f"{os_user()}/{_program()}"), 200)
 
 
 def _program() -> str:
     called = Path(sys.argv[0] if getattr(sys, "argv", None) else "")
-    # The program was started with, for example, python -m shop.
+    # ``python -m shop`` runs shop/__main__.py, so take the name of the folder.
     if called.name == "__main__.py":
         called = called.parent
     return called.name if called.name not in ("", "-c", "-m") else "python"

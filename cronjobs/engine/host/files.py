@@ -1,4 +1,6 @@
-"""Open and read files whose names come from others, without ever waiting. Create folders with the right modes."""
+"""Open and read files whose names come from users or other programs, without ever waiting. Create folders with safe
+modes.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ LONGEST_TEXT: Final = 1 << 20
 def open_regular(file: Path, flags: int) -> int:
     """Open *file* and return its descriptor.
 
-    Never waits. Raises OSError, including for anything that is not a regular file.
+    Never waits. Raises OSError if the file cannot be opened, or is not a regular file.
     """
     try:
         descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        # This is a socket, or a FIFO that has no reader.
+        # *file* is a socket, or a FIFO that has no reader.
         if error.errno == errno.ENXIO:
             raise OSError(errno.EINVAL, "this is not a regular file") from None
         raise
@@ -43,10 +45,12 @@ def read_text(file: Path) -> str:
 
 
 def require_replaceable(file: Path) -> None:
-    """Raise OSError if *file* is, or links to, a device, pipe or socket. Otherwise root could replace /dev/null."""
+    """Raise OSError if *file* is a device, a pipe or a socket, or a link to one. Otherwise root could replace
+    /dev/null.
+    """
     try:
         kind = file.stat().st_mode
-    # The file does not exist, or writing it will fail with the same error.
+    # The file does not exist, or the later attempt to write it will fail with the same error.
     except OSError:
         return
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
@@ -54,7 +58,7 @@ def require_replaceable(file: Path) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the sorted names in *folder*, or an empty list if it cannot be listed."""
+    """Return the sorted names in *folder*, or an empty list if the folder cannot be listed."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 only the names are needed
     except OSError:

@@ -1,9 +1,9 @@
-"""Make sure that a forked copy of this process does no harm, and exits.
+"""Make sure that a forked copy of this process does no harm, and that it exits.
 
-If a handler calls ``os.fork``, the copy inherits everything in this process: jobs that were claimed ahead, database
-connections, lock files, cron's pipe. In the copy, only the handler's own code should run. When that code returns, the
-copy exits. Every guard calls ``os.getpid``, because Python does not notice a fork in C code. After a fork in Python,
-``os.register_at_fork`` detaches the copy at once from kernel objects that both processes share.
+If a handler calls ``os.fork``, the copy inherits everything in this process, such as jobs that were claimed ahead,
+database connections, lock files and cron's pipe. In the copy, only the handler's own code should run. When that code
+returns, the copy exits. Every guard calls ``os.getpid``, because Python does not notice a fork in C code. After a fork
+in Python, ``os.register_at_fork`` detaches the copy at once from kernel objects that both processes share.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
-# This lock prevents a fork between the opening of a descriptor and its recording.
+# This lock prevents a fork between the moment when a descriptor is opened and the moment when it is recorded.
 _opening: Final = threading.Lock()
-# The objects whose forked() is called in a copy.
+# The objects whose ``forked`` method is called in a forked copy.
 _shared: Final[WeakSet[Any]] = WeakSet()
-# In a copy, these objects are kept forever, because their destructors would use what both processes share.
+# In a forked copy, these objects are kept forever, because their destructors would use what both processes share.
 _inherited: Final[list[Any]] = []
-# The tick's own output streams, with the file behind each of them.
+# The descriptors of the tick's own output streams, each with the file behind it.
 _outlets: Final[dict[int, tuple[int, int]]] = {}
 
 
 class OutOfReach(ABC):
-    """An object with something that a forked copy must not touch.
+    """An object that holds a resource, such as a connection or a lock, that a forked copy must not use.
 
-    In the copy, ``forked`` is called before anything else.
+    In the copy, ``forked`` is called before any other code runs.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class OutOfReach(ABC):
 
     @property
     def is_copy(self) -> bool:
-        """Whether this process is a copy of the process that created the object."""
+        """Whether this process is a forked copy of the process that created the object."""
         return self._pid != os.getpid()
 
     @abstractmethod
     def forked(self) -> None:
-        """Make the object unusable in this copy, without affecting the original."""
+        """Make the object unusable in this forked copy, without affecting the original process."""
 
 
 def undisturbed() -> threading.Lock:
@@ -55,10 +55,10 @@ def undisturbed() -> threading.Lock:
 
 
 def replace_by_nothing(descriptor: int) -> None:
-    """Close the file behind *descriptor* in the copy, but keep the number in use, because other code may still use it.
+    """In a forked copy, close the file behind *descriptor*. Keep the number in use, because other code may still use
+    it.
 
-    This releases no flock, because the lock belongs to the open file, which the original process still has, see
-    flock(2).
+    No flock is released: the lock belongs to the open file, which the original process still has open (flock(2)).
     """
     with suppress(OSError):
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -71,7 +71,7 @@ def replace_by_nothing(descriptor: int) -> None:
 def keep_streams_from_copies() -> None:
     """Detach standard output and standard error in forked copies of this process.
 
-    They are cron's pipe, and cron waits until every process has closed that pipe.
+    Both streams are cron's pipe, and cron waits until every process has closed that pipe.
     """
     for number in (1, 2):
         with suppress(OSError):
@@ -90,13 +90,13 @@ def _in_the_copy() -> None:
         each.forked()
     for number, file in _outlets.items():
         with suppress(OSError):
-            # If the file differs, pty.fork has already put a terminal there.
+            # If the file behind the descriptor has changed, pty.fork has already put a terminal there.
             if _file_of(number) == file:
                 null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                 os.dup2(null, number)
                 os.close(null)
     # Restore the default signal handlers. The tick's own handlers only set a flag for the loop. The loop does not run
-    # in the copy, so SIGTERM would do nothing.
+    # in the copy, so with these handlers SIGTERM would have no effect.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         handler = signal.getsignal(number)
         if callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "cronjobs":
@@ -107,7 +107,9 @@ os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, a
 
 
 class EndingCopies:
-    """A block of user code. If a forked copy leaves the block, the copy exits with an exit code, as a program would."""
+    """A block of user code. If a forked copy reaches the end of the block, the copy exits, with the exit code that a
+    program would have.
+    """
 
     def __enter__(self) -> None:
         self._pid = os.getpid()
@@ -121,7 +123,7 @@ def _end_copy(error: BaseException | None) -> NoReturn:
     code: object = 0
     said = error
     while said is not None and not isinstance(said, SystemExit):
-        # Skip errors about the end of a transaction, which a copy cannot roll back.
+        # Look behind errors about the end of a transaction, because a copy cannot roll a transaction back.
         said = said.__context__
     if isinstance(said, SystemExit):
         code = said.code

@@ -1,6 +1,6 @@
 """The holder of a lease: host, boot, pid namespace, process and tick.
 
-From these, the holder's own host can prove that the holder has died.
+With these facts, the holder's own host can prove that the holder has died.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ LAUNCHER: Final = "cronjobs/engine/execution/launcher.py"
 
 @dataclass(frozen=True)
 class Identity:
-    """One tick on one host. Its ``str()`` is ``locked_by``: host:boot id:pid namespace:pid:process start:tick."""
+    """One tick on one host. Its ``str()`` is the value of ``locked_by``: host:boot id:pid namespace:pid:process
+    start:tick.
+    """
 
     host: str
     boot_id: str
@@ -39,7 +41,7 @@ class Identity:
 
     @classmethod
     def parse(cls, locked_by: str) -> Identity | None:
-        """Parse ``locked_by``. Return None if it is not one of ours, because plain SQL can write anything."""
+        """Parse ``locked_by``. Return None if cronjobs cannot have written it: plain SQL can write anything."""
         fields = locked_by.split(":")
         if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal() or len(fields[3]) > 10:
             return None
@@ -60,9 +62,9 @@ def _read(path: str) -> str:
 
 
 def is_gone(locked_by: str, here: Identity) -> bool | None:
-    """Return whether the process that holds a lease has ended, and everything that our launchers ran for it.
+    """Return whether the process that holds a lease has ended, and all processes that our launchers ran for it.
 
-    True means that this is proven. False means that the process, or something that it started, is still alive. None
+    True means that this is proven. False means that the process, or a process that it started, is still alive. None
     means that this host cannot know: the holder may belong to another host, boot or pid namespace, its name may be
     unreadable, or /proc may hide other users' processes.
     """
@@ -74,7 +76,7 @@ def is_gone(locked_by: str, here: Identity) -> bool | None:
         return False
     if now_there is None and _runs_unseen(holder.pid):
         return None
-    # /proc is mounted with hidepid, see proc(5). So another user's launcher would be hidden, too.
+    # /proc is mounted with hidepid, see proc(5). In that case another user's launcher would also be hidden.
     if _read("/proc/1/stat") == UNKNOWN:
         return None
     return not any(_belongs(launcher, now_there) for launcher in _launchers_of(holder.pid))
@@ -83,8 +85,8 @@ def is_gone(locked_by: str, here: Identity) -> bool | None:
 def age_at_work(locked_by: str, here: Identity) -> float | None:
     """Return the age in seconds of the process that holds a lease.
 
-    Return None if that process is not running, or if this cannot be known. A stopped process (state T) does not count
-    as running, because it may never continue. An earlier tick in this same process does not count either.
+    Return None if that process is not running, or if this host cannot know that. A stopped process (state T) does not
+    count as running, because it may never continue. An earlier tick in this same process does not count either.
     """
     holder = Identity.parse(locked_by)
     if holder is None or holder.pid == here.pid or _place(holder) != _place(here) or UNKNOWN in _place(holder):
@@ -96,12 +98,12 @@ def age_at_work(locked_by: str, here: Identity) -> float | None:
 
 
 def _place(identity: Identity) -> tuple[str, str, str]:
-    # Pids of different containers, or from before a reboot, cannot be compared.
+    # Compare these three facts first: pids of different containers, or from before a reboot, cannot be compared.
     return identity.host, identity.boot_id, identity.pid_namespace
 
 
 def _runs_unseen(pid: int) -> bool:
-    """Return whether any part of a process is still running, although its main thread has ended."""
+    """Return whether any thread of a process may still be running, although its main thread has ended."""
     if _read(f"/proc/{pid}/stat") == UNKNOWN:
         try:
             os.kill(pid, 0)
@@ -110,7 +112,8 @@ def _runs_unseen(pid: int) -> bool:
         except PermissionError:
             return True
         return True
-    # A killed process becomes a zombie only when its last thread has ended, and a thread may still be in a system call.
+    # Look at all threads. A killed process has ended only when its last thread has ended, and a thread may still be in
+    # a system call.
     return any(_thread_runs(pid, thread) for thread in _numbers(f"/proc/{pid}/task"))
 
 
@@ -134,7 +137,9 @@ def _launchers_of(pid: int) -> list[int]:
 
 
 def _belongs(launcher: int, now_there: str | None) -> bool:
-    """Return whether the dead process started this launcher. *now_there* is the process that has the same pid now."""
+    """Return whether the dead process started this launcher. *now_there* is the start of the process that has the same
+    pid now.
+    """
     started = process_started(launcher)
     return started is not None and (now_there is None or int(started) <= int(now_there))
 

@@ -1,7 +1,7 @@
-"""Remember which databases existed, so that no empty file replaces a SQLite file whose disk is not mounted.
+"""Remember which databases existed. Otherwise an empty new file could replace a SQLite file whose disk is not mounted.
 
-The notes are kept in the user's state folder, one for each database file and project folder. So a project in a new
-folder, for example after a reinstallation, can start without any preparation, even if its database has the old path.
+The user's state folder contains one note for each pair of database file and project folder. So a project in a new
+folder, for example after a reinstallation, can start with a new database at the old path without any preparation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OUR_TABLE: Final = "cronjobs_meta"
 def require_still_there(folder: Path, address: Address) -> None:
     """Raise DatabaseVanished if a SQLite file that had our tables is now missing or empty, or has lost the tables.
 
-    It has lost them if an app has created the file again, with the app's own tables.
+    The file has lost our tables if, for example, an app has created the file again, with the app's own tables.
     """
     if not address.is_sqlite:
         return
@@ -38,23 +38,29 @@ def require_still_there(folder: Path, address: Address) -> None:
 
 
 def _may_have_tables(file: Path) -> bool:
-    """Return False if the file can be read and has none of our tables. Other faults are found when it is opened."""
+    """Return False if the file can be read and has none of our tables. All other faults are found when we open the
+    database.
+    """
     # "rw" does not create the file. With "ro", SQLite could not read a file in WAL mode that nobody has open.
     uri = f"{file.absolute().as_uri()}?mode=rw"
-    # Do not wait for a lock: whoever holds it is using the file, and our own connection waits within the tick's time.
+    # Do not wait for a lock. If another process holds it, the file is in use, and our own connection will wait for the
+    # lock later.
     with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True, timeout=0)) as found:
         return found.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (_OUR_TABLE,)).fetchone() is not None
     return True
 
 
 def remember(folder: Path, address: Address) -> None:
-    """Record that the file has our tables. This never fails. If the note cannot be stored, nothing is remembered."""
+    """Record that the database file has our tables.
+
+    Never fails. If the note cannot be stored, nothing is remembered.
+    """
     if address.is_sqlite and not State().read(_note(folder, address)):
         State().write(_note(folder, address), f"{address.url.database}\n")
 
 
 def forget(folder: Path, address: Address) -> None:
-    """Delete the note, because the file is about to be created again."""
+    """Delete the note about a database file, because the file is about to be created again."""
     if address.is_sqlite:
         State().take(_note(folder, address))
 

@@ -1,7 +1,8 @@
 """The user's state folder, where one tick leaves small files for the next tick.
 
-If the user has no home, the folder is below the temporary folder. There, anyone could create it first, with links in
-it. So nothing is stored if the folder is not ours, or if others can write to it. No link is followed.
+If the user has no home, the folder is inside the temporary folder. Anyone could create the folder there first, with
+links in it. So nothing is stored if the folder belongs to another user, or if other users can write to it. No link is
+followed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cronjobs.engine.probe import state_files
 
 
 def state_folder() -> Path:
-    """Return $XDG_STATE_HOME/cronjobs, else ~/.local/state/cronjobs, else a folder below the temporary one."""
+    """Return $XDG_STATE_HOME/cronjobs, else ~/.local/state/cronjobs, else a folder inside the temporary folder."""
     if (lasting := state_files.lasting_folder()) is not None:
         return Path(lasting)
     import tempfile
@@ -25,13 +26,15 @@ def state_folder() -> Path:
 
 
 class State:
-    """The files of one folder, by name. Its methods never fail. If a file cannot be stored safely, it is not stored."""
+    """The files of the state folder, by name. The methods never fail. A file that cannot be stored safely is not
+    stored.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_folder()
 
     def read(self, name: str) -> str | None:
-        """Return the file's content, or None if it does not exist or is not safe to read."""
+        """Return the content of the file, or None if the file does not exist or is not safe to read."""
         content = self.read_bytes(name)
         return None if content is None else content.decode(errors="replace")
 
@@ -48,12 +51,12 @@ class State:
         with suppress(OSError), self._opened(make=True) as folder:
             fresh = f"{name}.{os.getpid()}"
             with suppress(FileNotFoundError):
-                # An earlier process, which was killed, left this file behind.
+                # A process with the same pid, which was killed, may have left this file behind.
                 os.unlink(fresh, dir_fd=folder)
             try:
                 _put(folder, fresh, os.O_CREAT | os.O_EXCL, content)
                 os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
-            # For example, the disk is full.
+            # The file cannot be written, for example because the disk is full.
             except OSError:
                 os.unlink(fresh, dir_fd=folder)
 
@@ -62,7 +65,7 @@ class State:
             _put(folder, name, os.O_CREAT | os.O_APPEND, text.encode(errors="replace"))
 
     def take(self, name: str) -> str | None:
-        """Read and delete the file. If two processes do this at once, only one of them gets the content."""
+        """Read and delete the file. If two processes take the same file at once, only one of them gets the content."""
         with suppress(OSError), self._opened() as folder:
             taken = f"{name}.{os.getpid()}"
             os.rename(name, taken, src_dir_fd=folder, dst_dir_fd=folder)
@@ -77,7 +80,7 @@ class State:
     def _opened(self, *, make: bool = False) -> Iterator[int]:
         """Yield a descriptor of the folder.
 
-        With it, files are opened in the folder that was checked, even if it is renamed.
+        With the descriptor, files are opened in the folder that was checked, even if the folder is renamed later.
         """
         if make:
             make_folder(self.folder, 0o700)

@@ -9,7 +9,7 @@ from pathlib import Path
 def sqlite_temporary_folder() -> Path:
     """Return the first folder in SQLite's search order that this user may write to, whether or not its disk is full.
 
-    See https://www.sqlite.org/tempfiles.html, "Temporary File Storage Locations".
+    The order is described at https://www.sqlite.org/tempfiles.html, "Temporary File Storage Locations".
     """
     named = (os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR"))
     for folder in (*named, "/var/tmp", "/usr/tmp", "/tmp"):

@@ -1,8 +1,9 @@
 """Run every attempt inside context managers: the file's ``around:`` entries, and the hooks of ``around_attempts``.
 
-An entry is for tracing and error reporting. An error that an entry raises is reported in the attempt's output and never
-changes the outcome. A hook cleans up resources that attempts share, such as connections and sessions. An error that a
-hook raises becomes the attempt's error. Hooks run inside the entries, so the entries see the hooks' errors.
+An ``around:`` entry is for tracing and error reporting. An error that an entry raises is reported in the attempt's
+output and never changes the outcome. A hook cleans up resources that attempts share, such as connections and sessions.
+An error that a hook raises becomes the attempt's error. Hooks are entered after the ``around:`` entries and left before
+them, so the entries see the hooks' errors.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Manager = AbstractContextManager[object]
 Hook = Callable[[Context], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 H = TypeVar("H", bound=Hook)
 
-# The key is the hook's name, so that a module that is reloaded replaces its own hooks.
+# The key is the qualified name of the hook. When a module is reloaded, its hooks replace their old versions here.
 HOOKS: Final[dict[str, Hook]] = {}
 
 
@@ -33,7 +34,7 @@ class CommandFailed(Exception):
 
 
 def hook(name: str) -> Callable[[Context], Manager]:
-    """Import and return the function named "module:function". Raises whatever importing the module raises."""
+    """Import and return the function named "module:function". Raises whatever the import of that module raises."""
     module, _, function = name.partition(":")
     found: Callable[[Context], Manager] = getattr(import_module(module), function)
     return found
@@ -48,8 +49,8 @@ def surrounded(
 ) -> T:
     """Call *call* inside the context managers of *names*, and pass on its result or exception.
 
-    The first manager is the outermost. The managers get the exception that *call* raises. If it raises none, they get
-    the exception that *failure* makes of the result, if any.
+    The first manager is the outermost. The managers get the exception that *call* raises. If *call* returns, the
+    managers get the exception that *failure* makes of the returned value, if any.
     """
     entered: list[tuple[str, Manager]] = []
     for name in names:
@@ -77,7 +78,7 @@ def _leave(entered: list[tuple[str, Manager]], error: BaseException | None, repo
             else:
                 manager.__exit__(type(error), error, error.__traceback__)
         except BaseException as raised:
-            # A manager that raises the same exception again only passes it on, as many do.
+            # Many managers raise the same exception again just to pass it on. That is not an error of the manager.
             if raised is not error:
                 report(_said(name, "after the attempt", raised))
 
@@ -101,8 +102,9 @@ def around_attempts(hook: H) -> H:
     the handler's thread before the handler runs, and exited afterwards, even if the handler raised or timed out. An
     exception that the manager raises becomes the attempt's error. If the manager raises it on entry, the handler is not
     called. The manager cannot turn a failure into a success. An asynchronous manager is entered only for an ``async``
-    handler, in that handler's event loop. A manager that is both is entered for every handler, and in both ways for an
-    ``async`` one. Raises UsageError if *hook* is neither a function nor a class.
+    handler, in that handler's event loop. A manager that is both synchronous and asynchronous is entered synchronously
+    for every handler, and also asynchronously for an ``async`` handler. Raises UsageError if *hook* is neither a
+    function nor a class.
     """
     name = getattr(hook, "__qualname__", None)
     if not callable(hook) or name is None:

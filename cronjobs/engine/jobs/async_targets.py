@@ -1,4 +1,7 @@
-"""Call our sync functions from async code. SQLAlchemy runs them with the sync connection behind an async target."""
+"""Run our sync functions for async callers.
+
+SQLAlchemy calls them with the sync connection that an async target wraps.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ class RunSync(Protocol):
 async def run_sync_of(target: Any, called: str) -> AsyncIterator[RunSync]:
     """Yield an awaitable function that runs a sync call with the Connection or Session behind *target*.
 
-    An AsyncEngine gets a transaction of its own, which is committed when the block ends. Raises TypeError if *target*
-    is not async. The message names *called*, which is the function that the user called.
+    For an AsyncEngine, a new transaction is begun, and is committed when the block ends. Raises TypeError if *target*
+    is not async. The message contains *called*, the name of the function that the user called.
     """
     if is_async_engine(target):
         async with target.begin() as connection:
@@ -48,7 +51,7 @@ def is_async_engine(target: Any) -> bool:
 def refuse_async(target: Any, called: str, twin: str | None) -> None:
     """Raise TypeError if *target* is async. The message tells the user to call the async function *twin* instead.
 
-    If *twin* is None, there is no such function, and the message suggests ``run_sync``.
+    If *twin* is None, no async function exists, and the message suggests ``run_sync``.
     """
     if not is_async(target):
         return

@@ -36,12 +36,13 @@ def cancel(
         target: anything that ``enqueue`` accepts.
         id: the id that ``enqueue`` returned.
         idempotency_key: the key that was given to ``enqueue``.
-        reason: why, for the job and the audit trail. Only the first 500 characters are kept.
+        reason: why the job is cancelled. The reason is kept with the job and in the audit trail. Only the first 500
+            characters are kept.
         schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
 
     Returns:
         The job's status after the call: cancelled; running, if the job was asked to stop; succeeded or dead, if the job
-        had already ended, and so did not change. None if the job does not exist, or no longer exists.
+        had already ended, and so did not change. None if the job does not exist, or has been deleted.
 
     Raises:
         UsageError: neither or both of *id* and *idempotency_key* are given, or one of them is invalid.
@@ -71,8 +72,8 @@ def reschedule(
 ) -> Status:
     """Change when a waiting job is due, in *target*'s transaction, which the caller commits.
 
-    This can also move a failed job that is waiting for its retry. Its failures still count. It can also move a
-    schedule's job, which ``overlap`` treats as unfinished until it has ended.
+    A failed job that is waiting for its retry can also be moved. Its failures still count. A schedule's job can be
+    moved too. Until the moved job has ended, ``overlap`` treats it as unfinished.
 
     Args:
         target: anything that ``enqueue`` accepts.
@@ -80,7 +81,7 @@ def reschedule(
         idempotency_key: the key that was given to ``enqueue``.
         run_at: the earliest time to start the job, timezone-aware. Give either *run_at* or *delay*.
         delay: how long to wait before starting the job, by the database's clock: seconds, "90s" or a timedelta.
-        reason: why, for the audit trail. Only the first 500 characters are kept.
+        reason: why the job is moved, for the audit trail. Only the first 500 characters are kept.
         schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
 
     Returns:
@@ -88,7 +89,7 @@ def reschedule(
 
     Raises:
         JobNotWaiting: the job is running or has ended, so it cannot be moved. The error's ``status`` says which.
-        NoSuchJob: the job does not exist, or no longer exists.
+        NoSuchJob: the job does not exist, or has been deleted.
         JobHeld: another open transaction has the job locked; nothing was changed.
         UsageError: an argument is invalid.
         SchemaMissing: the tables do not exist yet. Run ``cronjobs db upgrade``.

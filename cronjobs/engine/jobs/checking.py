@@ -25,7 +25,7 @@ KEY_BYTES: Final = 2000
 LONGEST_TIMEOUT: Final = timedelta(days=30)
 LONGEST_DELAY: Final = timedelta(days=10 * 366)
 FIRST_RUN_AT: Final = from_microseconds(SQLITE_FIRST_INSTANT)
-# This is about the last instant that can be shown in every time zone.
+# This is roughly the last instant that can be converted to every time zone.
 LAST_RUN_AT: Final = datetime(9999, 12, 30, tzinfo=UTC)
 Key = str | tuple[object, ...]
 # Matches the address that Python's default repr contains.
@@ -34,7 +34,7 @@ Span: TypeAlias = timedelta | str | float
 
 
 class ForHandler:
-    """Checks a payload against the handler registered for its job type in this process, if there is one.
+    """Checks a payload against the handler of its job type, if that handler is registered in this process.
 
     The registry sets ``encoded``. This module cannot import the registry, because the registry imports this module.
     """
@@ -107,7 +107,10 @@ def new_job(
     meta: Mapping[str, str] | None = None,
     enqueued_by: str | None = None,
 ) -> NewJob:
-    """Validate the arguments of ``enqueue``, and return the job to insert. Raises PayloadError or UsageError."""
+    """Validate the arguments of ``enqueue``, and return them as the job to insert.
+
+    Raises PayloadError or UsageError.
+    """
     for what, name, fault in (
         ("job_type", job_type, type_fault(job_type)),
         ("queue", queue, name_fault(queue)),
@@ -168,8 +171,8 @@ def instant_of(run_at: datetime) -> datetime:
         instant = run_at.astimezone(UTC)
     except OverflowError:
         instant = None
-    # The tables' CHECK constraints would reject a value out of this range, and that error would abort the user's
-    # transaction.
+    # Check the range here: a CHECK constraint of the table would also refuse the value, but that error would abort the
+    # user's transaction.
     if instant is None or not FIRST_RUN_AT <= instant <= LAST_RUN_AT:
         raise UsageError(f"run_at {run_at} is not between {FIRST_RUN_AT.date()} and {LAST_RUN_AT.date()}")
     return instant
@@ -178,7 +181,8 @@ def instant_of(run_at: datetime) -> datetime:
 def key_text(key: Key, what: str = "idempotency key") -> str:
     """Return a key in its stored form: ("invoice", 42) becomes "invoice:42". *what* names the key in error messages.
 
-    Raises UsageError if a part is empty or None, because if an id were still None, every row would get the same key.
+    Raises UsageError if a part is empty or None. Otherwise all rows whose id the database has not set yet would share a
+    key.
     """
     parts = key if isinstance(key, tuple) else (key,)
     if not parts:

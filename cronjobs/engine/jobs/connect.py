@@ -1,4 +1,4 @@
-"""``connect()``: a connection to the jobs database, for scripts. It finds the database as the command line does."""
+"""``connect()`` opens a connection to the jobs database for scripts. It finds the database as the command line does."""
 
 from __future__ import annotations
 

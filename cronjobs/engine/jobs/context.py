@@ -23,10 +23,11 @@ from cronjobs.model import Job, Outcome, in_zone
 
 
 class StopSignal:
-    """A request to stop one attempt: "cancelled", "shutdown", "timeout" or "lease lost". The first reason is kept.
+    """A request to stop one attempt: "cancelled", "shutdown", "timeout" or "lease lost". Only the first reason that is
+    set is kept.
 
-    The loop sets the reason, and the handler's thread reads it. No lock is needed, because each side reads or writes
-    only a single attribute.
+    The loop sets the reason, and the handler's thread reads it. No lock is needed, because each of the two threads
+    reads or writes only a single attribute.
     """
 
     __slots__ = ("_listener", "reason")
@@ -44,7 +45,8 @@ class StopSignal:
     def when_set(self, listener: Callable[[str], None]) -> None:
         """Call *listener* with the reason when a thread sets it, in that thread.
 
-        If a reason is already set, call it at once. The listener may be called twice.
+        If a reason is already set, call *listener* at once. *listener* may be called twice if a thread sets the reason
+        during this call.
         """
         self._listener = listener
         if self.reason is not None:
@@ -60,14 +62,14 @@ class Context:
         attempt: how many times a runner has claimed this job, including this time. The number is the fencing token of
             every write. Unlike ``tries``, it also goes up when a runner is lost.
         tries: which of the job's ``max_attempts`` tries this is, counting from 1.
-        idempotency_key: the key that the enqueuer gave, otherwise a key made from the job's id. It is the same in every
-            attempt, so pass it to external services.
+        idempotency_key: the key that the enqueuer gave, otherwise a key made from the job's id. The key is the same in
+            every attempt, so pass it to external services.
         scheduled_for: the occurrence in the schedule's time zone, so ``.date()`` is the day that the run is for.
             None if an app enqueued the job.
-        stands_for: how many occurrences this job stands for. With ``catch_up: latest``, this is more than 1 after an
-            outage.
+        stands_for: for how many occurrences of the schedule this job runs. With ``catch_up: latest``, this is more than
+            1 after an outage.
         enqueued_at: when the job was enqueued, timezone-aware, in UTC. None in a test that did not set it.
-        started_at: when this attempt was claimed, timezone-aware, in UTC. None outside a runner.
+        started_at: when a runner claimed the job for this attempt, timezone-aware, in UTC. None outside a runner.
         meta: the strings that the enqueuer attached, such as a trace id.
         log: a logger named ``cronjobs.job.<job_type>``, whose records go into the attempt's output.
         result: set this to the job's result before ``finish()`` or the end of a transaction ends the job. Otherwise the
@@ -141,7 +143,9 @@ class Context:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the timeout, or 0.0 once it has expired. Use it as the timeout of calls to other services."""
+        """Seconds until the timeout, or 0.0 once it has expired. Pass this number as the timeout of calls to other
+        services.
+        """
         return max(0.0, self._ends_at - self._clock.monotonic())
 
     @property
@@ -155,7 +159,9 @@ class Context:
         return self._stop.reason is not None
 
     def check(self) -> None:
-        """Raise ``Cancelled`` if the job should stop or is out of time. Call it before and during expensive work."""
+        """Raise ``Cancelled`` if the job should stop or is out of time. Call this method before and during expensive
+        work.
+        """
         if self._stop.reason is not None:
             raise Cancelled(self._stop.reason)
         if self.remaining_s <= 0:
@@ -185,9 +191,9 @@ class Context:
         decides what happens if the effect was begun, but its result was never recorded. "again" repeats it, with
         ``effect.unknown`` True. "skip" treats it as done, without a result. "stop" makes the job dead until someone
         settles the effect. With ``single_call``, an exception whose root cause is a refused connection, or a host name
-        that does not resolve, proves that nothing was done, so the effect does not become unknown. Use it only for a
-        call that connects once and does not retry by itself. If another job is in the middle of the effect, entering
-        the block raises EffectBusy, and this job is retried later.
+        that does not resolve, proves that nothing was done, so the effect does not become unknown. Use ``single_call``
+        only for a call that connects once and does not retry by itself. If another job is in the middle of the effect,
+        entering the block raises EffectBusy, and this job is retried later.
         """
         return Effect(
             self._effects("ctx.effect()"),
@@ -198,7 +204,8 @@ class Context:
         )
 
     def step(self, name: str, on_unknown: OnUnknown = "again") -> Effect:
-        """One step of this job: an ``effect`` whose key belongs to this job, so later attempts skip it once it is done.
+        """One step of this job: an ``effect`` whose key belongs to this job. Once the step is done, later attempts skip
+        it.
 
         Entering the block calls ``check()`` first.
         """
@@ -218,11 +225,11 @@ class Context:
                 ctx.result = {"booked": True}
 
         Leaving the block commits its work together with the job's success. After an exception, a lost lease (LeaseLost)
-        or a kill, neither is committed. The work is what *connection* executes: Django's ORM, or a session of yours,
-        uses another connection and commits by itself; for these, use ``finish()``. An exception that is raised after
-        the block is stored in the history, but has no other effect. On SQLite the block holds the only write lock, and
-        is rolled back after 2 s (TransactionTooLong). Entering the block calls ``check()``. Use effects and steps
-        before the block, not inside it.
+        or a kill, neither the work nor the success is committed. The work is what *connection* executes: Django's ORM,
+        or a session of yours, uses another connection and commits by itself. For the ORM or such a session, use
+        ``finish()`` instead. An exception that is raised after the block is stored in the history, but has no other
+        effect. On SQLite the block holds the only write lock, and is rolled back after 2 s (TransactionTooLong).
+        Entering the block calls ``check()``. Use effects and steps before the block, not inside it.
         """
         return self._end("ctx.transaction()").transaction(lambda: self.result)
 
@@ -262,7 +269,8 @@ def not_committed(ctx: Context) -> Outcome | None:
 def result_of(ctx: Context, returned: Any) -> Any:
     """Return the job's result.
 
-    If the handler's transaction ended the job, that is ``ctx.result``, else what it *returned*.
+    If the handler ended the job with ``ctx.transaction()``, the result is ``ctx.result``. Otherwise it is what the
+    handler *returned*.
     """
     return ctx.result if ctx._ending is not None and ctx._ending.committed else returned
 

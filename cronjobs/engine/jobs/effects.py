@@ -1,9 +1,9 @@
-"""The ledger of side effects. Before an effect it records that the effect begins, and afterwards it records the result.
+"""The ledger of side effects. It records each effect twice: that the effect begins, and afterwards its result.
 
-Beginning and result are recorded in separate transactions, so the ledger knows three states of an effect: never begun;
-done; and begun without a known result. The last state is called *unknown*. It means that the process died in between,
-or that the body of the block raised an exception. The effect's ``on_unknown`` decides what happens then. No transaction
-is open while the body runs.
+The two records are written in separate transactions, so an effect has one of three states: never begun; done; or begun
+without a known result. The last state is called *unknown*. It means that the process died between the two records, or
+that the body of the block raised an exception. The effect's ``on_unknown`` decides what the next attempt does with an
+unknown effect. No transaction is open while the body runs.
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ from cronjobs.text import one_line
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
 
-# If the database fails, retry for at least this long, even past the timeout, because it is harmful if an effect was
-# carried out but not recorded.
+# If the database fails, keep trying to record the result for at least this long, even past the timeout. It is harmful
+# if an effect was carried out but not recorded.
 LEAST_PATIENCE_S: Final = 5.0
 MOST_PATIENCE_S: Final = 60.0
-# On SQLite, one try waits at least this long for its turn to write. Without a wait it would never get a turn.
+# On SQLite, each try waits at least this long for the write lock. Without a wait, a try would never get the lock.
 LEAST_WAIT_S: Final = 0.05
 MOST_WAIT_S: Final = 10.0
 
 _STEP: Final = re.compile(r"job:[0-9]+:step:")
 
 
-# --- what the ledger's record means for an attempt --------------------------------------------------------------------
+# --- what an attempt does about the record that it finds in the ledger
+# --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Run the body.
+    """Run the body of the effect's block.
 
     If ``unknown``, the effect may have happened before. If ``new``, the ledger has no row for it yet.
     """
@@ -71,11 +72,13 @@ class Begin:
 
 @dataclass(frozen=True)
 class DoneEffect:
-    """Do not run the body. If ``unknown`` is True, the effect may not have happened, but it counts as done."""
+    """Do not run the body of the effect's block. If ``unknown`` is True, the effect may not have happened, but counts
+    as done.
+    """
 
     result: Any = None
     unknown: bool = False
-    # True if the decision to skip the effect is new, so that it must be recorded.
+    # True if this attempt decides to skip the effect, so that the decision must be recorded.
     skip: bool = False
 
 
@@ -118,7 +121,9 @@ def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> E
 
 @dataclass
 class Ledger:
-    """The effects of one attempt. ``stopped`` returns why the attempt must stop, or None if it need not."""
+    """Begins and records the effects of one attempt. ``stopped`` returns why the attempt must stop, or None if the
+    attempt may continue.
+    """
 
     database: Database
     lease: Lease
@@ -179,9 +184,10 @@ class Ledger:
         return entry
 
     def _write(self, connection: Connection, key: str, entry: Entry) -> bool:
-        """Record the decision.
+        """Record *entry*, the decision about the effect *key*.
 
-        Return False if another attempt has inserted the row: then read the row again, and decide again.
+        Return False if another attempt has inserted the effect's row first. The caller must then read that row and
+        decide again.
         """
         match entry:
             case Begin(new=True):
@@ -197,9 +203,9 @@ class Ledger:
     def record(self, key: str, result: Any) -> None:
         """Record that the effect was done. Raises EffectNotRecorded or LeaseLost.
 
-        The attempt need not hold the lease any more: the effect did happen, and that should be recorded whoever holds
-        the job now. But if a newer attempt has begun the effect again, nothing is recorded. In both cases, if the lease
-        is gone, LeaseLost stops the handler.
+        The effect is recorded even if the attempt has lost its lease, because the effect did happen. But if a newer
+        attempt has begun the effect again, nothing is recorded. In either case, LeaseLost stops a handler whose lease
+        is gone.
         """
         written, note = result_json(result)
         if note:
@@ -224,7 +230,10 @@ class Ledger:
             raise LeaseLost(f"{self._whose()} lost its lease, but it is recorded that the effect {key} was done")
 
     def withdraw(self, key: str) -> None:
-        """Delete the record of the beginning. If the database fails, the effect stays unknown, which is safe."""
+        """Delete the record that the effect was begun.
+
+        If the database fails, the effect stays unknown, which is safe.
+        """
         try:
             self._persist(lambda connection: store.withdraw(connection, key, self.lease), LEAST_PATIENCE_S)
         except DatabaseError as error:
@@ -265,11 +274,12 @@ class Ledger:
 class Effect:
     """A side effect with a key: ``with ctx.effect(key) as effect: if not effect.done: effect.result = send(…)``.
 
-    If ``done`` is True, the effect was recorded as done before. Then ``result`` is the recorded result, and leaving the
-    block writes nothing. If ``unknown`` is True, the effect was begun before, but no result was recorded, so it may
-    have happened. If an exception leaves the block, the effect becomes unknown, because it was begun but not done. But
-    if the handler has called ``did_nothing()``, or if the error shows that the block's ``single_call`` did nothing, the
-    effect counts as never begun. An effect that was unknown before stays unknown in any case.
+    If ``done`` is True on entry, an earlier attempt recorded the effect as done. ``result`` is then the recorded
+    result, and leaving the block writes nothing. If ``unknown`` is True, an earlier attempt began the effect, but
+    recorded no result, so the effect may have happened. If an exception leaves the block, the effect becomes unknown,
+    because it was begun but not done. But if the handler has called ``did_nothing()``, or if the error shows that the
+    block's ``single_call`` did nothing, the effect counts as never begun. An effect that was already unknown on entry
+    stays unknown after any exception.
     """
 
     def __init__(
@@ -324,7 +334,7 @@ class Effect:
             elif kind is None:
                 self._ledger.record(self.key, self.result)
         finally:
-            # Forget this exception, because its traceback keeps frames and their variables alive.
+            # Drop the reference to this exception, because its traceback keeps frames and their variables alive.
             self._handled_before = None
             self._ledger.close(self.key)
 

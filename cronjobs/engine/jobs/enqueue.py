@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OnConflict"]
 
-# By default, a call waits this long for room in a full queue.
+# If the queue is full, a call waits at most this long for room, unless it passes ``wait``.
 WAIT: Final = timedelta(seconds=30)
 LONGEST_WAIT: Final = timedelta(hours=1)
 
@@ -65,7 +65,7 @@ TargetOrEngine: TypeAlias = "Target | Engine"
 
 
 class Options(TypedDict, total=False):
-    """The options of ``enqueue`` for one job, besides its type and payload."""
+    """The options that ``enqueue`` accepts for one job, besides the job's type and payload."""
 
     run_at: datetime | None
     delay: timedelta | str | float | None
@@ -83,7 +83,7 @@ _OF_JOBS: Final = frozenset(Options.__annotations__)
 
 
 class EnqueueOptions(Options, total=False):
-    """All keyword arguments of ``enqueue``, those about the job and those about the call."""
+    """All keyword arguments of ``enqueue``: the options of the job, and the options of the call itself."""
 
     on_conflict: OnConflict
     schema: str | None
@@ -134,7 +134,8 @@ def enqueue(
     Args:
         target: an SQLAlchemy Connection or Session, a psycopg 3 or sqlite3 connection, or ``django.db.connection``.
             With an SQLAlchemy Engine the job gets a transaction of its own, which is committed before the call returns.
-        job_type: the name of a handler or of a declared command. Ticks check that it exists; this call does not.
+        job_type: the name of a handler or of a declared command. This call does not check that such a job type exists.
+            Ticks do.
         payload: the handler's keyword arguments, as JSON: a mapping of at most 256 KiB. None means no arguments. If the
             handler is registered in this process, the payload is checked against the handler's annotations, and may
             contain values of the annotated types.
@@ -143,16 +144,16 @@ def enqueue(
         queue: the name that ``queues:``, ``pause --queue`` and ``run-due --queue`` refer to.
         priority: from 0 (first) to 9 (last).
         idempotency_key: text, or a tuple such as ("invoice", order.id). A second call with the same key creates no
-            second job and returns the first job's id, even after that job has run. All job types share the keys: a
-            warning is logged if the first job has another type.
-        concurrency_key: the key by which ``limits:`` in the file count running jobs.
+            second job and returns the first job's id, even after that job has run. All job types share the same keys.
+            If the first job has another type, a warning is logged.
+        concurrency_key: ``limits:`` in the file use this key to limit how many jobs run at once.
         max_attempts: the number of failures after which the job is dead. If None, the job type decides.
         timeout: how long one attempt may take: seconds, "90s" or a timedelta. If None, the job type decides.
         meta: a few short strings for finding the job, such as a trace id.
         enqueued_by: who enqueues the job, for the audit trail. The default is the database user and the application
             name; on SQLite, the user and the program.
         on_conflict: "keep" leaves the job that has the key unchanged. "replace" updates that job to match this call,
-            unless a runner has claimed the job or it is cancelled.
+            unless the job is cancelled or a runner has claimed it.
         schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
         wait: how long to wait for room if *target* is an Engine and the queue is full (default: 30 s).
 
@@ -164,7 +165,7 @@ def enqueue(
         UsageError: another argument is invalid.
         QueueFull: the queue holds as many jobs as the file allows, and the file says to refuse more.
         QueueHeld: another open transaction has locked the queue's count.
-        JobHeld: another session has locked the job that is to be replaced.
+        JobHeld: another transaction has locked the job that this call should replace.
         SchemaMissing: the tables do not exist yet. Run ``cronjobs db upgrade``.
 
     The transaction stays usable after any of these errors.
@@ -188,7 +189,7 @@ def enqueue(
 
 
 def put_job(connection: Connection, new: NewJob, on_conflict: OnConflict) -> Inserted:
-    """Write one job that was validated before. Raises the same errors as ``enqueue``."""
+    """Write one job that has already been validated. Raises the errors that ``enqueue`` raises when it writes."""
     writing = Writing([row_of(new)], on_conflict)
     _write(writing, connection)
     [put] = writing.puts()
@@ -228,11 +229,11 @@ def enqueue_many(
     Returns one result per row, in order.
 
     A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
-    Other *options* apply to all rows. If several rows have the same key, the first one counts. With
-    ``on_conflict="replace"``, the last one counts. New ids ascend in the order of the call, except that on PostgreSQL
-    rows with a key come first, in the order of their keys (``call:9`` before ``call:10``), so that two such calls
-    cannot deadlock. If a queue is full and drops jobs, it accepts the first rows that fit. If it is full and does not
-    drop jobs, the whole call is refused, and nothing is written.
+    Other *options* apply to all rows. If several rows have the same key, only the first of these rows is used, or with
+    ``on_conflict="replace"`` only the last. New ids ascend in the order of *rows*. The exception is PostgreSQL: there,
+    rows with a key come first, in the order of their keys (``call:9`` before ``call:10``). With this order, two such
+    calls cannot deadlock. If a queue is full and drops jobs, it accepts the first rows that fit. If a full queue does
+    not drop jobs, the whole call is refused, and nothing is written.
     """
     _require(target, "enqueue_many", job_type, schema)
     return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)
@@ -265,9 +266,9 @@ def _require(target: object, called: str, job_type: object, schema: object) -> N
 
 
 def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Encode the payload if its handler is registered here.
+    """Encode the payload if its handler is registered in this process.
 
-    What is not a mapping is left as it is: check_payload refuses it.
+    A payload that is not a mapping is returned unchanged, and check_payload refuses it later.
     """
     if payload is None:
         payload = {}
@@ -380,7 +381,9 @@ def _count_refused(target: Any, schema: str | None, full: QueueFull) -> None:
 
 
 def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]:
-    """Return the results of the call. Log the jobs that were dropped, and keys that jobs of other types had."""
+    """Return the results of the call. Log the jobs that were dropped. Log the keys of this call that belong to jobs of
+    other types.
+    """
     dropped = [events.jobs_dropped(rows[0]["job_type"], *each) for each in sorted(writing.dropped.items())]
     for event in dropped + writing.keys_of_other_types():
         _LOGGER.warning("%s", events.line(event))
@@ -417,14 +420,14 @@ def _write(writing: Writing, connection: Connection) -> None:
 def connection_of(target: Any, schema: str | None = None, what: str = "enqueue") -> Connection:
     """Return the connection on which ``run`` executes statements, for any target that ``enqueue`` accepts.
 
-    Raises TypeError for anything else. The message names *what*, the function that was called.
+    Raises TypeError for anything else. The message contains *what*, the name of the function that the user called.
     """
     from cronjobs.engine.database.user_connections import in_schema, no_connection, plain_connection
 
     refuse_async(target, what, "enqueue_async" if what == "enqueue" else None)
     if isinstance(target, Connection):
         return in_schema(target, schema)
-    # This is a Session or a scoped_session.
+    # *target* is a Session or a scoped_session.
     if hasattr(target, "get_bind"):
         connection = target.connection()
         if isinstance(connection, Connection):
@@ -432,5 +435,5 @@ def connection_of(target: Any, schema: str | None = None, what: str = "enqueue")
     plain = plain_connection(target, schema)
     if plain is None:
         raise no_connection(f"{what}()", "Connection, Session or Engine", target)
-    # *plain* has everything that run() uses.
+    # *plain* has every attribute of a Connection that run() uses.
     return cast("Connection", plain)

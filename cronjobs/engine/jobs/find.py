@@ -43,10 +43,10 @@ class FoundJob:
     handler's return value, or None if the job has not succeeded. ``progress`` is the running attempt's latest report,
     with ``done``, ``of`` (None if the total is unknown) and ``note``. ``next_try`` is when a waiting job is due, or
     None if the job is not waiting. ``attempts`` is how many times a runner has claimed the job, and ``failures`` is how
-    many of these attempts count against ``max_attempts``. ``max_attempts`` may be None: if the app did not set it, only
-    a runner knows the job type's value, so it is known only while the job is running. A ``payload``, ``meta`` or
-    ``result`` that cannot be read is None. After a job was pruned, with only its key kept, ``payload`` is {} and
-    ``result`` is None.
+    many of these attempts count against ``max_attempts``. ``max_attempts`` may be None: if the app did not set the
+    limit, only a runner knows it (from the job type), so it is known only while the job is running. A ``payload``,
+    ``meta`` or ``result`` that cannot be read is None. If the job has been pruned and only its key was kept,
+    ``payload`` is {} and ``result`` is None.
     """
 
     id: int
@@ -74,7 +74,10 @@ class FoundJob:
 
     @property
     def is_final(self) -> bool:
-        """Whether the job has succeeded, is dead or is cancelled. Ticks never change such a job on their own."""
+        """Whether the job has succeeded, is dead or is cancelled.
+
+        Ticks never change a job that has ended in this way.
+        """
         return self.status in FINAL
 
     @property
@@ -91,12 +94,12 @@ def find(
     Args:
         target: anything that ``enqueue`` accepts.
         id: the id that ``enqueue`` returned.
-        idempotency_key: the key that was given to ``enqueue``. If the key's job was cancelled before its first
-            attempt, the key still finds that job until a new job uses the key.
+        idempotency_key: the key that was given to ``enqueue``. A key also finds a job that was cancelled before its
+            first attempt, until a new job uses the key.
         schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
 
     Returns:
-        The job, or None if it does not exist, or no longer exists.
+        The job, or None if the job does not exist or has been deleted.
 
     Raises:
         UsageError: neither or both of *id* and *idempotency_key* are given, or one of them is invalid.
@@ -119,9 +122,9 @@ def wait(
 ) -> FoundJob:
     """Wait until a job has succeeded, is dead or is cancelled, and return it.
 
-    The call queries the job every 0.1 to 1 s, each time in a transaction of its own, because inside a transaction of
-    yours it might never see the job end. Commit the transaction that enqueued the job before you wait. A job starts
-    with the next tick, at the next full minute, unless ticks linger.
+    The call queries the job every 0.1 to 1 s. Each query gets a transaction of its own, because a query inside your
+    transaction might never see the job end. Commit the transaction that enqueued the job before you wait. Unless ticks
+    linger, a job starts only with the next tick, at the next full minute.
 
     Args:
         engine: an SQLAlchemy Engine.
@@ -132,7 +135,7 @@ def wait(
 
     Raises:
         TimeoutError: the job has not ended in time. The message gives the job's status. The job itself continues.
-        NoSuchJob: the job does not exist, or no longer exists.
+        NoSuchJob: the job does not exist, or has been deleted.
         UsageError: an argument is invalid.
         DatabaseError: this database role may not read jobs, or the tables are missing.
     """
@@ -178,7 +181,7 @@ async def wait_async(
 
 
 class _Waiting:
-    """The wait of a call for a job's end: how long it may take, and the growing pauses between queries."""
+    """The state of one call that waits for a job's end: its time limit, and the growing pauses between its queries."""
 
     def __init__(self, name: JobName, timeout: Span) -> None:
         try:
@@ -211,11 +214,15 @@ class _Waiting:
         return pause
 
 
-# --- one job, on any connection ---------------------------------------------------------------------------------------
+# --- look up one job, on any connection
+# ---------------------------------------------------------------------------------------
 
 
 def job_name(id_: int | None, key: Key | None) -> JobName:
-    """Return the name of a job, from its id or its key. Raises UsageError unless exactly one of the two is given."""
+    """Return the job's name, made from its id or its key.
+
+    Raises UsageError unless exactly one of id and key is given.
+    """
     if (id_ is None) == (key is None):
         raise UsageError("name one job: give either id or idempotency_key")
     if key is not None:
@@ -235,7 +242,7 @@ def in_transaction(target: Any, schema: str | None, what: str, do: Callable[[Con
 
 
 def require_ready(connection: Connection) -> Readiness:
-    """Return the database's revision and what its role may read.
+    """Return the revision of the tables, and what the database role of this connection may read.
 
     Raises SchemaNotUpgraded for tables from before 0.2.0.
     """

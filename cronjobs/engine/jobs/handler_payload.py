@@ -56,16 +56,17 @@ class HandlerPayload:
                 else:
                     self._rest = self._check(parameter.name, annotation)
             if parameter.default is parameter.empty and parameter.kind not in _REST:
-                # This includes positional-only parameters, which no payload can fill.
+                # ``required`` includes positional-only parameters, which no payload can fill, so such a handler fits no
+                # payload.
                 required.add(parameter.name)
         self._plain = {name: check.plain for name, check in self._checks.items()}
         self._required = frozenset(required)
 
     def _check(self, name: str, annotation: Any, default: Any = ...) -> Check:
         try:
-            # Read ``count: int = None`` as Optional[int], because type checkers accepted this for years.
+            # Read ``count: int = None`` as Optional[int], because type checkers accepted that spelling for years.
             annotation = annotation if default is not None else Optional[annotation]  # noqa: UP045
-        # The annotation is not a type.
+        # *annotation* is not a type, so Optional[annotation] fails.
         except TypeError:
             return UNCHECKED
         try:
@@ -95,16 +96,16 @@ class HandlerPayload:
         return self._rest is None and names <= self._checks.keys() and self._required <= names
 
     def first_unknown(self, names: Iterable[str]) -> str:
-        """Return the first of *names* that no parameter takes, or "".
+        """Return the first of *names* that no parameter accepts, or "".
 
-        If a parameter was renamed, the payload lacks the new name and still has the old one.
+        This finds the old name of a renamed parameter: the payload lacks the new name, and still has the old name.
         """
         return "" if self._rest is not None else next((name for name in names if name not in self._checks), "")
 
     def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
-        """Return whether the names fit, and the class of each value alone shows that the value fits.
+        """Return True if all names fit, and if the class of each value is enough to know that the value fits.
 
-        This is a fast path, which is enough for most payloads.
+        This check is a fast path for most payloads. False means that the slower checks must decide.
         """
         plain = self._plain
         for name, value in payload.items():
@@ -113,11 +114,11 @@ class HandlerPayload:
         return self._required <= payload.keys() and self._record is None
 
     def decode(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
-        """Convert a JSON payload, whose names fit, to the handler's arguments."""
+        """Convert a JSON payload to the handler's arguments. The payload's names must already fit the handler."""
         return self._each(payload, lambda check, value, path, misfits: check.read(value, path, misfits))
 
     def encode(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
-        """Convert a payload to JSON. Each value is an argument as the handler takes it, or is already JSON."""
+        """Convert a payload to JSON. Each value has the type that the handler's parameter has, or is already JSON."""
         return self._each(payload, _written)
 
     def _each(
@@ -138,7 +139,7 @@ class HandlerPayload:
         except RecursionError:
             misfits.add((), "is nested too deeply")
             return payload, misfits
-        # This runs user code: an __eq__, a __hash__, a property.
+        # The code above runs user code, such as an __eq__, a __hash__ or a property, so it may raise anything.
         except Exception as error:
             misfits.add((), f"cannot be read: {error_text(error)}")
             return payload, misfits
@@ -177,7 +178,9 @@ def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:
 
 @functools.cache
 def _has_pydantic() -> bool:
-    """Return whether pydantic 2.7 or newer is installed, without importing it: that would cost each tick 0.1 s."""
+    """Return whether pydantic 2.7 or newer is installed. Do not import pydantic, because that would cost each tick 0.1
+    s.
+    """
     # Imported only for handlers whose annotations need pydantic.
     from importlib import metadata
 
@@ -195,9 +198,9 @@ def _annotations(handler: Callable[..., Any], parameters: list[inspect.Parameter
 
 
 def _misplaced_context(parameters: list[inspect.Parameter], annotations: dict[str, Any]) -> str | None:
-    """Return the name of a required parameter that is to be the Context and never will be, or None.
+    """Return the name of a required parameter that is annotated as Context but never gets the context, or None.
 
-    *parameters* are those that a payload fills, and no payload can contain a Context.
+    *parameters* are the parameters that a payload fills, and a payload cannot contain a Context.
     """
     for each in parameters:
         found = annotations.get(each.name)

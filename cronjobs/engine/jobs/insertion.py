@@ -33,7 +33,7 @@ BATCH: Final = 1000  # rows in one statement
 PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)
 # The pauses between tries to lock a capped queue.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02
-# Wait at most this long in total. Another transaction keeps the lock until it ends.
+# Wait at most this long in total for the lock on a capped queue. Another transaction keeps the lock until it ends.
 QUEUE_PATIENCE_S: Final = 10.0
 # The pauses between tries to enqueue into a full queue.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
@@ -44,9 +44,9 @@ Place = str | int  # a job's key, or its index in the call if it has no key
 
 
 class Inserted(NamedTuple):
-    """The result for one job of a call. If ``id`` is None, the queue was full and the job was dropped.
+    """The result for one of the jobs in a call. If ``id`` is None, the queue was full and the job was dropped.
 
-    ``had_key`` is the type of the job that had the key before the call, if there was one.
+    ``had_key`` is the type of the job that had the same key before the call, or None if no job had the key.
     """
 
     id: int | None
@@ -60,7 +60,8 @@ DROPPED: Final = Inserted(None, False, None)
 
 
 class Writing:
-    """Inserts jobs (made by ``row_of``). Rows that another session has locked are left for the next try.
+    """Inserts the jobs of one call, as rows made by ``row_of``. Rows that another session has locked are left for the
+    next call of ``write``.
 
     ``dropped`` counts, per queue, the jobs that were dropped because the queue was full.
     """
@@ -70,7 +71,7 @@ class Writing:
             raise UsageError(f"on_conflict {on_conflict!r} is not one of {', '.join(_ON_CONFLICT)}")
         self._replace = on_conflict == "replace"
         self._rows = rows
-        # Keep one row per key, because a statement cannot affect one row twice.
+        # Keep only one row per key, because one INSERT statement cannot write the same key twice.
         self._places: list[Place] = [row.get("idempotency_key", n) for n, row in enumerate(rows)]
         self._left: dict[Place, dict[str, Any]] = {}
         for place, row in zip(self._places, rows, strict=True):
@@ -86,8 +87,8 @@ class Writing:
     def write(self, connection: Connection) -> bool:
         """Write the rows that are not written yet. Return whether all rows are written now.
 
-        Raises QueueFull if a queue is full and does not drop jobs. In that case nothing was written. Raises QueueHeld
-        if another transaction has kept a queue's lock for too long.
+        Raises QueueFull if a queue is full and does not drop jobs. In that case nothing has been written. Raises
+        QueueHeld if another transaction has kept a queue's lock for too long.
         """
         self._held = None
         with naming_missing_tables(connection):
@@ -118,7 +119,9 @@ class Writing:
         return [self._found[place] for place in self._places]
 
     def keys_of_other_types(self) -> list[Event]:
-        """Return an event for each other job type whose jobs had keys of this call. All job types share the keys."""
+        """Return an event for each other job type whose jobs already had keys of this call. Keys are shared by all job
+        types.
+        """
         found: dict[tuple[str, str, bool], list[int]] = {}
         for row, put in zip(self._rows, self.puts(), strict=True):
             if put.id is not None and put.had_key is not None and put.had_key != row["job_type"]:
@@ -148,7 +151,7 @@ class Writing:
                 self._settle(place, Inserted(there.id, False, there.status, had_key=there.job_type))
 
     def _pass_caps(self, connection: Connection) -> None:
-        """Write the jobs that need room in a queue: new jobs, and jobs that move to another queue."""
+        """Write the jobs that need room in a capped queue: new jobs, and jobs that move from another queue."""
         if not (names := {self._left[place]["queue"] for place in self._needing_a_place()}):
             return
         with locked_room(connection, names) as room:
@@ -159,7 +162,7 @@ class Writing:
                     raise self._held
                 return
             for batch in _batches([place for place, row in self._left.items() if row["queue"] in room.caps]):
-                # A job whose key has just been taken by another job needs no room.
+                # A job needs no room if another job has taken its key in the meantime.
                 self._look(connection, batch)
             asking = [(place, self._left[place]["queue"]) for place in self._needing_a_place()]
             let_in, dropped = admit(asking, room.caps, room.waiting)
@@ -174,14 +177,14 @@ class Writing:
             gone = [place for place in new if place in self._left and place not in self._to_replace]
             if gone:
                 self._held = JobHeld(str(gone[0]), None)
-            # Do this while the queue is locked. In autocommit mode, the end of this block releases the lock.
+            # Replace the jobs while the queue is locked. In autocommit mode, the end of this block releases the lock.
             self._replace_found(connection)
 
     def _needing_a_place(self) -> list[Place]:
         return [place for place in self._left if not self._stays(place)]
 
     def _stays(self, place: Place) -> bool:
-        """Return whether the job replaces a job in the same queue. Such a job needs no room."""
+        """Return whether the job at *place* replaces a job in the same queue. Such a job needs no room."""
         return place in self._to_replace and self._left[place]["queue"] == self._to_replace[place].queue
 
     def _replace_found(self, connection: Connection) -> None:
@@ -200,12 +203,14 @@ class Writing:
     def _settle(self, place: Place, put: Inserted) -> None:
         self._found[place] = put
         del self._left[place]
-        # The job is still in this list if it was waiting when we found it, and a runner has claimed it since.
+        # The place is still in this dict if its job was waiting when we looked it up, and a runner has claimed the job
+        # since.
         self._to_replace.pop(place, None)
 
 
 class RoomWait:
-    """The wait of a call for room in a full queue whose ``on_full`` is "wait". The pauses grow, with some jitter.
+    """Waits, on behalf of one call, for room in a full queue whose ``on_full`` is "wait". The pauses grow, with some
+    jitter.
 
     If *limit* is None, the call does not wait.
     """
@@ -218,7 +223,8 @@ class RoomWait:
     def pause_s(self, full: QueueFull) -> float:
         """Return the seconds until the next try.
 
-        Raises *full* if waiting cannot help. When the time is up, raises *full* with the time that the call has waited.
+        Raises *full* if waiting cannot help. When the time is up, raises *full* with the waited time added to its
+        message.
         """
         if self._limit is None or full.on_full != "wait" or full.wanted > full.max_waiting:
             raise full
@@ -240,9 +246,10 @@ def wait_for_room(do: Callable[[], T], patience: RoomWait) -> T:
 
 
 def _in_order_of_keys(place: Place) -> tuple[int, list[str | int], str]:
-    """Return a sort key.
+    """Return the sort key of *place*.
 
-    Any fixed order prevents deadlocks. This one sorts numbers by value, so most calls keep their own order.
+    Any fixed order prevents deadlocks. This order compares numbers inside keys by value, so most calls keep their own
+    order.
     """
     if isinstance(place, int):
         return place, [], ""
@@ -255,12 +262,12 @@ def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
         yield batch
 
 
-# The PostgreSQL databases and schemas that are known to have the tables, so that each is checked only once.
+# The PostgreSQL databases and schemas in which we have found the tables, so that we check each of them only once.
 _seen: set[tuple[object, str | None]] = set()
 
 
 def _database(connection: Connection) -> object:
-    """Return an object that identifies the database. It is cheaper than the rendered URL."""
+    """Return an object that identifies the database. The object is cheaper to make than the rendered URL."""
     # A driver's own connection has no engine.
     engine = getattr(connection, "engine", None)
     if engine is None:
@@ -270,7 +277,8 @@ def _database(connection: Connection) -> object:
 
 
 def _tables_missing(connection: Connection) -> SchemaMissing:
-    from cronjobs.engine.config import django_project  # apps that only enqueue need not import it
+    # Imported only here, because apps that only enqueue need not import it.
+    from cronjobs.engine.config import django_project
 
     alias = getattr(connection, "alias", None)  # of Django's connection
     command = None if alias is None else django_project.migrate_command(alias)
@@ -281,7 +289,7 @@ def _tables_missing(connection: Connection) -> SchemaMissing:
 def naming_missing_tables(connection: Connection) -> Iterator[None]:
     """Raise SchemaMissing if the tables do not exist.
 
-    On PostgreSQL, look before writing, because an error would abort the transaction.
+    On PostgreSQL, look for the tables before the block runs, because an error in the block would abort the transaction.
 
     Raises SqliteTooOld if the app's SQLite is too old for our statements.
     """
@@ -295,7 +303,7 @@ def naming_missing_tables(connection: Connection) -> Iterator[None]:
         yield
     except Exception as error:
         if connection.dialect.name == "sqlite":
-            # Imported only here, because apps that only enqueue do not need it.
+            # Imported only here, because apps that only enqueue do not need this module.
             from cronjobs.engine.database.connection import require_sqlite
 
             require_sqlite(database_name(connection))

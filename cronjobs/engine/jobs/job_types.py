@@ -39,32 +39,33 @@ class JobType:
     registration: Registration | None = None
     command: tuple[str, ...] | None = None
     env: tuple[tuple[str, str], ...] = ()
-    # The variables of the tick that a command inherits. None means all of them.
+    # The tick's environment variables that a command inherits. None means all variables.
     inherit_env: tuple[str, ...] | None = None
     # A command's input. None means the payload as JSON, and "" means no input.
     stdin: str | None = None
-    # A command's working folder. None means the folder of the configuration file.
+    # The folder in which a command runs. None means the folder of the configuration file.
     run_in: Path | None = None
     leftovers: Leftovers = "end"  # what happens to processes that a command leaves running
     isolation: Isolation = "thread"  # "process" for every command
     max_memory: int | None = None  # in bytes; only for a process
     on_shutdown: OnShutdown = "release"
     on_lost: OnLost = "retry"
-    # With "each", the outcome is committed before the worker starts another job.
+    # If the value is "each", each outcome is committed before the worker starts another job.
     durable: Durable = "group"
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # for commands
-    # If False, nobody chose the timeout. It is only the default, and does not show how long the work takes.
+    # If False, nobody chose the timeout: it is the default, and does not show how long the work takes.
     timeout_declared: bool = True
     executor: str | None = None  # the cluster that runs the handler, or None for this host
-    # True if the type gets a process only because its runners crashed, and not because of its own settings.
+    # True if jobs of this type run in a process only because their runners crashed, and not because of the type's
+    # settings.
     for_crashes: bool = False
 
     @property
     def starts_at_once(self) -> bool:
         """Whether a job of this type is claimed only when a worker is free to start it.
 
-        A job that must not be lost must not wait here behind others. A job for a cluster must not wait here either,
-        because it would look as if it waited for a worker of the cluster.
+        A job that must not be lost must not be claimed early and then wait here behind other jobs. A job for a cluster
+        must not wait here either, because it would look as if the job waited for a worker of the cluster.
         """
         return self.on_lost == "dead" or self.executor is not None
 
@@ -72,8 +73,8 @@ class JobType:
     def stop_grace(self) -> timedelta:
         """How long it takes to stop the process of a job that has timed out.
 
-        A type that has a process only because it crashed gets no grace. Otherwise a job whose timeout just fits into a
-        tick could never start as long as its type is isolated.
+        A type that is isolated only because its runners crashed gets no grace. Otherwise a job whose timeout just fits
+        into a tick would no longer fit, and could not start while its type is isolated.
         """
         return PROCESS_GRACE if self.isolation == "process" and not self.for_crashes else timedelta(0)
 
@@ -87,7 +88,7 @@ class JobType:
 
 @dataclass(frozen=True)
 class Fault:
-    """A part of the user's code or file that cannot be used.
+    """A part of the user's code or of the configuration file that cannot be used.
 
     ``where`` names a module or job type. ``what`` describes the fault in one line.
     """
@@ -99,9 +100,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class JobTypes:
-    """The job types that this host can run, and what could not be loaded.
+    """The job types that this host can run, and the faults that were found while loading them.
 
-    Jobs of other types wait, without using up tries.
+    Jobs of all other types wait, without using up their tries.
     """
 
     types: Mapping[str, JobType] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class JobTypes:
 
     @property
     def runnable(self) -> frozenset[str] | None:
-        """The types that at least one host can run, or None if that is unknown."""
+        """The types that at least one host can run, or None if the other hosts' types are unknown."""
         return None if self.elsewhere is None else self.elsewhere | self.types.keys()
 
     def policy(self, job_type: str, settings: Settings) -> RetryPolicy:
@@ -130,8 +131,8 @@ class JobTypes:
 def load(settings: Settings) -> JobTypes:
     """Import the handlers' modules and assemble all job types. A module that fails disables only its own types.
 
-    If options conflict, the first of these places wins: ``job_types:``, ``@job``, ``defaults:``. A row or a schedule
-    may override some of the options later.
+    An option is read from the first of these places that sets it: ``job_types:``, ``@job``, ``defaults:``. A job's row
+    or a schedule may override some of the options later.
     """
     return assembled(settings, import_handlers(settings))
 
@@ -139,20 +140,20 @@ def load(settings: Settings) -> JobTypes:
 def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
     """Assemble the job types of the file and of the modules imported so far.
 
-    *faults* are those that the imports had.
+    *faults* are the faults of these imports, to which this function appends.
     """
     types: dict[str, JobType] = {}
     commands = {name for name, declared in settings.job_types.items() if declared.command}
     for name in sorted(registered().keys() | commands):
         try:
             types[name] = _job_type(settings, name)
-        # For example, the file's ``cap`` is below the code's ``base``.
+        # The options conflict, for example if the file's ``cap`` is below the code's ``base``.
         except ValueError as error:
             faults.append(Fault(name, f"retry: in the file conflicts with the retry policy in the code: {error}"))
         # A fault in one type must not disable the other types.
         except Exception as error:
             faults.append(Fault(name, one_line(f"this type cannot be used: {type(error).__name__}: {error}", 500)))
-    # If two functions use the same name, that name is included, although the first function is registered.
+    # A name that two functions use is also in ``refused()``, although the first function is registered.
     for name, what in refused().items():
         if name not in commands:
             types.pop(name, None)
@@ -163,7 +164,7 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
             del types[name]
         elif job_type.registration is not None and name in unfinished:
             del types[name]
-            # If a module could not be imported, that fault already says why.
+            # If a module could not be imported, the fault with its traceback already says why.
             if not any(fault.traceback for fault in faults):
                 faults.append(Fault(name, f"its module {unfinished[name]} was not imported to its end"))
         elif job_type.registration is not None and (fault := job_type.registration.fault) is not None:
@@ -224,7 +225,7 @@ def import_handlers(settings: Settings) -> list[Fault]:
             f"setup {settings.setup}", lambda: getattr(importlib.import_module(module), function)(), settings.secrets
         )
         if fault:
-            # Without the setup, every import would fail and hide the cause.
+            # Without the setup, every import would fail, and those faults would hide the cause.
             return [fault]
     for name in settings.around:
         fault = _guarded(f"around {name}", partial(hook, name), settings.secrets)
@@ -236,7 +237,7 @@ def import_handlers(settings: Settings) -> list[Fault]:
             fault = replace(fault, what=f"{fault.what}; write {module.removesuffix('.py')}, without .py")
         if fault:
             faults.append(fault)
-    # ``setup:`` or one of the user's modules may have set Django up.
+    # Django may have been set up by ``setup:`` or by one of the user's modules.
     uses_django = django_project.settings_of_django() is not None
     if uses_django and if_installed(django_project.EXTRA) is not None:
         fault = _guarded("Django's connections", lambda: around_attempts(hook(django_project.CLEAN)), settings.secrets)
@@ -251,7 +252,7 @@ _finders: list[Callable[[], Iterable[str]]] = []
 def also_import(modules: Callable[[], Iterable[str]]) -> None:
     """Call *modules* whenever handlers are imported, and import the modules that it names.
 
-    Frameworks such as Django use this.
+    Integrations of frameworks such as Django call this function.
     """
     if modules not in _finders:
         _finders.append(modules)
@@ -280,7 +281,7 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
 def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None = None) -> AttemptPolicy:
     """Return the policy for an attempt of *job_type* that starts now.
 
-    *runner* is the longest time that the attempt's process can run. None means that it is not limited.
+    *runner* is the longest time that the attempt's process can run. None means that the process's time is not limited.
     """
     return AttemptPolicy(
         job_type.retry,

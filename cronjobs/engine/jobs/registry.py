@@ -65,21 +65,21 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., Any]
 C = ParamSpec("C")  # the function's parameters
-P = ParamSpec("P")  # the same without ctx, which make up the payload
+P = ParamSpec("P")  # the same parameters without ctx. They make up the payload
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-# Some handlers pass their payload on to another function, as a Django task does. Such a handler has this attribute. Its
-# value is a function that takes a payload whose names fit the handler. It returns why the payload does not fit the
-# other function, or None if it fits.
+# Some handlers pass their payload on to another function, as a Django task does. Such a handler has this attribute. The
+# attribute's value is a function that takes a payload whose names fit the handler. That function returns why the
+# payload does not fit the other function, or None if the payload fits.
 INNER_FAULT: Final = "cronjobs_inner_fault"
 
 
 def signature_of(function: Handler) -> inspect.Signature:
-    """Return the signature of *function*. Raises whatever evaluating its annotations raises."""
-    # Since Python 3.14, annotations are evaluated only here, and some of the names in them exist only for type
-    # checkers.
+    """Return the signature of *function*. Raises whatever the evaluation of the annotations raises."""
+    # Since Python 3.14, annotations are evaluated only when the signature is read. Some names in them exist only for
+    # type checkers, so leave names that cannot be resolved as they are.
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 
@@ -95,7 +95,7 @@ class Registration:
     handler: Handler
     retry: RetryPolicy | None = None
     options: JobOptions = field(default_factory=JobOptions)
-    # If False, only the names in the payload are checked, and its values reach the handler unchanged.
+    # If False, only the names in the payload are checked. The handler gets the payload's values unchanged.
     check_types: bool = True
 
     @cached_property
@@ -110,7 +110,7 @@ class Registration:
     def fault(self) -> str | None:
         """The reason why the function cannot be a handler, or None.
 
-        ``@job`` does not raise this as an error, because then importing the whole module would fail.
+        ``@job`` does not raise an error for this fault, because then the import of the whole module would fail.
         """
         call = getattr(self.handler, "__call__", None)  # noqa: B004 the handler may be an object with a __call__ method
         for function in (self.handler, call):
@@ -126,18 +126,18 @@ class Registration:
 
     @cached_property
     def accepts(self) -> HandlerPayload:
-        # Imported only here, because a tick that only runs commands does not need it.
+        # Imported only here, because a tick that only runs commands does not need HandlerPayload.
         from cronjobs.engine.jobs.handler_payload import HandlerPayload
 
         return HandlerPayload(self.handler, self.signature, takes_ctx=self.takes_ctx, typed=self.check_types)
 
     @cached_property
     def source(self) -> str | None:
-        """A hash of the handler's source, or None if it cannot be read.
+        """A hash of the handler's source code, or None if the source cannot be read.
 
         If two hosts have the same hash, they run the same code.
         """
-        # Imported only for types that run on a cluster.
+        # Imported only here, because only types that run on a cluster need it.
         from hashlib import sha256
 
         try:
@@ -163,11 +163,15 @@ class Registration:
         return None if inner is None else inner(payload)
 
     def decoded(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
-        """Return the handler's arguments for a *payload* whose names fit, and the values that do not fit."""
+        """Return the handler's arguments for *payload*, and the values that do not fit. *payload*'s names must already
+        fit.
+        """
         return self.accepts.decode(payload)
 
     def encoded(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return *payload* as JSON. Its values may have the handler's annotated types. Raises PayloadError."""
+        """Return *payload* as JSON. Its values may have the types that the handler's annotations name. Raises
+        PayloadError.
+        """
         if self.fault is not None:
             # The handler cannot run here, so its payload cannot be checked here either.
             return payload
@@ -193,7 +197,9 @@ class Registration:
             return "(…)"
 
     def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call, without ctx, as keyword arguments. Raises TypeError if the call would."""
+        """Return the arguments of a call, without ctx, as keyword arguments. Raises TypeError if the call itself would
+        raise it.
+        """
         try:
             bound = self.signature.bind(*([None] if self.takes_ctx else []), *args, **kwargs)
         except TypeError as error:
@@ -215,7 +221,7 @@ class Registration:
         return payload
 
 
-# The target of a call that passes no target.
+# The value of *target* if a call passes no target, so that we can raise our own error.
 _NOWHERE: Final[Any] = None
 
 
@@ -272,9 +278,9 @@ class Register(Protocol):
 
 
 _registered: dict[str, Registration] = {}
-# For each job type, the module whose import registered it, or None if Python does not list that module.
+# For each job type, the module that registered it, or None if that module is not in ``sys.modules``.
 _modules: dict[str, ModuleType | None] = {}
-# For each job type, what is wrong with its @job. If the type is unknown, the key is the function.
+# For each job type, what is wrong with its ``@job``. If the type's name is unknown, the key is the function's name.
 _refused: dict[str, str] = {}
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
@@ -318,7 +324,7 @@ def _refuse(handler: Handler, name: str, said: str) -> Handler:
 
 
 def refused() -> Mapping[str, str]:
-    """Return the job types that ``@job`` has refused in this process, each with the reason."""
+    """Return the job types that ``@job`` has refused in this process, each with the reason for the refusal."""
     return _refused
 
 
@@ -339,21 +345,22 @@ def job(
 ) -> Register:
     """Register the decorated function as the handler of job type *name*.
 
-    You can still call the function directly. To enqueue it, call its ``.enqueue`` or ``.enqueue_async``, with
-    ``.options`` before it if needed (see JobFunction).
+    You can still call the function directly. To enqueue it, call its ``.enqueue`` or ``.enqueue_async``, or
+    ``.options(…).enqueue`` if the job needs other options (JobFunction shows examples).
 
     ``timeout``: "20s", seconds or a timedelta; the default is min(30s, budget / 3). A job whose timeout is longer than
-    ``run.budget`` minus 5 s is a long job, which gets a process of its own. (If the budget is below 15 s, the threshold
-    is two thirds of it.) Without ``retry`` the configuration's defaults apply. ``isolation``: "thread" (the default) or
-    "process". A process can always be stopped, and it can have a limit, ``max_memory`` ("512MiB", or bytes).
-    ``on_shutdown`` decides what happens to a job that a stopping tick has claimed but not started: "release" (the
-    default) leaves the job for the next tick, "drop" cancels it. ``on_lost`` decides what happens to a job whose runner
-    died: "retry" (the default), or "dead" for work that must not be repeated automatically. ``durable`` decides when an
-    outcome is committed: "group" (the default) commits it together with other outcomes, "each" commits it before the
-    worker starts another job. ``executor`` names the entry of the file's ``executors:`` whose cluster runs the handler;
-    without it, the tick's host runs the handler. The file's ``job_types:`` override all of these. With
-    ``check_types=False`` the handler gets the payload's values as JSON, whatever its annotations say. Raises UsageError
-    if another function already has the name, or an option is invalid.
+    ``run.budget`` minus 5 s is a long job, which gets a process of its own. (If the budget is below 15 s, a job is long
+    if its timeout is above two thirds of the budget.) Without ``retry`` the configuration's defaults apply.
+    ``isolation``: "thread" (the default) or "process". A process can always be stopped, and its memory can be limited
+    with ``max_memory`` ("512MiB", or bytes). ``on_shutdown`` decides what happens to a job that a stopping tick has
+    claimed but not started: "release" (the default) leaves the job for the next tick, "drop" cancels it. ``on_lost``
+    decides what happens to a job whose runner died: "retry" (the default), or "dead" for work that must not be repeated
+    automatically. ``durable`` decides when an outcome is committed: "group" (the default) commits it together with
+    other outcomes, "each" commits it before the worker starts another job. ``executor`` names the entry of the file's
+    ``executors:`` whose cluster runs the handler; without it, the tick's host runs the handler. The file's
+    ``job_types:`` override all of these options. With ``check_types=False`` the handler gets the payload's values as
+    JSON, whatever its annotations say. Raises UsageError if another function already has the name, or an option is
+    invalid.
     """
     given_name: Any = name
     if callable(given_name):
@@ -417,14 +424,14 @@ def job(
 
 def _give_enqueue(registration: Registration) -> None:
     def options(**options: Unpack[EnqueueOptions]) -> Enqueueing[...]:
-        """Return an object that enqueues jobs with these keyword arguments of ``enqueue``."""
+        """Return an object whose methods enqueue jobs with these options of ``enqueue``."""
         if not EnqueueOptions.__annotations__.keys() >= options.keys():
             raise no_such_argument("options", options, EnqueueOptions.__annotations__.keys())
         return Enqueueing(registration, options)
 
     handler: Any = registration.handler
     plain: Enqueueing[...] = options()
-    # A callable object may refuse new attributes.
+    # A callable object may not allow new attributes.
     with suppress(AttributeError, TypeError):
         handler.enqueue, handler.enqueue_async, handler.options = plain.enqueue, plain.enqueue_async, options
 
@@ -450,9 +457,10 @@ def registered() -> Mapping[str, Registration]:
 
 
 def half_imported() -> dict[str, str]:
-    """Return the job types whose module did not run to its end, each with the name of that module.
+    """Return the job types whose module raised an exception while it was imported, each with the name of that module.
 
-    Names that such a handler uses may not exist. Python removes a module whose import fails from ``sys.modules``.
+    The handler of such a type may use names that do not exist. We detect such a module because Python removes a module
+    whose import fails from ``sys.modules``.
     """
     return {
         name: module.__name__

@@ -18,10 +18,10 @@ _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 def source_hash(settings: Settings) -> str:
     """Return a hash of the user's code.
 
-    It is the same on all hosts with the same code, and each deploy of different code changes it.
+    The hash is the same on all hosts with the same code. A deploy of different code changes the hash.
 
     The user's code consists of the packages of the handlers, and the modules in the file's folder or on its import
-    path. Libraries are not included. Our own package counts only with its version.
+    path. Libraries are not included. Of our own package, only the version is included.
     """
     packages = {handler.handler.__module__.partition(".")[0] for handler in registered().values()} - {"cronjobs"}
     packages |= {module.partition(".")[0] for module in settings.imports}
@@ -44,6 +44,6 @@ def _file(module: ModuleType) -> str:
 def _content(file: str) -> bytes:
     try:
         return Path(file).read_bytes() if file else b""
-    # The file is in an archive, or was removed.
+    # The file is inside an archive, or has been removed.
     except OSError:
         return b""

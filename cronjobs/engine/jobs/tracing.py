@@ -10,7 +10,7 @@ TRACEPARENT: Final = "traceparent"  # https://www.w3.org/TR/trace-context/
 
 
 def with_trace(meta: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Return *meta* with the traceparent of OpenTelemetry's current span added, if it has none. Imports nothing."""
+    """Return *meta*. If it has no traceparent, add that of OpenTelemetry's current span. Imports nothing."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None or (meta is not None and TRACEPARENT in meta):
         return meta
@@ -19,7 +19,7 @@ def with_trace(meta: Mapping[str, str] | None) -> Mapping[str, str] | None:
         if not span.is_valid:
             return meta
         written = f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}"
-    # OpenTelemetry is half imported, or has an unknown version. Enqueue the job without its trace.
+    # OpenTelemetry is only half imported, or its version has another interface. Enqueue the job without its trace.
     except Exception:
         return meta
     return {**(meta or {}), TRACEPARENT: written}

@@ -1,7 +1,7 @@
-"""Let an attempt end its own job: the last statement of the transaction that does the work records the job's success.
+"""Let an attempt end its own job. The transaction that does the work records the job's success in its last statement.
 
-Work and success are committed together or not at all, so the work happens exactly once. The statement contains the
-fence: if the attempt has lost its lease, the work is rolled back.
+Work and success are committed together or not at all, so the work happens exactly once. That statement contains the
+fence: if the attempt has lost its lease, the statement changes no row, and the work is rolled back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cronjobs.model import Failed, Finished, Job, RetryPolicy, Succeeded
 class OwnTransaction:
     """Lets an attempt record its own success.
 
-    ``check`` raises if the job has to stop. ``worker`` is the name of the attempt's thread.
+    ``check`` raises Cancelled if the job has to stop. ``worker`` is the name of the attempt's thread.
     """
 
     database: Database
@@ -47,7 +47,8 @@ class OwnTransaction:
 
     @contextmanager
     def transaction(self, result: Callable[[], Any]) -> Iterator[Connection]:
-        """Open a transaction on the jobs database. At its end, *result* is called, and returns the job's result.
+        """Open a transaction on the jobs database. At the end of the block, *result* is called. It returns the job's
+        result.
 
         Raises LeaseLost or TransactionTooLong instead of committing.
         """
@@ -66,7 +67,7 @@ class OwnTransaction:
     def finish(self, target: Target, result: Any) -> None:
         """Write the success in the transaction that is open on *target*. Raises LeaseLost."""
         self.refuse_if_over("ctx.finish()")
-        # Imported only here, because user_connections imports both dialects.
+        # Imported only here, because user_connections imports the dialects of both databases.
         from cronjobs.engine.database.user_connections import commits_by_itself
 
         self.check()
@@ -102,7 +103,8 @@ class OwnTransaction:
             )
 
     def not_committed(self) -> Failed | None:
-        """Return the outcome of a handler that called ``finish`` and did not commit, or None if it did not call it.
+        """Return the outcome of a handler that called ``finish`` and did not commit. Return None if the handler did not
+        call ``finish``.
 
         If the handler did commit, this outcome is never written: the job has already ended, so the fence rejects the
         write.

@@ -1,8 +1,8 @@
 """Decide whether an error shows that a single call did nothing: connection refused, or host name not found.
 
-All that we can examine are errors: the error that left the block, the errors that caused it, and the errors that were
-being handled when it was raised. A client that retries by itself may hide the errors of its earlier tries. So this
-works only for a call that connects once and does not retry by itself.
+We can examine only errors: the error that left the block, the errors that caused that error, and the errors that were
+being handled when that error was raised. A client that retries by itself may hide the errors of its earlier tries. So
+the result is reliable only for a call that connects once and does not retry by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def did_nothing(error: BaseException, handled_before: BaseException | None = Non
     """Return whether every root cause of *error* is a refused connection or a host name that does not resolve.
 
     A timeout or a lost connection anywhere in the chain means that the call may have arrived. *handled_before* is the
-    error that was being handled when the block was entered. It is ignored, because it does not show what the block did.
+    error that was being handled when the block was entered. That error is ignored, because it does not show what the
+    block did.
     """
     found = list(_chain(error, handled_before))
     first = [each for each, is_first in found if is_first]
@@ -28,7 +29,10 @@ def did_nothing(error: BaseException, handled_before: BaseException | None = Non
 
 
 def _chain(error: BaseException, handled_before: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
-    """Yield *error* and all errors behind it, each with whether it is a root cause (has no error behind it)."""
+    """Yield *error* and all errors behind it.
+
+    Yield each with True if it is a root cause, which has no error behind it.
+    """
     waiting, seen = [error], {id(handled_before)}
     while waiting:
         each = waiting.pop()
@@ -50,7 +54,9 @@ def _may_have_arrived(error: BaseException) -> bool:
 
 
 def _urllib3_retried(error: BaseException) -> bool:
-    """Return whether urllib3 retried the call. It retries by calling itself, and its error shows only the last try."""
+    """Return whether urllib3 retried the call. urllib3 retries by calling itself, and the error of such a call shows
+    only the last try.
+    """
     tries = {
         frame
         for frame, _ in walk_tb(error.__traceback__)

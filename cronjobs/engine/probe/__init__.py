@@ -1,1 +1,1 @@
-"""The fast path of an idle tick: find out whether there is anything to do. It imports no other part of cronjobs."""
+"""The fast path of an idle tick: find out whether the tick has work. It imports no other part of cronjobs."""

@@ -1,6 +1,6 @@
 """Run an idle tick from start to end.
 
-If there may be work, the full tick takes over. Only the full tick prints and logs.
+If the database may contain work, the full tick takes over. Only the full tick prints and logs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from cronjobs.engine.probe.sqlite import FileSession
 
 NO_ALARM = (None, b"", b"{}")
-# An alarm's file begins with this key. Its value is the time before which no idle tick can end the alarm.
+# An alarm's file begins with this key. The key's value is the time before which no idle tick can end the alarm.
 QUIET_UNTIL = "quiet_until"
 LONGEST_QUIET_S = 25 * 3600
 
 
 def settle_tick(arguments: Sequence[str]) -> int | None:
-    """Start the tick's time limit. If there is nothing to do, record an idle tick and return the exit code.
+    """Start the tick's time limit. If the tick has no work, record an idle tick and return the exit code.
 
     Returns None if a full tick is needed. Never raises. With ``linger`` this process stays until its budget is used,
     and starts full ticks as separate processes.
@@ -37,8 +37,8 @@ def settle_tick(arguments: Sequence[str]) -> int | None:
     try:
         return _settle(arguments, begun)
     except Exception:
-        # A file is changing, the database is unreachable, or there is a bug here. The full tick gets the same error,
-        # and reports it.
+        # A file is changing, the database is unreachable, or this code has a bug. The full tick gets the same error,
+        # and reports that error.
         return None
 
 
@@ -53,7 +53,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
         inputs = None if content is None else Inputs.from_bytes(content, start)
         if inputs is None:
             return None
-        # A full tick is needed if an alarm may have ended, or if there is something to print.
+        # A full tick is needed if an alarm may have ended, or if a message waits to be printed.
         quiet = all(_is_quiet(_kept(descriptor, inputs[name])) for name in ("alarm", "alarm_of_file"))
         quiet = quiet and _kept(descriptor, inputs["word"]) is None
         quiet = quiet and not _metrics_are_due(inputs["metrics_by"]) and not state_files.spooled(inputs["spool"])
@@ -99,38 +99,40 @@ def _kept(folder: int, name: str) -> bytes | None:
 
 
 def place_here() -> str:
-    """Return the prefix of ``locked_by`` that all processes with this host, boot and pid namespace share."""
+    """Return the prefix of ``locked_by`` that all processes of this host, boot and pid namespace share."""
     return f"{kernel_facts.host_name()}:{kernel_facts.boot_id()}:{kernel_facts.pid_namespace()}:"
 
 
 class Probe:
-    """Asks the configured database what is due, over one connection. Only ``look_again`` catches errors."""
+    """Asks the configured database over one connection whether work is due. Only ``look_again`` catches errors."""
 
     def __init__(self, inputs: Inputs, place: str) -> None:
         self.inputs = inputs
         self._place = place
         self._session: FileSession | ServerSession | None = None
-        self._holders: set[str] = set()  # the lease holders on this host that were seen, and may hold leases again
+        # The lease holders on this host that were seen in earlier looks, and that may hold leases again.
+        self._holders: set[str] = set()
 
     def settle(self, **more: Any) -> bool:
         """If the tick is idle, write its row and return True. *more* are arguments of ``facts``."""
         return self._connected().settle(self.facts(**more), self._all_alive)
 
     def look(self, **more: Any) -> str | None:
-        """Return a text that identifies the work that there is to do, and changes whenever that work changes.
+        """Return a text that identifies the work to do, and that changes whenever the work changes.
 
-        If there is nothing to do, the result is None.
+        Return None if the tick has no work.
         """
         idle, answers, holders = self._connected().look(self.facts(**more))
         if idle and (holders is None or self._all_alive(holders)):
             return None
-        # A tick at work holds no lease at times. That it comes and goes is not new; that its process ends is.
+        # A tick that is working holds no lease at times. So a holder that disappears and returns must not change the
+        # text. The end of its process must change the text.
         holding = holders.split("\n") if holders else []
         self._holders = {each for each in (*self._holders, *holding) if each in holding or is_alive(each)}
         return " ".join([str(answers), *sorted(f"{each} {is_alive(each)}" for each in self._holders)])
 
     def look_again(self) -> str | None:
-        """Like ``look``, for polling. On an error, return None, and connect again at the next call."""
+        """Like ``look``, for polling. After an error, return None, and open a new connection at the next call."""
         try:
             return self.look()
         except Exception:
@@ -161,8 +163,8 @@ class Probe:
     def facts(self, age_s: float = 0, host_s: float | None = None, shift_s: float = 0) -> dict[str, object]:
         """Return the parameters of the query and of the tick's row.
 
-        *age_s* is how long ago the tick began. *host_s* (this host's clock) and *shift_s* (a shift of the server's
-        clock) are for tests.
+        *age_s* is how many seconds ago the tick began. Only tests pass *host_s*, the time of this host's clock, and
+        *shift_s*, a shift of the server's clock.
         """
         host, boot_id, _ = self._place.split(":", 2)
         now_s = time.time() if host_s is None else host_s
@@ -193,7 +195,7 @@ class Probe:
 def is_alive(locked_by: str) -> bool:
     """Return whether the process with this ``locked_by`` is certainly running on this host.
 
-    If this returns False, the process may still be running. ``host.identity`` finds out more.
+    If this function returns False, the process may still be running. ``host.identity`` can distinguish more cases.
     """
     fields = locked_by.split(":")
     if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal():

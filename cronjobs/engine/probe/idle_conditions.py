@@ -1,7 +1,7 @@
-"""The SQL query with which a tick starts, and the conditions under which there is nothing to do.
+"""The SQL query with which a tick starts, and the conditions under which the tick has no work.
 
-The fast path uses both. The full tick uses the same SQL (``SEEN``, ``BRANCHES``), but it decides in Python, because it
-also acts on the facts.
+The fast path uses the query and the conditions. The full tick uses the same SQL (``SEEN``, ``BRANCHES``), but decides
+in Python, because it also acts on the facts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from cronjobs.engine.probe.sql_text import AUDIT, JOBS, META, NOW, PAUSES, QUEUES, SCHEDULES, TICKS, after_now, either
 
 PRUNE_EVERY_S = 3600
-# Even an idle host loads its handlers this often, because a deploy may change only Python code.
+# Even an idle host loads its handlers this often, because a deploy may change only Python code and not the file.
 HANDLERS_EVERY_S = 3600
 CLOCK_SKEW_S = 60
 WRONG_CLOCK_S = 86_400
@@ -17,16 +17,16 @@ WRONG_CLOCK_S = 86_400
 MANY_QUEUES = 5000
 NOTHING_DUE = "nothing is due"
 
-# The statuses are literals, because with parameters the planner could not use the partial index.
+# The statuses are written as literals. With parameters, the planner could not use the partial index.
 WAITING = "status IN ('queued', 'failed')"
-# The error type of a payload that does not fit its handler.
+# The error type of an attempt whose payload does not fit the handler.
 MISFIT = "SignatureMismatch"
 MISFITS_SQL = f"{WAITING} AND misfit_since IS NOT NULL"
-# True for a run of "cronjobs exec". No tick creates such rows, and no tick may run them.
+# An SQL condition that is true for a run of "cronjobs exec". No tick creates such rows, and no tick may run them.
 IS_EXEC = "(substr(j.job_type, 1, 5) = 'exec:')"
 
-# In this SQL, "p" is a pause, and "b" is a branch, which has a queue. In STOPS_SCHEDULE, "j" is a schedule.
-# desk/rules/pausing.py has the same rules in Python.
+# In this SQL, "p" is a row of pauses, "b" is a branch (see BRANCHES), which has a queue, and in STOPS_SCHEDULE "j" is a
+# schedule. desk/rules/pausing.py contains the same rules in Python.
 IN_FORCE = f"(p.until IS NULL OR p.until > {NOW})"
 STOPS_QUEUE = f"(p.scope = 'all' OR (p.scope = 'queue' AND p.name = b.queue)) AND {IN_FORCE}"
 STOPS_SCHEDULE = f"(p.scope = 'all' OR (p.scope = 'schedule' AND p.name = j.name)) AND {IN_FORCE}"
@@ -38,8 +38,8 @@ _NEXT_BRANCH = either(
                 ORDER BY j.queue, j.priority LIMIT 1),
                (SELECT j.priority FROM {JOBS} j WHERE j.{WAITING} AND (j.queue, j.priority) > (b.queue, b.priority)
                 ORDER BY j.queue, j.priority LIMIT 1)""",
-    # SQLite gets no row comparison, because it would use only the first column of the index for it, and scan the whole
-    # queue.
+    # No row comparison on SQLite: for a row comparison, SQLite would use only the first column of the index, and scan
+    # the whole queue.
     sqlite=f"""
                coalesce((SELECT j.queue FROM {JOBS} j WHERE j.{WAITING} AND j.queue = b.queue
                          AND j.priority > b.priority LIMIT 1),
@@ -50,17 +50,17 @@ _NEXT_BRANCH = either(
                         (SELECT j.priority FROM {JOBS} j WHERE j.{WAITING} AND j.queue > b.queue
                          ORDER BY j.queue, j.priority LIMIT 1))""",
 )
-# The branches are the pairs (queue, priority) that have waiting rows. Finding a pair takes one index step, however many
-# rows it has. The pairs are numbered, up to :most_branches.
+# The branches are the pairs (queue, priority) for which rows wait. One step in the index finds the next pair, however
+# many rows wait for it. The pairs are numbered, up to :most_branches.
 BRANCHES = f"""
       branch(queue, priority, place) AS (
         SELECT * FROM (SELECT queue, priority, 1 FROM {JOBS} WHERE {WAITING} ORDER BY queue, priority LIMIT 1) AS best
         UNION ALL
         SELECT {_NEXT_BRANCH}, b.place + 1 FROM branch b WHERE b.queue IS NOT NULL AND b.place < :most_branches
       )"""
-# If there are very many queues, the query reads all waiting jobs instead.
+# If the number of branches reaches the limit, the query reads all waiting jobs instead.
 _MANY_QUEUES = "EXISTS (SELECT 1 FROM branch b WHERE b.place = :most_branches AND b.queue IS NOT NULL)"
-# This is not an EXISTS, because without statistics PostgreSQL would first collect every due row.
+# Do not use EXISTS here, because without statistics PostgreSQL would first collect every due row.
 _DUE_IN_BRANCH = f"""
       (SELECT j.run_at FROM {JOBS} j WHERE j.queue = b.queue AND j.priority = b.priority AND j.{WAITING}
        ORDER BY j.run_at LIMIT 1) <= {NOW}"""
@@ -68,8 +68,8 @@ _DUE_IN_BRANCH = f"""
 
 def _any_due(queues: str) -> str:
     """Return SQL that is true if a job is due in one of the *queues*, a condition on "b" (a branch or a job)."""
-    # This is a CASE and not an OR, because in a result column SQLite evaluates both sides of AND and OR. It would read
-    # every waiting job.
+    # Use CASE and not OR. In a result column SQLite evaluates both sides of AND and OR, so with OR it would read every
+    # waiting job.
     return (
         f"CASE WHEN {_MANY_QUEUES} THEN EXISTS (SELECT 1 FROM {JOBS} b WHERE b.{WAITING} "
         f"AND b.run_at <= {NOW} AND {queues}) ELSE EXISTS (SELECT 1 FROM branch b WHERE b.queue IS NOT NULL "
@@ -77,23 +77,23 @@ def _any_due(queues: str) -> str:
     )
 
 
-# A paused schedule is not due, so that an idle tick stays idle. But a schedule whose pause skips is due, because there
-# are rows to write. If a watermark is in the future, a clock was wrong, and the schedule is due, so that a tick
-# corrects the watermark.
+# A paused schedule is not due, so that an idle tick stays idle. But a schedule whose pause skips occurrences is due,
+# because the skipped occurrences must be recorded. A schedule whose watermark is in the future is also due: a clock was
+# wrong, and a tick must correct the watermark.
 SCHEDULE_DUE = f"""
       (j.status = 'active' AND j.next_at IS NOT NULL AND (j.seen_until > {NOW} OR j.next_at <= {NOW}
          AND NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE p.skip = 0 AND {STOPS_SCHEDULE}))
        OR j.owed IS NOT NULL AND (j.seen_until > {NOW}
          OR NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE {STOPS_SCHEDULE})))"""
-# "sync" is recorded when the whole file has been applied. A sync that takes several transactions begins with
-# "sync_begun".
+# The audit entry "sync" is written when the whole file has been applied. A sync that takes several transactions first
+# writes "sync_begun".
 UNFINISHED_SYNC = f"""
       a.action = 'sync_begun' AND NOT EXISTS (SELECT 1 FROM {AUDIT} s WHERE s.action = 'sync' AND s.id > a.id)"""
 BEYOND = after_now(":beyond_s")
 SOON = after_now("1")  # work that is due by this time can be done now
 IN_AN_HOUR = after_now("3600")
-# True for a lease of this host, boot and pid namespace. It is found by the prefix of locked_by, whether its runner is
-# dead or alive.
+# True for a lease of this host, boot and pid namespace. Such a lease is found by the prefix of locked_by, whether its
+# runner is dead or alive.
 _HELD_HERE = "locked_until IS NOT NULL AND substr(locked_by, 1, :place_length) = :place"
 
 # All facts that an idle tick needs, in one row. WITH RECURSIVE and BRANCHES must come before this query.
@@ -130,7 +130,7 @@ def _around_now(column: str, seconds: int) -> str:
     return f"({column} > {after_now(f'-{seconds}')} AND {column} < {after_now(str(seconds))})"
 
 
-# A tick is idle if all of these are true. With any other result, including NULL, the full tick is needed.
+# A tick is idle if all of these conditions are true. If any of them is false or NULL, the full tick is needed.
 IDLE = {
     "it is our database": "project = :project AND environment = :environment",
     "the tables are those that the last full tick saw": (
@@ -163,8 +163,9 @@ ROW = f"""
 
 _ANSWERS = " || ".join(f"CASE WHEN {condition} THEN '1' ELSE '0' END" for condition in IDLE.values())
 _LINES = either(postgresql="string_agg(h.locked_by, chr(10))", sqlite="group_concat(h.locked_by, char(10))")
-# This returns one row with three columns: whether the tick is idle; the results of the IDLE conditions, as one digit
-# each, in the same order; and the lease holders on this host, one per line, or NULL if there are none.
+# Begin of a query whose ``verdict`` has one row with three columns: whether the tick is idle; the results of the IDLE
+# conditions, as one digit each, in the same order; and the lease holders on this host, one per line, or NULL if this
+# host has none.
 VERDICT = f"""
 WITH RECURSIVE {BRANCHES}, seen AS ({SEEN}),
 answered AS (SELECT {_ANSWERS} AS answers, held_here FROM seen),
@@ -182,13 +183,13 @@ _NEWEST_INSTANT = f"""
       CASE WHEN {_MANY_QUEUES} THEN
         (SELECT max(b.run_at) FROM {JOBS} b WHERE b.{WAITING} AND b.run_at <= {NOW} AND NOT {PAUSED})
       ELSE (SELECT max({_NEWEST_IN_BRANCH}) FROM branch b WHERE b.queue IS NOT NULL AND NOT {PAUSED}) END"""
-NEWEST_IDS = 20  # the number of newest jobs that are examined
+NEWEST_IDS = 20  # the number of newest jobs in which the newest due job is searched
 _NEWEST_ID = f"""
       (SELECT b.id FROM (SELECT id, queue, status, run_at FROM {JOBS} ORDER BY id DESC LIMIT {NEWEST_IDS}) b
        WHERE b.{WAITING} AND b.run_at <= {NOW} AND NOT {PAUSED} ORDER BY b.id DESC LIMIT 1)"""
-# This query is for polling (linger). To distinguish new work from old, it also returns the newest due job that is not
-# held back. Its run_at shows that a job is new if it was retried or enqueued for later. Its id shows it if the job was
-# enqueued for an instant in the past.
+# The query for polling (linger). To distinguish new work from old work, it also returns the run_at and the id of the
+# newest due job that is not held back. A new run_at shows a job that was retried or was enqueued for later. A new id
+# shows a job that was enqueued for an instant in the past.
 LOOK = f"""{VERDICT}
 SELECT idle, answers || ' ' || CASE WHEN idle THEN '' ELSE
   coalesce(CAST({_NEWEST_INSTANT} AS text), '') || ' ' || coalesce({_NEWEST_ID}, 0) END, holders

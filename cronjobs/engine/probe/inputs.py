@@ -1,7 +1,8 @@
-"""The facts about a configuration that the fast path needs. A full tick that had no fault stores them in a file.
+"""The facts about a configuration that the fast path needs. A full tick that found no fault stores these facts in a
+file.
 
-The file contains no value from the configuration, an env_file, a variable or the command line. It says only where to
-find each value, and contains a hash of all sources. If a source has changed or cannot be read, the full tick takes
+The file contains no value from the configuration, an env_file, a variable or the command line. The file says only where
+to find each value, and contains a hash of all sources. If a source has changed or cannot be read, the full tick takes
 over.
 """
 
@@ -13,7 +14,8 @@ import sys
 
 try:
     from _blake2 import (
-        # This is the function of hashlib, which would also load OpenSSL. That takes as long as starting Python.
+        # This is the same function as in hashlib. The import of hashlib would also load OpenSSL, which takes as long as
+        # starting Python.
         blake2b as blake2b,
     )
 except ImportError:  # pragma: no cover - a Python without this module
@@ -25,13 +27,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    # A text as pieces (source, from, to). Each piece is a range of bytes in a source.
+    # A text as pieces (source, from, to). Each piece is a range of bytes in one of the sources.
     Pieces = list[tuple[int, int, int]]
 
 LONGEST_SOURCE = 16 << 20
 # A full tick writes the metrics file this often. With one tick a minute, that is every fourth tick.
 METRICS_EVERY_S = 210
-SEPARATOR = b"\0"  # no path, variable or argument can contain this
+SEPARATOR = b"\0"  # no path, variable or argument can contain this byte
 # Every tick reads these variables, besides those that its file uses.
 ALWAYS = (
     "CRONJOBS_CONFIG",
@@ -47,17 +49,17 @@ class Start:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = [*map(os.fsencode, arguments)]
-        # This is a copy, because handlers may change the environment.
+        # Copy the environment, because handlers may change it.
         self.environ = dict(os.environb)
         try:
             self.folder = os.fsencode(os.getcwd())
-        # The folder was removed.
+        # The working folder has been removed.
         except OSError:
             self.folder = b""
 
     @property
     def name(self) -> str:
-        """The name of the file for this command line, this folder and the variables in ALWAYS."""
+        """The name of the file that belongs to this command line, this folder and the variables in ALWAYS."""
         ours = [self.environ.get(os.fsencode(name)) for name in ALWAYS]
         return f"idle-{_hash([*self.arguments, *ours, self.folder])[:16]}"
 
@@ -116,7 +118,7 @@ class Sources:
 
 
 def content_of(path: str) -> bytes:
-    """Return the content of a regular file. Raises OSError for anything else. Never waits."""
+    """Return the content of a regular file. Raises OSError for any other kind of file. Never waits."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -130,7 +132,8 @@ def content_of(path: str) -> bytes:
 class Inputs:
     """The values that the last full tick stored, by name.
 
-    Our own values are stored as text, and the user's as pieces.
+    Values of cronjobs (``ours``) are stored as text. Values of the user (``theirs``) are stored as pieces of the
+    sources.
     """
 
     def __init__(self, sources: Sources, ours: dict[str, str], theirs: dict[str, Pieces]) -> None:
@@ -151,7 +154,9 @@ class Inputs:
 
     @classmethod
     def from_bytes(cls, content: bytes, start: Start) -> Inputs | None:
-        """Read what ``to_bytes`` wrote. Return None if a source has changed. Raises OSError or ValueError."""
+        """Return the inputs that ``to_bytes`` wrote as *content*, or None if a source has changed. Raises OSError or
+        ValueError.
+        """
         words = [os.fsdecode(word) for word in content.split(SEPARATOR)]
         was, counts, at = words[0], map(int, words[1:5]), 5
         lists = []

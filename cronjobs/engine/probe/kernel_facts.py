@@ -31,7 +31,9 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> str:
-    """Return the pid namespace. Two containers on one host have the same boot id, but each counts its own pids."""
+    """Return the pid namespace of this process. Two containers on one host have the same boot id, but each counts its
+    own pids.
+    """
     try:
         return os.readlink("/proc/self/ns/pid").removeprefix("pid:").strip("[]")
     except OSError:
@@ -41,17 +43,17 @@ def pid_namespace() -> str:
 def process_started(pid: int) -> str | None:
     """Return the kernel's start time of process *pid* as an opaque token.
 
-    Return None if the process is gone, or is a zombie. Boot id, pid and token together identify a process forever. A
-    pid alone is reused.
+    Return None if the process is gone, or is a zombie. The boot id, the pid and this token together identify a process
+    forever. A pid alone may be reused.
     """
     fields = (read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return None if not fields or fields[0] in "ZX" else fields[19]
 
 
 def age_of(started: str) -> float:
-    """Return the seconds since *started*, a token of ``process_started``, or 0.0 if it is not a token.
+    """Return the seconds since *started*, a token of ``process_started``, or 0.0 if *started* is not a token.
 
-    This uses a clock that nobody can set.
+    The seconds are measured by a clock that nobody can set.
     """
     try:
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK"))
@@ -60,7 +62,9 @@ def age_of(started: str) -> float:
 
 
 def process_age() -> float:
-    """Return the seconds since the kernel started this process, or 0.0 if /proc does not show its start."""
+    """Return the seconds since the kernel started this process, or 0.0 if /proc does not show when this process
+    started.
+    """
     return age_of(process_started(os.getpid()) or "")
 
 

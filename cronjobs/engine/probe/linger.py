@@ -1,6 +1,6 @@
-"""A tick that stays until its budget is used.
+"""A lingering tick: it stays until its budget is used.
 
-It queries the database every second, and starts a full tick when there is work.
+This tick queries the database every second, and starts a full tick when work is due.
 
 The full tick is a separate process. So this process never loads slow modules or user code.
 """
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from cronjobs.engine.probe.inputs import Inputs
 
-# With less time left, a full tick could not start any job. On a busy or slow host a full tick needs longer: this many
-# times as long as this process took for its start and its first look, but at most this share of the time until its end.
+# With less than LEAST_S left, a full tick could not start any job. On a busy or slow host a full tick needs more time:
+# START_TIMES as long as this process took for its start and its first look, but at most MOST_SHARE of the time until
+# this process must end.
 LEAST_S = 2.0
 START_TIMES = 12
 MOST_SHARE = 0.25
@@ -30,15 +31,15 @@ MOST_SHARE = 0.25
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 16.0
 # The exit codes of a full tick after which this tick continues. 1 means that a job died. 4 means that the database
-# failed: this tick looks until the database answers.
+# failed, so this tick keeps looking until the database answers.
 GOES_ON = (0, 1, 4)
 SAME_SIGNAL_S = 1.0
-# Cron mails this after the stacks, which the kernel's timer has printed.
+# Cron mails this text after the stacks, which the kernel's timer has made the full tick print.
 KILLED = (
     b"cronjobs: the stacks above are of a full tick that was still at work 1 s after its time was up, and was killed. "
     b"Later ticks run its jobs. If no handler of yours is in the stacks, the host is too busy to start ticks in time.\n"
 )
-# The timer that kills this process fires this much later than the timer of a full tick that it started.
+# The timer of this process fires this much later than the timer of a full tick that this process started.
 AFTER_CHILD_S = 0.8
 
 
@@ -56,7 +57,7 @@ def stay_here(
         budget_s=float(inputs["budget_s"]),
         every_s=float(inputs["every_s"]),
     )
-    # This deadline also holds if no process can be started, so that this process becomes the full tick.
+    # The deadline also applies if no process can be started. In that case this process becomes the full tick.
     timer.give(until)
     timer.stand_at(until + timer.PAST_DEADLINE_S + AFTER_CHILD_S)
     return stay(
@@ -82,12 +83,12 @@ def stay(
     monotonic: Callable[[], float],
     sleep: Callable[[float], object],
 ) -> int:
-    """Look every *poll_s* seconds, and *run* a full tick if there is work. Return the exit code.
+    """Call *look* every *poll_s* seconds, and call *run*, which runs a full tick, if work is due. Return the exit code.
 
-    No full tick starts later than *room_s* before *until*, when this process ends.
+    This process ends at *until*. No full tick starts later than *room_s* seconds before that.
 
-    A full tick may leave work undone, because of a paused queue or a limit. Then the pauses before the next full tick
-    grow until new work is found.
+    A full tick may leave work undone, for example because a queue is paused or a limit is reached. In that case the
+    pauses before the next full tick grow until new work is found.
     """
     code = 0
     left_undone: str | None = None
@@ -119,8 +120,8 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
 
     def pass_on(number: int, _frame: object) -> None:
         nonlocal asked_at
-        # A process group often gets a signal twice. Do not pass the second one on, because it would end the grace
-        # period of the full tick.
+        # A process group often gets the same signal twice. Do not pass on the second signal, because it would end the
+        # grace period of the full tick.
         again = number in asked and time.monotonic() - asked_at < SAME_SIGNAL_S
         asked.append(number)
         if child and not again:
@@ -133,11 +134,11 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
 
     before = {}
     for number in (SIGTERM, SIGINT, SIGHUP):
-        # For example, nohup sets SIG_IGN.
+        # The signal may be ignored, for example because nohup sets SIG_IGN. Keep ignoring it.
         if getsignal(number) != SIG_IGN:
             before[number] = signal(number, pass_on)
-    # With -P, Python does not import from the working directory. Leave it out only if this process imports from there,
-    # too.
+    # With -P, Python does not import from the working directory. Leave -P out only if this process itself imports from
+    # there.
     safe = () if getattr(sys.modules["__main__"], "__spec__", None) else ("-P",)
     argv = [sys.executable, *safe, "-m", "cronjobs", *arguments]
     environ = {**os.environ, timer.UNTIL: f"{until:.3f}"}

@@ -1,6 +1,6 @@
 """Query PostgreSQL through libpq's C API, and write the tick's row in the same statement.
 
-libpq's functions are documented in PostgreSQL's manual under "libpq — C Library". Importing psycopg would take ten
+libpq's functions are documented in PostgreSQL's manual under "libpq — C Library". The import of psycopg would take ten
 times as long as the query.
 """
 
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# After this time, the full tick takes over, and reports the error.
+# If the server has not answered after this time, the full tick takes over and reports the error.
 ANSWER_TIMEOUT_S = 3.0
 READING, WRITING, CONNECTED = 1, 2, 3  # PostgresPollingStatusType
 COMMAND_OK, TUPLES_OK = 1, 2  # ExecStatusType
@@ -34,7 +34,8 @@ ASK = (
 def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) -> str:
     """Return *sql* with its ``:name`` parameters replaced by literals.
 
-    Only a simple query can send several statements in one round trip, and a simple query has no parameters.
+    Literals are needed because only libpq's simple query protocol can send several statements in one round trip, and
+    that protocol has no parameters.
     """
     first, *pieces = sql.split(":")
     found = [first]
@@ -42,7 +43,7 @@ def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) 
         end = 0
         while end < len(piece) and (piece[end].isalnum() or piece[end] == "_"):
             end += 1
-        # The colon was in a comment.
+        # This colon begins no parameter, because it is in a comment of the SQL.
         if end == 0:
             found.append(f":{piece}")
             continue
@@ -52,14 +53,14 @@ def bound(sql: str, facts: Mapping[str, object], literal: Callable[[str], str]) 
 
 
 class ServerSession:
-    """One connection. Its methods raise OSError if the server, the network or libpq fails."""
+    """One connection to a PostgreSQL server. Its methods raise OSError if the server, the network or libpq fails."""
 
     def __init__(self, url: str, schema: str | None, libpq: str) -> None:
         self._schema = schema
         self._pq = pq = ctypes.CDLL(libpq)
         for name in ("PQconnectStartParams", "PQgetResult", "PQescapeLiteral", "PQgetvalue"):
             getattr(pq, name).restype = ctypes.c_void_p
-        # The URL comes after these options and overrides them.
+        # libpq reads the URL after these options, so the URL overrides them.
         options = {"client_encoding": "UTF8"} | KEEPALIVES
         names = [*map(str.encode, options), b"dbname", None]
         values = [*(str(value).encode() for value in options.values()), url.encode(), None]
@@ -87,10 +88,10 @@ class ServerSession:
             raise OSError("the server does not answer")
 
     def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
-        """Write the row of an idle tick if the tick is idle. Return whether it is.
+        """Write the row of an idle tick if the tick is idle. Return whether the tick is idle.
 
-        This takes one round trip, or two if there are lease holders on this host, because *alive* must check them
-        first.
+        This takes one round trip. If this host has lease holders, it takes two, because *alive* must check them before
+        the row is written.
         """
         idle, holders, written = self._run(ASK, facts)
         if idle != "t" or (holders is not None and not alive(holders)):
@@ -100,7 +101,9 @@ class ServerSession:
         return True
 
     def look(self, facts: Mapping[str, object]) -> tuple[bool, str | None, str | None]:
-        """Return the row of ``LOOK``: whether the tick is idle, what there is to do, and the lease holders here."""
+        """Return the row of ``LOOK``: whether the tick is idle, a text that identifies the work to do, and the lease
+        holders on this host.
+        """
         idle, answers, holders = self._run(LOOK, facts)
         return idle == "t", answers, holders
 
@@ -124,9 +127,9 @@ class ServerSession:
         return rows[0]
 
     def _result(self, give_up_at: float) -> int | None:
-        """Return the next result, or None at the end.
+        """Return the next result of the query, or None after the last one.
 
-        Poll first, because PQgetResult would block on a frozen server.
+        Poll the socket first, because PQgetResult would block if the server is frozen.
         """
         while self._pq.PQisBusy(self._connection):
             waiting = select.poll()

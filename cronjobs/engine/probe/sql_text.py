@@ -1,7 +1,7 @@
 """SQL that is written once for both databases, and its conversion to the text for each database.
 
-A statement is an f-string made of constants. Two things are filled in when it runs: the names of our tables and
-functions, which may be in a configured schema, and parts that differ between the databases (``either``).
+A statement is an f-string made of constants. When the statement runs, two things are filled in: the names of our tables
+and functions, which may be in a configured schema, and the parts that differ between the databases (``either``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FINDINGS = "{findings}"
 ALERTS = "{alerts}"
 TOKENS = "{tokens}"
 META = "{meta}"
-# These are functions, and one sequence.
+# The names of our functions in the database, and of one sequence.
 CANCEL = "{cancel}"
 RESCHEDULE = "{reschedule}"
 TAKE_TOKEN = "{take_token}"
@@ -33,18 +33,18 @@ LOCK_QUEUES = "{lock_queues}"
 COUNT_FULL = "{count_full}"
 QUEUES_HELD = "{queues_held}"
 
-# These control characters never occur in SQL.
+# These control characters mark the parts of ``either``. They never occur in SQL.
 _BEGIN, _OR, _END = "\x01", "\x02", "\x03"
 
 
 def either(*, postgresql: str, sqlite: str) -> str:
-    """Return SQL that differs between the two databases, for use as part of a statement."""
+    """Return SQL, for use as part of a statement, whose text differs between the two databases."""
     return f"{_BEGIN}{postgresql}{_OR}{sqlite}{_END}"
 
 
-# This is statement_timestamp() and not clock_timestamp(), which is volatile and so cannot be used with an index. On
-# PostgreSQL :now_ is a shift in seconds. It is zero, except in tests that move the clock of a real database. SQLite has
-# the host's clock, so there :now_ is the time itself.
+# Use statement_timestamp() and not clock_timestamp(), which is volatile, so that no index could be used with it. On
+# PostgreSQL :now_ is a shift in seconds, which is zero except in tests that move the clock of a real database. On
+# SQLite, which has no clock of its own, :now_ is the time by the host's clock.
 POSTGRESQL_NOW = "(statement_timestamp() + make_interval(secs => :now_))"
 NOW = either(postgresql=POSTGRESQL_NOW, sqlite=":now_")
 
@@ -52,8 +52,8 @@ NOW = either(postgresql=POSTGRESQL_NOW, sqlite=":now_")
 def shifted(instant: str, seconds: str) -> str:
     """Return SQL for *instant* plus *seconds*, both of which are SQL expressions.
 
-    *seconds* may be negative. To subtract a parameter, use ``shifted_back``, because asyncpg sends no types, and
-    PostgreSQL cannot infer the type in ``-:x``.
+    *seconds* may be negative. To subtract a parameter, use ``shifted_back``. asyncpg sends no types, and PostgreSQL
+    cannot infer the type of the parameter in ``-:x``.
     """
     return either(
         postgresql=f"({instant} + make_interval(secs => {seconds}))",
@@ -78,7 +78,9 @@ def before_now(seconds: str) -> str:
 
 
 def qualified(table: str, schema: str | None) -> str:
-    """Return *table* qualified with *schema*. If *schema* is None, the search_path is used."""
+    """Return the full name of *table*, qualified with *schema*. If *schema* is None, the name is not qualified, and the
+    search_path applies.
+    """
     if schema is None:
         return f"cronjobs_{table}"
     quoted = schema.replace('"', '""')
@@ -96,7 +98,9 @@ class _Qualified(dict[str, str]):
 
 
 def statement_text(statement: str, *, postgresql: bool, schema: str | None = None) -> str:
-    """Return *statement* as it is sent. To run the text by hand, replace its ``:parameters`` by values."""
+    """Return the SQL text of *statement* for one of the databases. To run the text by hand, replace its ``:parameters``
+    by values.
+    """
     # Replace the innermost part first.
     while _END in statement:
         before, _, after = statement.partition(_END)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# This is the core of sqlite3 without its converters, which take longer to import than everything else.
+# Import only the core of sqlite3. Its converters take longer to import than everything else here.
 try:
     from _sqlite3 import connect
 except ImportError:  # pragma: no cover - a Python that has it elsewhere
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-# This is short, because if another writer is busy, the full tick takes over and waits for its turn.
+# The timeout is short: if another writer is busy, the full tick takes over, and waits for its turn.
 BUSY_TIMEOUT_MS = 20
 
 
 class FileSession:
-    """One connection. Its methods raise sqlite3.Error."""
+    """One connection to a SQLite file. Its methods raise sqlite3.Error."""
 
     def __init__(self, path: str) -> None:
         quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        # With mode=rw, SQLite does not create a missing file. That is left to the full tick, because perhaps the file's
-        # disk is not mounted.
+        # With mode=rw, SQLite does not create a missing file. The full tick decides what to do then, because the file's
+        # disk may just not be mounted.
         uri = f"file:{quoted}?mode=rw"
         self._connection = connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000)
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -46,7 +46,9 @@ class FileSession:
         return True
 
     def look(self, facts: Mapping[str, object]) -> tuple[bool, str, str | None]:
-        """Return the row of ``LOOK``: whether the tick is idle, what there is to do, and the lease holders here."""
+        """Return the row of ``LOOK``: whether the tick is idle, a text that identifies the work to do, and the lease
+        holders on this host.
+        """
         idle, answers, holders = self._row(LOOK, facts) or (0, "", None)
         return bool(idle), answers, holders
 

@@ -1,4 +1,6 @@
-"""Small files in the user's state folder. They are used only if nobody else can write there. Links are not followed."""
+"""Read small files in the user's state folder. The folder is used only if nobody else can write to it. Links are not
+followed.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,18 @@ import pwd
 import stat
 
 try:
-    from _blake2 import blake2b  # the function of hashlib, but without OpenSSL
+    from _blake2 import blake2b  # the same function as in hashlib, but without loading OpenSSL
 except ImportError:  # pragma: no cover - a Python without it
     from hashlib import blake2b
 
-LONGEST = 1 << 20  # in bytes; a longer file is not ours
-# Runs of "cronjobs exec" that are waiting for the database are in this folder.
+LONGEST = 1 << 20  # in bytes. A longer file was not written by us
+# The name of the folder in which runs of "cronjobs exec" wait for the database.
 SPOOL = "exec-spool"
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def lasting_folder() -> str | None:
-    """Return $XDG_STATE_HOME/cronjobs, else ~/.local/state/cronjobs, or None if there is no home to write to.
+    """Return $XDG_STATE_HOME/cronjobs, else ~/.local/state/cronjobs, or None if no writable home folder exists.
 
     If HOME is not set, which may happen under cron, the home is taken from the password file.
     """
@@ -35,12 +37,12 @@ def lasting_folder() -> str | None:
 
 
 def folder_here() -> str:
-    """Return the lasting folder, else one that may not survive a restart of the host. See ``host.state_folder``."""
+    """Return the lasting folder or, if none exists, a folder in /tmp that may not survive a restart of the host."""
     return lasting_folder() or f"{os.environ.get('TMPDIR') or '/tmp'}/cronjobs-{os.getuid()}"
 
 
 def spool_address(config: str | None, url: str | None) -> str:
-    """Return a name for the spooled runs of one project.
+    """Return the address of a project's spooled runs: a name that its spool files begin with.
 
     The name depends on the configuration file's path, and on a database URL that is given outside the file.
     """
@@ -69,23 +71,27 @@ def spooled(address: str | None) -> list[str]:
 
 
 def spooled_at(name: str) -> float:
-    """Return when the run in a spool file began, in seconds since 1970. 0.0 if the name is not one of ours."""
+    """Return when the run in the spool file *name* began, in seconds since 1970, or 0.0 if the file is not a spool file
+    of ours.
+    """
     began_us = name.partition("-")[2].partition("-")[0]
     return int(began_us) / 1e6 if began_us.isascii() and began_us.isdecimal() else 0.0
 
 
 def open_spool() -> int:
-    """Return a descriptor of the spool folder. Raises OSError if it does not exist, or if others may write in it."""
+    """Return a descriptor of the spool folder. Raises OSError if the folder does not exist, or if other users may write
+    to it.
+    """
     state = folder_here()
     os.close(open_folder(state))
     return open_folder(f"{state}/{SPOOL}")
 
 
 def open_folder(path: str) -> int:
-    """Return a descriptor of the folder.
+    """Return a descriptor of the folder *path*.
 
     With it, files are opened in the folder that was checked, even if it is renamed. Raises OSError if the folder does
-    not exist, or if others may write in it.
+    not exist, or if other users may write to it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(descriptor)
@@ -96,8 +102,10 @@ def open_folder(path: str) -> int:
 
 
 def read_file(folder: int, name: str) -> bytes | None:
-    """Return the content of a file in an open folder, or None if it is not a regular file of ours. Raises OSError."""
-    # Without O_NONBLOCK, open() would wait if this is a FIFO.
+    """Return the content of a file in an open folder, or None if the file is not a regular file that belongs to this
+    user. Raises OSError.
+    """
+    # Without O_NONBLOCK, open() would wait if the file is a FIFO.
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with open(descriptor, "rb", buffering=0) as file:
         found = os.fstat(descriptor)

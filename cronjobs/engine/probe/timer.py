@@ -1,4 +1,4 @@
-"""The tick's time limit, set first of all: a kernel timer that ends the process without running any Python."""
+"""Set the tick's time limit, before anything else: a kernel timer that ends the process without running any Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import faulthandler
 import os
 import time
 
-# This is the C part of the signal module. The Python part imports enum, which takes longer than the whole query.
+# Import only the C part of the signal module. The Python part imports enum, which takes longer than the whole query.
 from _signal import (  # type: ignore[import-not-found]
     ITIMER_REAL,
     SIG_DFL,
@@ -23,13 +23,13 @@ from cronjobs.engine.probe.kernel_facts import process_age, waited_for_a_child
 DEFAULT_BUDGET_S = 55.0
 DEFAULT_EVERY_S = 60.0
 PAST_DEADLINE_S = 1.0
-# If stderr is a full pipe that nobody reads, faulthandler waits forever while it writes the stacks. But it does not
-# begin a second dump, so a second signal ends the process.
+# If stderr is a full pipe that nobody reads, faulthandler waits forever while it writes the stacks. But faulthandler
+# does not begin a second dump, so a second signal ends the process.
 STRIKE_AGAIN_S = 0.2
 # A process that has waited for a child, and started longer ago than this, did something else before it exec'ed us
 # (``sleep 30; exec cronjobs run-due``, a container's entrypoint). So its start is not the start of the tick.
 LONGEST_START_S = 10.0
-# A lingering tick sets this for its full ticks. It is their deadline on the monotonic clock.
+# A lingering tick sets this variable for its full ticks. The value is their deadline on the monotonic clock.
 UNTIL = "CRONJOBS_UNTIL"
 LEAST_LEFT_S = 0.5
 
@@ -40,14 +40,14 @@ _began: float | None = None
 def start() -> float:
     """Start the timer with the default budget, which applies until the file is read. Return the tick's age."""
     global _given
-    # Remove the variable, because handlers and commands may start other ticks, which must not inherit it.
+    # Remove the variable from the environment. Handlers and commands may start other ticks, which must not inherit it.
     try:
         _given = float(os.environ.pop(UNTIL, ""))
     except ValueError:
         _given = None
     open_standard_streams()
-    # This prevents a traceback if Ctrl-C comes before the tick has installed its own handler, or after it has removed
-    # it.
+    # With the default action, Ctrl-C causes no traceback before the tick has installed its own signal handler, or after
+    # it has removed the handler.
     signal(SIGINT, SIG_DFL)
     signal(SIGALRM, SIG_DFL)
     pthread_sigmask(SIG_UNBLOCK, {SIGALRM})
@@ -56,7 +56,7 @@ def start() -> float:
     try:
         # ``chain`` means that the default action follows the dump of the stacks, and ends the process.
         faulthandler.register(SIGALRM, all_threads=True, chain=True)
-    # stderr is closed or not a real file, so the process will end without a dump of the stacks.
+    # stderr is closed or is not a real file, so the process will end without a dump of the stacks.
     except (ValueError, OSError, AttributeError, RuntimeError):
         faulthandler.unregister(SIGALRM)
     stand_at(given_deadline(time.monotonic() + left_s) + PAST_DEADLINE_S)
@@ -90,7 +90,7 @@ def given_deadline(otherwise: float) -> float:
 
 
 def give(until: float) -> None:
-    """Let this process end at *until*, even if it becomes a full tick before that."""
+    """Make this process end at *until*, even if it becomes a full tick before that."""
     global _given
     _given = until
 
@@ -103,8 +103,8 @@ def is_given() -> bool:
 def open_standard_streams() -> list[int]:
     """Open /dev/null for each of descriptors 0 to 2 that the caller has closed (``>&-``).
 
-    Returns the descriptors that were closed. Without this, the next file to be opened, such as the database or the log,
-    would get one of these numbers, and printed text would be written into it.
+    Returns the descriptors that were closed. Without this call, the next file that we open, such as the database or the
+    log, would get one of these numbers, and printed text would be written into that file.
     """
     opened = []
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -115,9 +115,10 @@ def open_standard_streams() -> list[int]:
 
 
 def deadline(*, started_wall: float, started: float, budget_s: float, every_s: float) -> float:
-    """Return when a tick must end, on the clock of *started* (monotonic seconds). This is its start plus its budget.
+    """Return when a tick must end, on the clock of *started* (monotonic seconds). This is the tick's start plus its
+    budget.
 
-    If it started within 10 s after a multiple of *every_s*, as cron's ticks do, it must also end 2 s before the next
+    A tick that started within 10 s after a multiple of *every_s*, as cron's ticks do, must also end 2 s before the next
     multiple. A tick that a person starts in the middle of a minute has its full budget, because it is harmless if it
     overlaps another tick. *started_wall* is the start in seconds since 1970.
     """

@@ -1,1 +1,1 @@
-"""Pure decisions that several parts of the engine share: no clock, no SQL, no I/O."""
+"""Decisions that several parts of the engine share. They are pure: they use no clock, no SQL and no I/O."""

@@ -1,9 +1,9 @@
 """Turn a handler's annotations into checks of payload values. Pure.
 
-This module checks the types that JSON itself has (``int``, ``list[str]``, ``dict[str, float] | None``), without
-importing anything. pydantic reads dates, dataclasses, models and the like (``payload_pydantic``, in the extra
-``cronjobs[types]``). An annotation that we do not know, or cannot resolve, is not checked. Such an annotation is never
-an error.
+This module checks types that JSON itself has, such as ``int``, ``list[str]`` and ``dict[str, float] | None``. It
+imports nothing for that. For dates, dataclasses, models and the like, ``payload_pydantic`` uses pydantic, from the
+extra ``cronjobs[types]``. An annotation that we do not know, or cannot resolve, is not checked. Such an annotation is
+never an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from uuid import UUID
 from cronjobs.text import one_line
 
 Path = tuple[str | int, ...]
-# A function that returns what the handler gets for a JSON value. It never raises for a value that does not fit.
+# A function that returns what the handler gets for a JSON value. If the value does not fit, the function adds a misfit,
+# and raises nothing.
 Read = Callable[[Any, Path, "Misfits"], Any]
 
 # The error names at most this many misfits of one payload.
@@ -55,7 +56,7 @@ class Misfits:
         self.count = 0
 
     def add(self, path: Path, what: str) -> None:
-        """Add a misfit. Return None, which replaces the value."""
+        """Add a misfit. Return None, for the caller to use in place of the value."""
         self.count += 1
         if len(self.found) < MOST_NAMED:
             self.found.append(Misfit(path, one_line(what, 300)))
@@ -67,7 +68,9 @@ class Misfits:
 
 @dataclass(frozen=True)
 class Check:
-    """The check for one annotation. ``plain`` has the classes of JSON values that the handler gets unchanged."""
+    """The check for one annotation. ``plain`` contains the classes of JSON values that fit and that the handler gets
+    unchanged.
+    """
 
     words: str
     read: Read
@@ -75,30 +78,30 @@ class Check:
 
 
 class NeedsTypes(Exception):
-    """Raised by ``plain_check`` for an annotation that only pydantic reads."""
+    """Raised by ``plain_check`` for an annotation that only pydantic can read."""
 
 
 UNCHECKED: Final = Check("anything", lambda value, path, misfits: value, ANY_JSON)
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *annotations*. Those that are written as strings are resolved in the scope *names*.
+    """Return *annotations*, with those that are strings resolved in the scope *names*.
 
-    An annotation that cannot be resolved becomes ``Any``, without affecting the others.
+    An annotation that cannot be resolved becomes ``Any``. The other annotations are still resolved.
     """
     found = {}
     for name, annotation in annotations.items():
         one = types.SimpleNamespace(__annotations__={name: annotation})
         try:
             found[name] = typing.get_type_hints(one, dict(names), {}, include_extras=True)[name]
-        # The annotation has a name that only the type checker knows, or is a string that is not a type.
+        # The annotation contains a name that only the type checker knows, or it is a string that is not a type.
         except Exception:
             found[name] = Any
     return found
 
 
 def plain_check(annotation: Any) -> Check:
-    """Return the check for an annotation whose names are resolved. Raises NeedsTypes and nothing else."""
+    """Return the check for an annotation whose names are already resolved. Raises no error except NeedsTypes."""
     try:
         return _check(annotation)
     # A RecursionError comes from an annotation such as "type Tree = list[Tree]".
@@ -123,7 +126,7 @@ def _check(annotation: Any) -> Check:
         return _SIMPLE[str]
     if isinstance(annotation, typing.NewType):
         return _check(annotation.__supertype__)
-    # Since Python 3.12, "type X = …" makes such an alias.
+    # Since Python 3.12, "type X = …" makes an alias of this class.
     if type(annotation).__name__ == "TypeAliasType":
         return _check(annotation.__value__)
     if origin in _SIMPLE:
@@ -132,7 +135,7 @@ def _check(annotation: Any) -> Check:
         return _list(_check(arguments[0]) if arguments else UNCHECKED)
     if origin in _DICTS:
         key, value = arguments or (Any, Any)
-        # Keys of other types, for example int, must be read from text.
+        # JSON keys are text. Keys of other types, such as int, must be read from that text.
         if _check(key) not in (_SIMPLE[str], UNCHECKED):
             raise NeedsTypes
         return _dict(_check(value))
@@ -159,7 +162,7 @@ _SETS: Final = frozenset({set, frozenset, collections.abc.Set, collections.abc.M
 _BYTES: Final = frozenset({bytes, bytearray, memoryview})
 _WRITTEN_AS_TEXT: Final = (date, datetime, time, timedelta, Decimal, UUID)
 _PYDANTIC: Final = ("pydantic", "pydantic_core", "annotated_types")
-# Models have this attribute, and so have classes that define how pydantic reads them.
+# Pydantic's models have this attribute, and so do other classes that define how pydantic reads them.
 _HOOK: Final = "__get_pydantic_core_schema__"
 
 
@@ -182,7 +185,7 @@ def _is_constraint(metadata: Any) -> bool:
 
 
 def _exact(cls: type, words: str) -> Check:
-    """Return the check for str, int, bool or None. Here a bool is not an int, although it is one in Python."""
+    """Return the check for *cls*: str, int, bool or None. Unlike in Python, a bool does not count as an int here."""
 
     def read(value: Any, path: Path, misfits: Misfits) -> Any:
         return value if value.__class__ is cls else misfits.add(path, f"is not {words}")
@@ -193,7 +196,7 @@ def _exact(cls: type, words: str) -> Check:
 def _read_float(value: Any, path: Path, misfits: Misfits) -> Any:
     if value.__class__ is float and math.isfinite(value):
         return value
-    # An int is a float, too: PostgreSQL returns 1e16 as 10000000000000000.
+    # Accept an int as a float: PostgreSQL returns 1e16 as 10000000000000000.
     if value.__class__ is int:
         try:
             return float(value)
@@ -254,7 +257,7 @@ def _dict(item: Check) -> Check:
 
 def _literal(values: Sequence[Any]) -> Check:
     if any(value.__class__ not in SCALARS for value in values):
-        # This Literal contains members of an Enum.
+        # This Literal contains members of an Enum, which only pydantic can read.
         raise NeedsTypes
     words, among = one_of(values), {(value.__class__, value) for value in values}
 
@@ -273,7 +276,8 @@ def one_of(values: Sequence[Any]) -> str:
 def _union(members: Sequence[Check]) -> Check:
     """Return the check for a union.
 
-    We try the members in the order written, but float last, and use the first that fits.
+    The members are tried in the order in which they are written, but float is tried last. The first member that fits is
+    used.
     """
     members = sorted(members, key=lambda member: member is _FLOAT)
     words = " or ".join(dict.fromkeys(member.words for member in members))
@@ -281,7 +285,8 @@ def _union(members: Sequence[Check]) -> Check:
 
     def read(value: Any, path: Path, misfits: Misfits) -> Any:
         if len(others) == 1 and value is not None and value.__class__ not in SCALARS:
-            # For a list, report what is wrong inside it.
+            # There is only one member besides null. Report what is wrong inside the value, not only that the value does
+            # not fit.
             return others[0].read(value, path, misfits)
         for member in members:
             trial = Misfits()
@@ -290,7 +295,7 @@ def _union(members: Sequence[Check]) -> Check:
                 return got
         return misfits.add(path, f"is not {words}")
 
-    # Only scalars certainly stay unchanged, because another member may turn a list into a tuple.
+    # Only scalars certainly stay unchanged: another value, such as a list, may become a tuple in one of the members.
     return Check(words, read, SCALARS & frozenset().union(*(member.plain for member in members)))
 
 
@@ -302,7 +307,7 @@ def a(name: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an exception from user code, whatever its ``__str__`` does."""
+    """Return the text of an exception from user code. An error in the exception's own ``__str__`` does no harm."""
     try:
         words = one_line("".join([str(error)]), 200)
     except Exception:

@@ -14,7 +14,9 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Cap:
-    """The cap of a queue: at most ``max_waiting`` jobs wait in it. ``on_full`` decides what happens to the next job."""
+    """The cap of a queue: at most ``max_waiting`` jobs may wait. ``on_full`` decides what happens to a job that is one
+    too many.
+    """
 
     queue: str
     max_waiting: int
@@ -29,10 +31,11 @@ def admit(
 ) -> tuple[list[P], list[P]]:
     """Decide which of the jobs *asking* in one call are admitted and which are dropped.
 
-    *waiting* holds the number of jobs already waiting, by queue.
+    *waiting* contains, for each queue, the number of jobs that already wait there.
 
     A queue without a cap admits all jobs. A queue that drops jobs admits the first jobs that fit. Any other queue
-    admits all of its jobs or raises QueueFull. After QueueFull, no job of the call may be written, for any queue.
+    admits all of the call's jobs, or QueueFull is raised. After QueueFull, no job of the call may be written, for any
+    queue.
     """
     room = {name: max(0, cap.max_waiting - waiting.get(name, 0)) for name, cap in caps.items()}
     let_in: list[P] = []

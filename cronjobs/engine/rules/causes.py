@@ -1,4 +1,5 @@
-"""Group deaths of jobs by cause. Deaths have the same cause if job type, error class and normalised text are the same.
+"""Group deaths of jobs by cause. Two deaths have the same cause if their job type, error class and normalised error
+text are the same.
 
 Commands, alerts and cron's mail all use this rule. Pure, and linear in the number of rows.
 """
@@ -31,14 +32,15 @@ class CauseName(NamedTuple):
 
     @property
     def key(self) -> str:
-        """A short name for people to type. Every process that masks the same secrets computes the same key."""
+        """A short name for people to type. All processes that mask the same secrets compute the same key."""
         return sha256(json.dumps(self).encode()).hexdigest()[:KEY_DIGITS]
 
     @property
     def error(self) -> str:
         """The error's class and message, such as "GiveUp: there is no invoice <n>".
 
-        The command in the text of EffectUnknown is left out, because nobody can type it without the numbers of its key.
+        The text of an EffectUnknown contains a command. That command is left out, because normalising has removed the
+        numbers of the effect's key, so nobody can type the command.
         """
         message = self.message
         if self.error_type == EffectUnknown.__name__ and message.startswith(_SETTLE):
@@ -48,17 +50,20 @@ class CauseName(NamedTuple):
 
 
 def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseName:
-    """Return the cause of a death. *error* is the error's text, or as much of it as ``normalised`` reads."""
+    """Return the cause of a death. *error* is the text of the error, or at least the beginning that ``normalised``
+    reads.
+    """
     return CauseName(job_type, error_type, normalised(error or ""))
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The open dead jobs of one cause (not retried, cancelled or dismissed).
+    """The open dead jobs of one cause. Open means that nobody has retried, cancelled or dismissed the job.
 
     ``first_job_id`` and ``last_job_id`` are the smallest and the largest id. ``sample_job_id`` is the job that died
-    last. ``new`` is True if no stored job had died of this cause by the time the file in force was changed.
-    ``error`` is what people read: the error of the name, or the whole text if all these deaths share it.
+    last. ``new`` is True if no stored job had died of this cause before the last change of the configuration file.
+    ``error`` is the text to show to people: the error of the name, or the full text of the error if all these deaths
+    have the same text.
     """
 
     name: CauseName
@@ -74,10 +79,11 @@ class Cause:
 
 
 def causes(deaths: Iterable[Any], changed_at: datetime | None, before: Iterable[Any] = ()) -> list[Cause]:
-    """Group *deaths*, rows of the store's ``newest_deaths``, by cause, the largest group first.
+    """Group *deaths* by cause, the largest group first. *deaths* are rows of the store's ``newest_deaths``.
 
-    *changed_at* is when the file in force was changed. If it is None, the file never was, and no cause is new. *before*
-    has the deaths up to that instant, including those with which a person has dealt.
+    *changed_at* is when the configuration file was last changed. If it is None, the file has never been changed, and no
+    cause is new. *before* contains the deaths up to that instant, including deaths that a person has already dealt
+    with.
     """
     groups: dict[CauseName, list[Any]] = {}
     for row in deaths:

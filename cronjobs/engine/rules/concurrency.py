@@ -1,6 +1,7 @@
-"""Apply the file's ``limits:`` (how many jobs may run at once, by concurrency key) to due jobs. Pure.
+"""Apply the file's ``limits:`` to due jobs. A limit says how many jobs with certain concurrency keys may run at once.
+Pure.
 
-(Options that restrict one tick, such as ``--queue``, are in ``tick.result.TickFilter``.)
+(For options that restrict one tick, such as ``--queue``, see ``tick.result.TickFilter``.)
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ _IS_BAD: Final = ' of the file is bad ("cronjobs check" says why), so none of it
 
 @dataclass(frozen=True)
 class Limit:
-    """At most ``most`` jobs whose concurrency_key begins with ``prefix`` run at once, and at most ``each`` per key.
+    """At most ``most`` jobs whose concurrency_key begins with ``prefix`` run at once, and at most ``each`` of them with
+    the same key.
 
-    None means any number. If the file's entry is unreadable, ``most`` is 0, so that no such job starts before the entry
-    is fixed.
+    None means any number. If the entry in the file cannot be read, ``most`` is 0. Then no such job starts before the
+    entry is fixed.
     """
 
     prefix: str
@@ -30,7 +32,7 @@ class Limit:
 
     @property
     def reached(self) -> str:
-        """A sentence that says why a job waits for this limit."""
+        """A phrase that says why jobs wait for this limit."""
         if self.most == 0:
             return f'limit "{self.prefix}"{_IS_BAD}'
         parts = [f"{self.most} at once"] if self.most is not None else []
@@ -39,9 +41,9 @@ class Limit:
 
 
 def in_the_past(reached: str) -> str:
-    """Return the sentence of ``Limit.reached`` in the past tense.
+    """Return *reached*, a sentence of ``Limit.reached``, in the past tense.
 
-    A tick recorded the sentence, and since then the limit may have changed, or may have room again.
+    A tick recorded the sentence some time ago. Since then the limit may have changed, or may have room again.
     """
     if reached.endswith(_IS_BAD):
         return reached.removesuffix(_IS_BAD) + " of the file was bad, so none of its jobs began"
@@ -50,7 +52,7 @@ def in_the_past(reached: str) -> str:
 
 @dataclass(frozen=True)
 class Full:
-    """Keys, and prefixes of keys, whose jobs may not start now."""
+    """The concurrency keys, and the prefixes of keys, whose jobs may not start now."""
 
     prefixes: frozenset[str]
     keys: frozenset[str]
@@ -67,10 +69,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidates to take.
+    """The result of ``choose``: the ids of the candidates to claim (``taken``).
 
-    ``running`` counts the running jobs by key, including those that are taken. ``cut`` is True if a ``no_prefetch``
-    candidate has to wait, and with it all candidates behind it.
+    ``running`` counts the running jobs by key, including the candidates that are taken. ``cut`` is True if a
+    ``no_prefetch`` candidate cannot start at once. All candidates behind it must then wait too.
     """
 
     taken: tuple[int, ...]
@@ -95,7 +97,9 @@ class _Slots:
                 self._together[limit.prefix] += count
 
     def reached(self, key: str) -> Limit | None:
-        """Return the first limit that stops jobs of *key*, or None. If several limits apply, each must have room."""
+        """Return the first reached limit that applies to *key*, or None. A job may start only if each limit that
+        applies has room.
+        """
         return next((limit for limit in self._limits if limit.counts(key) and self._is_reached(limit, key)), None)
 
     def _is_reached(self, limit: Limit, key: str) -> bool:
@@ -111,7 +115,7 @@ def closed(limits: Sequence[Limit]) -> tuple[Limit, ...]:
 
 
 def reached(limits: Sequence[Limit], running: Mapping[str, int], key: str | None) -> Limit | None:
-    """Return a limit that keeps a job with *key* from starting, or None if the job may start.
+    """Return a limit that prevents the start of a job with *key*, or None if the job may start.
 
     *running* has the number of running jobs of each key.
     """
@@ -127,10 +131,10 @@ def full(limits: Sequence[Limit], running: Mapping[str, int]) -> Full:
 
 
 def held_back(limits: Sequence[Limit], keys: Collection[str], workers: int) -> Full:
-    """Return the keys and prefixes whose jobs probably waited for a limit lately.
+    """Return the concurrency keys and prefixes whose jobs have probably waited for a limit lately.
 
     A limit counts if it lets at most *workers* jobs run at once, and if it applies to one of *keys*. *keys* are the
-    keys of jobs that succeeded lately.
+    concurrency keys of jobs that succeeded lately.
     """
     tight = [limit for limit in limits if limit.most is not None and limit.most <= workers]
     each = [limit for limit in limits if limit.each is not None and limit.each <= workers]
@@ -141,7 +145,7 @@ def held_back(limits: Sequence[Limit], keys: Collection[str], workers: int) -> F
 
 
 def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: Mapping[str, int]) -> dict[Limit, int]:
-    """Return, for each limit that is reached, how many of the *due* jobs (by key) wait for it.
+    """Return, for each limit that is reached, how many due jobs wait for it. *due* and *running* count the jobs by key.
 
     If several limits stop a job, it counts only for the first.
     """
@@ -156,10 +160,12 @@ def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: M
 def choose(
     candidates: Sequence[Candidate], limits: Sequence[Limit], running: Mapping[str, int], *, before: int, free: int
 ) -> Choice:
-    """Take candidates in order, except those whose limit is reached. Each job that is taken counts towards the limits.
+    """Take the candidates in order, but leave out a candidate for which a limit is reached. Each job that is taken
+    counts towards the limits.
 
-    *before* is the number of jobs already taken. If a ``no_prefetch`` candidate would not be among the first *free*
-    jobs, that candidate and all candidates behind it are left for a later claim.
+    *free* is the number of workers that can start a job at once, and *before* is the number of jobs already taken. A
+    ``no_prefetch`` candidate that would come after the first *free* jobs is left for a later claim, with all candidates
+    behind it.
     """
     slots = _Slots(limits, running)
     taken: list[int] = []

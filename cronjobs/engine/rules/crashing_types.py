@@ -1,8 +1,10 @@
-"""Job types that crash their runners: after two runners died with jobs of a type, its jobs run in child processes.
+"""Find job types that crash their runners. After two runners died with jobs of a type, the type's jobs run in child
+processes.
 
-Pure. A crash in a thread kills the whole process. A job that the dead runner merely held then looks like the job that
-killed it. So a type is only suspected at first. Jobs that end cleanly, in threads or in processes, clear their type. So
-if someone kills ticks while they work through a healthy backlog, the types in the backlog are not isolated.
+Pure. A crash in a thread kills the whole process. Afterwards, nobody can distinguish the job that crashed from the
+other jobs that the dead runner held. So a type is only suspected at first. A job that ends cleanly, in a thread or in a
+process, counts in favour of its type. So if someone repeatedly kills ticks that work through a healthy backlog, the
+types in the backlog are not isolated.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from typing import Final
 from cronjobs.engine.host.identity import Identity
 from cronjobs.model import Failed, Finished, Outcome, Snoozed, Succeeded
 
-# After this many clean ends in a row, the type runs in threads again.
+# After this many clean ends in a row, the jobs of a crashing type run in threads again.
 CLEAN_ENDS: Final = 20
 FOR_AT_MOST: Final = timedelta(hours=1)
-# If a process crashed, its error type begins with one of these.
+# The error type of a job whose process crashed begins with one of these.
 _CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")
 
 
@@ -26,7 +28,7 @@ _CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")
 class Crashing:
     """A job type whose jobs were held by runners that died.
 
-    It is ``suspected`` after one death, and crashing after two.
+    The type is ``suspected`` after one death of a runner, and counts as crashing after two deaths.
 
     The first clean end clears a suspected type. CLEAN_ENDS clean ends in a row clear a crashing type.
     """
@@ -42,10 +44,10 @@ class Crashing:
 
 
 def after_death(known: Crashing | None, job_type: str, runner: str, now: datetime) -> Crashing | None:
-    """Return the record of a type after *runner* died while it held a job of the type, or None if it does not change.
+    """Return the new record of a job type, or None if the record *known* stays as it is.
 
-    A type counts as crashing only if the machine was not rebooted between the two deaths, because switching a machine
-    off kills its runners, whatever they run.
+    *runner* has just died while it held a job of the type. A type counts as crashing only if the machine was not
+    rebooted between the two deaths. A machine that is switched off kills its runners, whatever they run.
     """
     if _boot(runner) is None:
         return None
@@ -68,7 +70,8 @@ def _boot(runner: str | None) -> str | None:
 class EndCounts:
     """How the latest jobs of a type ended.
 
-    ``clean`` is the number of clean ends in a row, counted from the last crash if there was one (``crashed``).
+    ``crashed`` is True if one of these jobs crashed. ``clean`` is the number of clean ends in a row, since the last
+    crash if there was one.
     """
 
     clean: int = 0
@@ -78,7 +81,7 @@ class EndCounts:
 def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
     """Count ends by job type.
 
-    Leave out ends that do not show whether the type crashes (cancelled, interrupted, not started).
+    Ends that do not show whether the type crashes are left out: jobs that were cancelled, interrupted or not started.
     """
     found: dict[str, EndCounts] = {}
     for end in finished:
@@ -92,10 +95,10 @@ def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
 
 
 def ends_needed(suspected: bool) -> int:
-    """Return how many jobs of a type must end in a row without a crash until the type is cleared.
+    """Return how many jobs of a type must end without a crash, one after the other, before the type is cleared.
 
-    One is enough for a type that is only suspected. A clean end between two deaths shows that the type does not crash
-    every runner, and somebody who kills ticks must not move healthy types into processes.
+    One such end is enough for a type that is only suspected. A clean end between two deaths shows that the type does
+    not crash every runner, and somebody who kills ticks must not move healthy types into processes.
     """
     return 1 if suspected else CLEAN_ENDS
 
@@ -103,7 +106,8 @@ def ends_needed(suspected: bool) -> int:
 def is_crash(outcome: Outcome) -> bool | None:
     """Return whether a job with this *outcome* in a child process would have crashed a tick, or None if unknown.
 
-    It is unknown after a timeout: code that holds the GIL forever ends a tick, but code that merely sleeps does not.
+    After a timeout this is unknown: code that holds the GIL forever would end a tick, but code that merely sleeps would
+    not.
     """
     match outcome:
         case Failed(error_type=error_type):

@@ -1,6 +1,6 @@
-"""Decide what becomes of a job after an attempt: its next state, when it is due again, and the row to write.
+"""Decide what happens to a job after an attempt: its next state, when the job is due again, and the row to write.
 
-Pure, except for the random part of a wait.
+Pure, except that the wait before a retry has a random part.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def decide_end(
 
     *now* is the database's time. *ended_ago* is how long ago the attempt ended.
 
-    If the job is dead although it has tries left, its error says why.
+    If the job becomes dead although it has tries left, the error in the result says why.
     """
     job, outcome = finished.job, finished.outcome
     transition = decide(
@@ -116,14 +116,15 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
 def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: TimedOut | None) -> Outcome:
     """Return the outcome to record. *reason* is why the attempt was asked to stop, or None if it was not asked.
 
-    *process* is True if the attempt ran in its own process. If the attempt was recorded as timed out while it was still
-    running, *late* is that outcome. A success always counts.
+    *process* is True if the attempt ran in its own process. If a timeout was recorded while the attempt was still
+    running, *late* is the recorded outcome. A success always counts.
     """
     if reason == "cancelled" and isinstance(outcome, Failed | Interrupted | TimedOut):
         # The job was cancelled, so it does not matter what the handler raised while it stopped.
         return CancelledByRequest()
     if reason == "shutdown" and process and _was_terminated(outcome):
-        # If a whole service is stopped (systemd), the runner's children get the signal, too.
+        # If systemd stops a whole service, the runner's children get the signal too. Such a child did not fail by
+        # itself.
         return Interrupted()
     if late is not None and isinstance(outcome, Failed | Interrupted):
         return late
@@ -135,7 +136,7 @@ def _was_terminated(outcome: Outcome) -> bool:
 
 
 def plain_end(finished: Finished, why: str) -> Finished:
-    """Return the same end in plain values. Use this for an end that could not be decided or written.
+    """Return the same end with plain values only. Use this function for an end that could not be decided or written.
 
     A success stays a success. Any other outcome becomes a failure, which the default policy retries.
     """
@@ -152,7 +153,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
 
 def as_cancelled(decided: Decided, said: str) -> Decided:
-    """Return the end of a job that was cancelled meanwhile.
+    """Return *decided*, changed for a job that was cancelled while its attempt ran.
 
     The job is cancelled, whatever the attempt's outcome is.
     """
@@ -163,7 +164,9 @@ def as_cancelled(decided: Decided, said: str) -> Decided:
 
 
 def succeeded_itself(decided: Decided) -> Decided:
-    """Return the end of a job whose attempt has committed its own success. A later error is only noted."""
+    """Return *decided*, changed for an attempt that has already committed its own success. A later error becomes a
+    note.
+    """
     outcome, note = decided.finished.outcome, None
     error = getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
@@ -177,7 +180,9 @@ def succeeded_itself(decided: Decided) -> Decided:
 
 
 def late_output(finish: Finish) -> Finish | None:
-    """Return the history row that *finish* adds for an attempt that succeeded in its own transaction, or None."""
+    """Return *finish* as the history row to add for an attempt that succeeded in its own transaction. None if no row is
+    needed.
+    """
     if _is_moot(finish) or finish.outcome == "succeeded":
         finish = finish._replace(error=None, error_type=None, traceback=None)
     return finish if finish.error or finish.output else None
@@ -197,25 +202,25 @@ def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str, ou
 
 
 def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:
-    """Settle an attempt whose runner is gone.
+    """Decide the end of an attempt whose runner is gone.
 
-    Only *policy* counts, because the recovering host may not know the job type.
+    All rules come from *policy*, because the host that recovers the job may not know the job type.
     """
     job = expired.job._replace(retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
-    # Cron starts the next run of exec, whatever the result of this one.
+    # Give no reason for a run of "cronjobs exec": cron starts the next run anyway, whatever the result of this one.
     by_exec = job.job_type.startswith(EXEC_PREFIX)
     why = None if by_exec else policy.why_not_again
     end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every, why_not_again=why)
-    # There is no duration, so the start is taken from the history row or, if there is none, from the claim.
+    # No duration is known. So the start of the attempt is read from the history row or, if none exists, from the claim.
     finish = end.finish._replace(outcome=None if expired.outcome else end.finish.outcome, duration=None)
     return end._replace(finish=finish)
 
 
 def outcome_of_expired(expired: Expired) -> Outcome:
-    """Return the outcome in the history row of an attempt whose lease expired.
+    """Return the outcome of an attempt whose lease expired, as its history row gives it.
 
-    If there is no row, an attempt that may have begun is lost.
+    If there is no history row, and the attempt may have begun, its outcome is Lost.
     """
     match expired.outcome:
         case None if expired.unbegun:
@@ -229,8 +234,8 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case "interrupted":
             return Interrupted(expired.error or "interrupted by shutdown")
         case other:
-            # A newer version of cronjobs wrote this outcome. The attempt did end, so count it as a failure, and do not
-            # just run it again.
+            # A newer version of cronjobs wrote this outcome. The attempt did end, so count it as a failure. To treat it
+            # as lost would run it again without costing a try.
             return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
 
 
@@ -245,7 +250,7 @@ NEVER_READ: Final = (
 
 
 def in_words(outcome: Outcome) -> str:
-    """Return the outcome and its error in one line, for a person who is waiting."""
+    """Return the outcome and its error in one line, for a person who waits for the result."""
     error = getattr(outcome, "error", None)
     return OUTCOME_WORDS.get(type(outcome), "released") + (f": {one_line(error, 1000)}" if error else "")
 
@@ -279,8 +284,8 @@ def _stored(text: str | None) -> str | None:
 # --- the next state ---------------------------------------------------------------------------------------------------
 
 GAVE_UP: Final = "the schedule's next occurrence comes first (retry_until: next_occurrence)"
-# This many interruptions in a row cost no try. The next one does, because otherwise a job that takes longer than the
-# time between two deploys would be restarted forever.
+# This many interruptions in a row cost no try. Each further interruption costs one. Otherwise a job that takes longer
+# than the time between two deploys would be restarted forever.
 FREE_INTERRUPTIONS: Final = 3
 
 
@@ -299,10 +304,10 @@ def decide(
     """Return the next state of *job* after an attempt ended with *outcome*.
 
     *now* is the database's time, *jitter* is a random number in [-1, 1], and *every* is the time between ticks.
-    Failures and timeouts cost a try, and so do interruptions after the third in a row. Losses, snoozes and misfits cost
-    none, because they do not show that the work failed. *misfits* has the refusals of a payload that does not fit, or
-    is None if it is too early to give up on the job. If a job is dead because it was lost *max_losses* times,
-    *why_not_again* names the rule.
+    Failures and timeouts cost a try. Interruptions cost a try only after the third in a row. Losses, snoozes and
+    misfits cost none, because they do not show that the work failed. If the payload does not fit, *misfits* contains
+    its refusals, or is None if it is too early to give up on the job. If the job is dead because it was lost
+    *max_losses* times, *why_not_again* names the rule that ended it.
     """
     failures, losses = job.failures, job.losses
     match outcome:
@@ -310,7 +315,7 @@ def decide(
             return Transition(Status.SUCCEEDED, failures, losses, interruptions=0)
         case CancelledByRequest():
             return Transition(Status.CANCELLED, failures, losses, interruptions=0)
-        # Such an outcome says nothing about the job, so the job keeps its due time.
+        # Neither of these outcomes says anything about the job, so the job keeps its due time.
         case Released(error=None) | Interrupted(by_hand=True):
             return Transition(Status.QUEUED, failures, losses, job.interruptions)
         case Released(after=after):

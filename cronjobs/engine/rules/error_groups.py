@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from cronjobs.masking import hide
 
-# Keep at most this many groups in memory. The most frequent errors come first, so the rest are rare.
+# Keep at most this many groups in memory. The most frequent errors are read first, so the errors outside these groups
+# are rare.
 GROUPS_AT_MOST: Final = 5000
-# Read at most this many pairs of error type and text. The jobs of all other pairs are only counted.
+# Read at most this many pairs of error type and error text. Jobs with any other pair are only counted.
 ROWS_AT_MOST: Final = 20_000
-# For each group, keep this many of the most frequent types.
+# Each group lists at most this many of its most frequent job types.
 TYPES_AT_MOST: Final = 50
-# Read this many characters of an error, which are enough to distinguish it from others.
+# Read only this many characters of an error's text. They are enough to distinguish the error from others.
 ERROR_READ: Final = 400
 OTHERS: Final = "(other errors)"
 
@@ -25,8 +26,8 @@ _HTTP_OR_SMTP: Final = r"^[45]\d\d\b"
 _CODE: Final = (
     r"\b(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|signal|smtp)[ :=#(]*\[?\d{1,3}\b|\bsqlstate \w{5}\b"
 )
-# An enqueuer can choose the text, so matching must never take quadratic time. Therefore a word is matched only from its
-# beginning, and a quotation ends where the next quotation begins.
+# An enqueuer can choose the text of an error, so the match must never take quadratic time. Therefore a word is matched
+# only from its beginning, and a quotation ends where the next quotation begins.
 _PARTS: Final = re.compile(
     rf"""
       (?P<kept>{_HTTP_OR_SMTP}|{_CODE})
@@ -43,7 +44,7 @@ _NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
 def class_and_text(error_type: str | None, text: str | None) -> str:
     """Return a text such as "ValueError: no such invoice".
 
-    For a command return only "exit status 3: …", because that already says "exit-3".
+    For a command, the text "exit status 3: …" is returned alone, because it already contains the error type "exit-3".
     """
     return ": ".join(word for word in (None if says_class(error_type, text) else error_type, text) if word)
 
@@ -61,10 +62,10 @@ def says_class(error_type: object, text: object) -> bool:
 def normalised(error: str) -> str:
     """Return *error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
 
-    A number stays if it identifies the error: an HTTP or SMTP status at the beginning, an exit status, an error code.
-    Secrets are masked first, because afterwards only parts of a secret might be left, which masking could not find.
-    Only ERROR_READ characters are read, so callers need to fetch only one character more. A longer text is cut and ends
-    with "…", so that ``hide`` recognises a secret that was cut off.
+    A number that identifies the error stays: an HTTP or SMTP status at the beginning, an exit status, or an error code.
+    Secrets are masked before anything is replaced. Later, only parts of a secret might be left, and masking could not
+    find them. Only the first ERROR_READ characters count, so callers need to fetch only one character more. A longer
+    text is cut, and "…" is added, so that ``hide`` recognises a secret of which the end was cut off.
     """
     return _normalised(shown_line(error))
 
@@ -92,7 +93,10 @@ def _placeholder(part: re.Match[str]) -> str:
 
 
 def _word(word: str) -> str:
-    """Replace a number or an id. In a name such as "utf8", replace only the digits."""
+    """Return the placeholder for *word*, if it is a number or an id.
+
+    In a name such as "utf8", replace only the digits.
+    """
     letters = "".join(character for character in word if character.isalpha())
     if not letters:
         return "<n>"
@@ -103,7 +107,7 @@ def _word(word: str) -> str:
 
 @dataclass
 class ErrorGroup:
-    """Jobs that share an error. ``sample_job_id`` is one of the jobs that had the error most recently."""
+    """Jobs that share an error. ``sample_job_id`` is the id of a job that had the error most recently."""
 
     error_type: str | None
     message: str
@@ -124,10 +128,10 @@ class ErrorGroup:
 
 
 def grouped(rows: Iterable[Any], at_most: int = GROUPS_AT_MOST) -> list[ErrorGroup]:
-    """Group *rows* of the store's ``error_groups``, the largest group first.
+    """Group *rows*, as the store's ``error_groups`` returns them. The largest group comes first.
 
-    All errors that fit none of the first *at_most* groups form one more group. Jobs whose rows were not read belong to
-    that group, too. Each row says how many jobs there are in total.
+    All errors that fit none of the first *at_most* groups form one more group. That group also counts the jobs whose
+    rows were not read: each row contains the number of all jobs.
     """
     groups: dict[tuple[str | None, str], ErrorGroup] = {}
     others = ErrorGroup(None, OTHERS)

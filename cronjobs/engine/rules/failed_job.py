@@ -1,6 +1,6 @@
 """The facts about a job that failed.
 
-An alert and cron's mail show the same facts, each of them masked and on one line.
+Alerts and cron's mail show the same facts. Each fact is masked, and takes one line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def described(
     config: Path,
     mask: Callable[[str], str] = masking.hide,
 ) -> dict[str, Any]:
-    """Return the job, the error's class and text, the line *at* which it was raised, and a command for the rest."""
+    """Return the facts about a failed job, for a message. *at* is the line at which the error was raised."""
 
     def shown(text: str | None, limit: int = LINE) -> str | None:
         return None if not text else one_line(mask(text), limit)
@@ -52,12 +52,12 @@ def described(
 
 
 def error_line(job: dict[str, Any]) -> str:
-    """Return the class and the text of the error of a *job* as ``described`` returned it."""
+    """Return the class and the text of an error on one line. *job* is a result of ``described``."""
     return class_and_text(job["error_type"], job["error"])
 
 
 def absolute(command: str, config: Path) -> str:
-    """Return *command* with the full paths of the program and the file, so that any user can type it in any folder."""
+    """Return *command* with full paths for the program and the configuration file, so that it works in any folder."""
     words = command.removeprefix("cronjobs ")
     if words == command:
         return one_line(command, COMMAND)
@@ -69,8 +69,8 @@ def absolute(command: str, config: Path) -> str:
 def last_own_line(traceback: str | None, folder: Path) -> str | None:
     """Return the location and the source line of the last frame in the user's own code, or None if there is none.
 
-    The user's own code is in *folder*, the folder of the configuration file. If the traceback has no such code, any
-    code outside the folders of installed packages counts.
+    The user's own code is in *folder*, the folder of the configuration file. If no frame of the traceback is in that
+    folder, any code outside installed packages counts as the user's own.
     """
     frames = list(_FRAME.finditer(traceback or ""))
     own = [frame for frame in frames if frame[1].startswith(f"{folder}/") and not _NOT_THEIRS.search(frame[1])]

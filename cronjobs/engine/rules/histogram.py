@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-# The upper bounds of the buckets. One more bucket has the longer times.
+# The upper bounds of the buckets. One more bucket counts all longer times.
 BOUNDS_S: Final = (0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 900, 3600, 14400)
 BOUNDS: Final = tuple(round(bound * 1_000_000) for bound in BOUNDS_S)
-# This means that nothing was measured, because the job never began, or because nobody saw the attempt end.
+# This bucket number means that nothing was measured: the job never began, or nobody saw the attempt end.
 NO_BUCKET: Final = -1

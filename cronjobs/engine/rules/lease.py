@@ -1,4 +1,7 @@
-"""A lease, how often it is renewed, and how an attempt ended, in the form that the store reads and writes. Pure."""
+"""A lease, how often a lease is renewed, and the end of an attempt, in the form that the store reads and writes.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,21 @@ from cronjobs.engine.rules.progress import Reported
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.model import Job, Status
 
-# If somebody's open transaction has locked a row, we try to renew it again after this time.
+# If another transaction has locked a row, the renewal of that row's lease is tried again after this time.
 LOCKED_ROW_S: Final = 0.25
 
 
 class Lease(NamedTuple):
-    """The right to run one attempt. Its fields are the fence, which each write of the attempt checks."""
+    """The right to run one attempt. The fields of the lease are the fence: each write of the attempt compares them with
+    the job's row.
+    """
 
     job_id: int
     attempt: int
     locked_by: str
 
     def facts(self) -> dict[str, Any]:
-        """The parameters of a statement about this lease alone."""
+        """Return the parameters of an SQL statement about only this lease."""
         return {"id": self.job_id, "attempt": self.attempt, "locked_by": self.locked_by}
 
 
@@ -33,9 +38,9 @@ def lease_of(job: Job) -> Lease:
 
 
 class Report(NamedTuple):
-    """A running attempt's report. The renewal of the lease also writes the report.
+    """A report of a running attempt. It is written together with the renewal of the lease.
 
-    If ``live_output`` is None, the row keeps its old output.
+    If ``live_output`` is None, the job's row keeps its old output.
     """
 
     lease: Lease
@@ -44,7 +49,8 @@ class Report(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """One attempt's end as it is written: the next state of the job, and (unless ``outcome`` is None) the history row.
+    """The end of one attempt, as the store writes it: the job's next state and, unless ``outcome`` is None, the history
+    row.
 
     ``ended_ago`` and ``duration`` are spans, because instants must come from the database's clock. If ``duration`` is
     None, the attempt began when it was claimed. Texts are already cleaned and capped. ``result`` is JSON text.
@@ -68,7 +74,8 @@ class Finish(NamedTuple):
 
     @staticmethod
     def columns(ends: Sequence[Finish]) -> list[Sequence[Any]]:
-        """Return a column of values for each field of *ends*, in field order, with the lease's three fields first.
+        """Return one list of values for each field of *ends*, in the order of the fields. The lease gives three lists,
+        which come first.
 
         Spans are in seconds.
         """
@@ -94,9 +101,9 @@ class Expired:
     """A job whose lease expired, or whose runner is dead.
 
     ``outcome`` is what its runner recorded about the attempt, or None if the runner recorded nothing. ``policy`` is
-    None if plain SQL claimed the job. ``unbegun`` is True if the attempt waited on a cluster, where no worker had begun
-    it. ``doubtful`` is True if an earlier tick claimed the job, but died or ran out of time before it had read the
-    job's row.
+    None if somebody claimed the job with plain SQL. ``unbegun`` is True if the attempt was sent to a cluster, and no
+    worker there had begun it. ``doubtful`` is True if an earlier tick claimed the job, but died or ran out of time
+    before it had read the job's row.
     """
 
     job: Job
@@ -116,15 +123,15 @@ def lease_margin_s(lease_s: float) -> float:
 
 
 def heartbeat_s(lease_s: float) -> float:
-    """Return the seconds between two renewals of a lease. Three renewals may fail before the lease ends."""
+    """Return the seconds between two renewals of a lease. So three renewals in a row may fail before the lease ends."""
     return lease_s / 4
 
 
 def next_renewal(first_leased: float, renewed_at: float, lease_s: float) -> float:
     """Return when to renew all leases next, on the monotonic clock, or infinity if no lease is held.
 
-    That is one heartbeat after *first_leased*, when the oldest lease was written. *renewed_at* is when the last renewal
-    was. If a row was locked then, it is tried again soon after.
+    That is one heartbeat after *first_leased*, the time at which the oldest lease was written. *renewed_at* is the time
+    of the last renewal. A lease whose row was locked at that time is tried again soon after it.
     """
     every_s = heartbeat_s(lease_s)
     return max(first_leased + every_s, renewed_at + min(LOCKED_ROW_S, every_s))

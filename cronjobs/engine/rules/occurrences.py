@@ -1,4 +1,4 @@
-"""Decide what happens to an occurrence according to its overlap policy, and which reason the ledger gives. Pure."""
+"""Decide, by the overlap policy, what happens to an occurrence, and which reason the ledger gives. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 OccurrenceOutcome = Literal["enqueued", "skipped", "missed", "coalesced"]
-# If an occurrence is older than this, it was missed, so catch_up applies.
+# An occurrence that is older than this has been missed, so catch_up decides about it.
 ON_TIME_WITHIN: Final = timedelta(minutes=2)
 
 
@@ -21,24 +21,25 @@ class Range:
     count: int
 
 
-# If a run was early because of a wrong clock, the ledger's reason begins with this.
+# The ledger's reason begins with this if a wrong clock made the occurrence run early.
 RAN_EARLY: Final = "ran early at"
-# In that reason, the number of the job's attempts so far follows this. Any later attempt was on time.
+# In a reason that begins with RAN_EARLY, this is followed by the number of the job's attempts so far. Any later attempt
+# was on time.
 UP_TO_ATTEMPT: Final = ", up to attempt"
-# The reason that ``not_made_up_reason`` gives begins with this.
+# A reason of ``not_made_up_reason`` begins with this.
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
-# If a pause held occurrences back for too long, the reason begins with this.
+# The reason begins with this if a pause held the occurrences back for too long.
 HELD_BACK: Final = "held back by a pause"
-# If a person ran an occurrence later, the reason begins with this.
+# The reason begins with this if a person ran the occurrence later, in a backfill.
 BACKFILLED: Final = "backfill by"
-# In such a reason, the outcome of the occurrence before the backfill follows this.
+# In a reason that begins with BACKFILLED, this is followed by the occurrence's outcome before the backfill.
 BEFORE: Final = "; before: "
 
 
 def ran_early(reason: str | None, attempts: int | None) -> bool:
-    """Return whether a wrong clock ran the occurrence before it was due, and nothing has run it since.
+    """Return whether a wrong clock ran the occurrence before it was due, and no attempt has run it since.
 
-    *attempts* is the number of its job's attempts, or None if the job is pruned.
+    *attempts* is the number of attempts of the occurrence's job, or None if the job has been pruned.
     """
     if reason is None or not reason.startswith(RAN_EARLY):
         return False
@@ -49,18 +50,18 @@ def ran_early(reason: str | None, attempts: int | None) -> bool:
 def only_ran_early(reason: str | None, status: str | None, attempts: int | None) -> bool:
     """Return whether the only success of the occurrence was a run before it was due (see ``ran_early``).
 
-    *status* is the status of its job, or None if the job was pruned, because it ended long ago.
+    *status* is the status of the occurrence's job, or None if the job ended so long ago that it has been pruned.
     """
     return status in ("succeeded", None) and ran_early(reason, attempts)
 
 
 def early_words(reason: str) -> str:
-    """Return the *reason* of an early run in a form for people, without the number of the attempt."""
+    """Return the *reason* of an early run in a form for people, without the number of attempts."""
     return reason.rpartition(UP_TO_ATTEMPT)[0] or reason
 
 
 def early_by(reason: str | None) -> datetime | None:
-    """Return the latest time, by a correct clock, at which the early run can have been. None if *reason* has none."""
+    """Return the time, by a correct clock, before which the early run took place. None if *reason* has no such time."""
     if reason is None or not reason.startswith(RAN_EARLY):
         return None
     try:
@@ -78,26 +79,25 @@ def ledger_reason(policy: str, *, paused: bool = False) -> str:
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
-    """Return the reason for occurrences that ``catch_up: latest`` leaves to *into*, if *into* does not run either.
+    """Return the reason for occurrences that ``catch_up: latest`` leaves to the run for *into*, if that run does not
+    happen either.
 
-    *into* was already settled, with the reason *settled*, because a tick whose clock was ahead ran it early, or because
-    somebody wrote to the ledger.
+    The occurrence *into* was already settled, with the reason *settled*, because a tick whose clock was ahead ran it
+    early, or because somebody wrote to the ledger.
     """
     why = settled if (settled or "").startswith(RAN_EARLY) else "was settled before"
     return f"{NOT_MADE_UP} {into.isoformat()}, which {why}"
 
 
 def dropped_reason(*, paused: bool = False) -> str:
-    """Return why ``catch_up: all`` does not run an occurrence, although the occurrence is within
-    ``catch_up_within``.
-    """
+    """Return why ``catch_up: all`` does not run an occurrence, although ``catch_up_within`` allows it."""
     why = "more were due than catch_up_limit allows"
     return f"{HELD_BACK}, and {why}" if paused else why
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """An unfinished job of the schedule. If ``waiting``, it is not running yet."""
+    """An unfinished job of the schedule. If ``waiting`` is True, the job is not running yet."""
 
     job_id: int
     waiting: bool
@@ -107,7 +107,8 @@ class Busy:
 class OccurrenceDecision:
     """The decision about one occurrence.
 
-    It gets its own job, or only a ledger row with the job to which it gave way.
+    The occurrence gets its own job. Otherwise it gets only a ledger row, which names the job that took precedence
+    (``job_id``).
     """
 
     outcome: OccurrenceOutcome

@@ -14,17 +14,20 @@ from cronjobs.text import BrokenText, decoded, one_line
 LIMIT_BYTES: Final = 256 * 1024
 LIMIT_DEPTH: Final = 32
 DEEPEST_READ: Final = 4 * LIMIT_DEPTH
-# A number may have this many digits before or after its point. Other JSON readers do not accept even half as many.
+# A number may have at most this many digits before its decimal point, and as many after it. Other JSON readers do not
+# accept even half as many digits.
 LIMIT_DIGITS: Final = 400
 LARGEST: Final = 10**LIMIT_DIGITS
 META_LIMIT_BYTES: Final = 8 * 1024
-# This is kept because json.dumps would make a new encoder each time.
+# Keep one encoder, because json.dumps would make a new one for each call.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
 class BadJson:
-    """Replaces an unreadable JSON value that plain SQL wrote, so that one such row never stops other jobs."""
+    """Stands in for an unreadable JSON value that plain SQL wrote, so that one such row never prevents other jobs from
+    running.
+    """
 
     reason: str
     what: str = "payload"
@@ -34,15 +37,15 @@ NOT_UTF8: Final = "not UTF-8"
 
 # With escapes and blanks, the text of a payload of the allowed 256 KiB can be four times as long.
 MOST_FETCHED: Final = 1024 * 1024
-# The database returns this instead of a larger value.
+# The database returns this instead of a value that is larger than MOST_FETCHED.
 TOO_LARGE: Final = "cronjobs too large"
-# The database returns this if a number has too many digits.
+# The database returns this instead of a value in which a number has too many digits.
 ODD_NUMBER: Final = "cronjobs odd number"
 
 
 def read_json(value: str | bytes) -> Any:
     """Parse JSON that anyone may have written. Returns ``BadJson`` if it is unreadable."""
-    # This is a short cut for most meta, and for many payloads.
+    # Most ``meta`` values and many payloads are {}, so answer these without parsing.
     if value in ("{}", b"{}"):
         return {}
     text = value if isinstance(value, str) else decoded(value)
@@ -66,9 +69,10 @@ def read_json(value: str | bytes) -> Any:
 
 
 def too_deep(text: str, value: Any) -> bool:
-    """Return whether *value*, parsed from *text*, is nested too deeply for code that recurses once per level.
+    """Return whether *value* is nested too deeply for code that recurses once per level. *value* was parsed from
+    *text*.
 
-    The parser does not detect this, because since Python 3.12 it can recurse deeper than functions in Python may.
+    The parser does not detect such a value: since Python 3.12, it may recurse deeper than functions written in Python.
     """
     if text.count("[") + text.count("{") <= DEEPEST_READ:
         return False
@@ -93,7 +97,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def payload_fault(payload: Any) -> str | None:
-    """Return what is wrong with *payload*, or None. This is used before writing, and for rows that plain SQL wrote."""
+    """Return what is wrong with *payload*, or None. Used before a job is written, and for rows that plain SQL wrote."""
     if isinstance(payload, BadJson):
         return f"{payload.what} is {payload.reason}"
     if not isinstance(payload, dict):
@@ -111,7 +115,7 @@ def payload_fault(payload: Any) -> str | None:
 
 
 def check_payload(payload: Any) -> dict[str, Any]:
-    """Return *payload* if it can be stored. Raises PayloadError, which names the place."""
+    """Return *payload* if it can be stored. Raises PayloadError, which names the faulty part."""
     fault = payload_fault(payload)
     if fault:
         raise PayloadError(fault)
@@ -158,7 +162,7 @@ def _words(error: BaseException) -> str:
 
 
 def text_fault(value: str) -> str | None:
-    """Return what is wrong with a text, or None. PostgreSQL stores neither NUL nor half of a surrogate pair."""
+    """Return what is wrong with a text, or None. PostgreSQL can store neither a NUL nor half of a surrogate pair."""
     if "\x00" in value:
         return "contains a NUL character"
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
@@ -167,9 +171,9 @@ def text_fault(value: str) -> str | None:
 
 
 class _Room:
-    """The number of characters and values that may still be checked.
+    """The number of characters and values that one check may still visit.
 
-    If one list occurs 1,000 times, it counts 1,000 times.
+    A list that occurs 1,000 times in a value counts 1,000 times.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,9 @@
 """Read payload values with pydantic, strictly and from JSON text.
 
-Only this module imports pydantic. It is itself imported only when it is first needed. pydantic reads containers,
-unions, dataclasses, TypedDicts and models. We change pydantic's schema where docs/how-to/payloads.md promises something
-else: the texts for dates and the like, no float for a Decimal, the order of a union.
+Only this module imports pydantic. The module is imported only when it is first needed. pydantic reads containers,
+unions, dataclasses, TypedDicts and models. We change pydantic's schema where docs/how-to/payloads.md promises another
+behaviour. The changes concern the accepted texts for dates and the like, floats for a Decimal, and the order of a
+union's members.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from cronjobs.model import duration
 
 Schema = dict[str, Any]
 
-# This is more than the largest payload needs, except for a type that contains itself in two unions.
+# The largest payload needs fewer trials than this. The exception is a type that contains itself in two unions.
 MOST_TRIALS: Final = 200_000
-# Errors of this type have our own messages.
+# This error type marks errors that have our own messages.
 OURS: Final = "cronjobs"
 CONFIG: Final = CoreConfig(strict=True, allow_inf_nan=False)
 
 
 class TooManyTrials(Exception):
-    """A union within a union within a union has so many combinations that trying them all would take hours."""
+    """Nested unions have so many combinations of members that it would take hours to try them all."""
 
 
 class PydanticReader:
-    """Reads the values of one annotation. The first value builds the validator, which takes milliseconds."""
+    """Reads the values of one annotation. The validator is built for the first value, which takes milliseconds."""
 
     def __init__(self, annotation: Any) -> None:
         self._annotation = annotation
@@ -52,15 +53,15 @@ class PydanticReader:
     def __call__(self, value: Any, path: Path, misfits: Misfits) -> Any:
         self._trials = 0
         try:
-            # Put the value into a list, so that the path of every error begins with an index, even for an error in the
-            # whole value.
+            # Put the value into a list. Then the path of every error begins with an index, even if the error concerns
+            # the whole value.
             return self._validator.validate_json(json.dumps([value]))[0]
         except ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
                 misfits.add((*path, *_place(each["loc"])), _words(each))
         except TooManyTrials:
             misfits.add(path, "has too many union members to try")
-        # The error comes from user code, or from an annotation that pydantic cannot read.
+        # This error comes from user code, or from an annotation that pydantic cannot read.
         except Exception as error:
             misfits.add(path, f"is refused: {error_text(error)}")
         return None
@@ -71,14 +72,14 @@ class PydanticReader:
         return SchemaValidator(schema, CONFIG)
 
     def _changed(self, schema: Any, *, is_key: bool = False) -> Any:
-        """Return *schema* with our changes. The insides of pydantic's models and dataclasses stay as they are."""
+        """Return *schema* with our changes. A schema inside a pydantic model or a pydantic dataclass stays as it is."""
         if isinstance(schema, list | tuple):
             return type(schema)([self._changed(each) for each in schema])
         if not isinstance(schema, dict):
-            # This is the label of a union's member.
+            # This is not a schema, but the label of a union's member.
             return schema
         kind = schema.get("type")
-        # These are fields, or the members of a tagged union, by name.
+        # This is not a schema, but maps names to schemas: the fields of a type, or the members of a tagged union.
         if not isinstance(kind, str):
             return {name: self._changed(each) for name, each in schema.items()}
         if kind == "model" or (kind == "dataclass" and hasattr(schema["cls"], "__pydantic_validator__")):
@@ -94,7 +95,7 @@ class PydanticReader:
                 changed |= self._union(changed["choices"])
             case "dataclass" | "dataclass-args" | "typed-dict":
                 changed |= {"config": {**schema.get("config", {}), **CONFIG}, "extra_behavior": "forbid"}
-            # The parameter is written like "count: int = None".
+            # The parameter has the default None, as in "count: int = None".
             case "default" if schema.get("default", ...) is None:
                 changed["schema"] = {"type": "nullable", "schema": changed["schema"]}
         return changed
@@ -102,7 +103,8 @@ class PydanticReader:
     def _union(self, choices: Sequence[Any]) -> Schema:
         """Return a union's schema.
 
-        pydantic tries the members in the order written, but float last, and uses the first that fits.
+        pydantic tries the members in the order in which they are written, but float last. It uses the first member that
+        fits.
         """
         members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         members.sort(key=lambda member: bool(member["type"] == "float"))
@@ -120,8 +122,8 @@ class PydanticReader:
         raise ValueError
 
 
-# Under these keys, schemas contain other schemas. "serialization" is left out, and so are the user's own values:
-# defaults and metadata.
+# A schema contains other schemas under these keys. "serialization" is left out. The keys of the user's own values,
+# which are defaults and metadata, are left out too.
 _NESTED: Final = frozenset(
     {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "arguments_schema", "json_schema"}
     | {"python_schema", "lax_schema", "strict_schema", "choices", "fields", "steps", "definitions"}
@@ -129,16 +131,18 @@ _NESTED: Final = frozenset(
 
 
 def _schema_of(annotation: Any) -> Any:
-    """Return pydantic's schema. In a dataclass, a name that only the type checker knows counts as ``Any``."""
+    """Return pydantic's schema of *annotation*. In a dataclass, a name that only the type checker knows counts as
+    ``Any``.
+    """
     config = ConfigDict(arbitrary_types_allowed=True)
     known: set[str] = set()
     while True:
-        # pydantic looks for names among the variables of the calling function.
+        # pydantic looks for names among the local variables of the function that calls it.
         sys._getframe().f_locals.update(dict.fromkeys(known, Any))
         try:
             with _typed_dicts_of_typing():
                 adapter: Any = TypeAdapter(list[annotation], config=config)
-                # This exists since pydantic 2.10. In older versions, an unknown name raises no error here.
+                # ``rebuild`` exists since pydantic 2.10. In older versions, an unknown name raises no error here.
                 if hasattr(adapter, "rebuild"):
                     adapter.rebuild(raise_errors=True)
             return adapter.core_schema
@@ -152,8 +156,8 @@ def _schema_of(annotation: Any) -> Any:
 def _typed_dicts_of_typing() -> Iterator[None]:
     """Let pydantic accept ``typing.TypedDict``.
 
-    Before Python 3.12 pydantic refuses such a class, because it cannot see whether the bases of the class have
-    validators. They have none.
+    Before Python 3.12, pydantic refuses such a class, because it cannot see whether the class's bases have validators.
+    Here they have none.
     """
     before = _generate_schema._SUPPORTS_TYPEDDICT
     _generate_schema._SUPPORTS_TYPEDDICT = True
@@ -163,16 +167,19 @@ def _typed_dicts_of_typing() -> Iterator[None]:
         _generate_schema._SUPPORTS_TYPEDDICT = before
 
 
-# --- what is read by us -----------------------------------------------------------------------------------------------
+# --- types that we read ourselves
+# -----------------------------------------------------------------------------------------------
 
 
 def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) -> Any:
-    """Return a schema for *read*, which raises ValueError for anything but *words*. *then* also checks its result."""
+    """Return a schema that calls *read*. *read* raises ValueError for anything but *words*. *then* checks the result of
+    *read*.
+    """
 
     def checked(value: Any) -> Any:
         try:
             return read(value)
-        # The message of this error says more.
+        # This error already has a message that says more.
         except PydanticCustomError:
             raise
         except (ValueError, ArithmeticError):  # Decimal raises an ArithmeticError
@@ -184,9 +191,9 @@ def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) ->
 
 
 def _matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Parse only texts that match *pattern*.
+    """Return a function that parses only texts that match *pattern*.
 
-    Python's own readers accept texts that nobody writes on purpose, like "1_000".
+    Python's own parsers also accept texts that nobody writes on purpose, like "1_000".
     """
     expression = re.compile(pattern)
 
@@ -227,7 +234,10 @@ def _enum(schema: Schema) -> Any:
 
 
 def _one_of(members: Sequence[Any], flags: Callable[[int], Any] | None = None) -> Any:
-    """Return the schema of an Enum, read by value, or of a Literal. Here ``True`` is not ``1``."""
+    """Return the schema of an Enum or a Literal.
+
+    A member is found by its value, and ``True`` does not count as ``1``.
+    """
     values = [member.value if isinstance(member, Enum) else member for member in members]
     known: dict[Any, Any] = {}
     for value, member in zip(values, members, strict=True):
@@ -260,7 +270,7 @@ _LEAVES: Final[dict[str, Callable[[Schema], Any]]] = {
     "bytes": lambda schema: no_info_plain_validator_function(_no_bytes),
     "is-instance": lambda schema: any_schema(),  # a class of the user
     "callable": lambda schema: any_schema(),
-    "generator": lambda schema: {**schema, "type": "list"},  # Iterable
+    "generator": lambda schema: {**schema, "type": "list"},  # pydantic's name for Iterable
 }
 _INT_KEY: Final = _leaf("a whole number", _matching("-?(0|[1-9][0-9]{0,999})", int))
 
@@ -291,7 +301,7 @@ _LIMITS: Final = frozenset(
 
 
 def _words(error: Any) -> str:
-    """Return what is wrong, based on the error's type and the annotation.
+    """Return what is wrong with a value, from the type of the error and the annotation.
 
     pydantic's own message is not used, because it may contain the value.
     """
@@ -302,7 +312,7 @@ def _words(error: Any) -> str:
         return _WORDS[kind]
     if "class_name" in context:
         return f"is not {a(context['class_name'])}"
-    # The error comes from the user's own validator.
+    # The user's own validator has raised an error.
     if isinstance(context.get("error"), Exception):
         return f"is refused: {error_text(context['error'])}"
     name, _, how = kind.rpartition("_")
@@ -313,7 +323,7 @@ def _words(error: Any) -> str:
 
 
 def _name(schema: Any) -> str:
-    """Return the name of a union's member, for an error."""
+    """Return the name of a union's member, for an error message."""
     if words := (schema.get("metadata") or {}).get(OURS):
         return str(words)
     if cls := schema.get("cls"):

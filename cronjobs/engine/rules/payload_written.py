@@ -1,4 +1,4 @@
-"""Make JSON of the values that an app enqueues, and check that the handler will get them back unchanged. Pure."""
+"""Make JSON from the values that an app enqueues, and check that the handler will get the same values back. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def as_json(value: Any) -> Any:
     match value:
         case Enum():
             return as_json(value.value)
-        # This is a subclass of str, which may have its own __str__.
+        # The value may be of a subclass of str, which may have its own __str__.
         case str():
             return str.__str__(value)
         case int():
@@ -49,11 +49,11 @@ def as_json(value: Any) -> Any:
         return _dumped(value, mode="json", by_alias=True)
     if dataclasses.is_dataclass(value):
         return {name: as_json(item) for name, item in _fields(value).items()}
-    # The value may be an address or a URL, whose types pydantic knows.
+    # The value may be an IP address or a URL, for example. pydantic can convert such types.
     if "pydantic_core" in sys.modules:
         try:
             return sys.modules["pydantic_core"].to_jsonable_python(value)
-        # pydantic does not know this type.
+        # pydantic cannot convert a value of this type.
         except Exception:
             return value
     return value
@@ -75,10 +75,11 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def comes_back(given: Any, got: Any) -> bool:
-    """Return whether *got*, read from the JSON of *given*, equals *given*.
+    """Return whether *got* equals *given*. *got* was read from the JSON of *given*.
 
-    If *given* is plain JSON, any *got* is accepted. A date for ``str | date`` does not come back, because the handler
-    would get a str. A value that a ``__post_init__`` converts twice does not come back either.
+    If *given* is plain JSON, any *got* is accepted. The result is False, for example, for a date where the annotation
+    is ``str | date``, because the handler would get a str. It is also False if a ``__post_init__`` would convert a
+    value a second time.
     """
     if given.__class__ in SCALARS:
         return True
@@ -100,7 +101,7 @@ def comes_back(given: Any, got: Any) -> bool:
 def _same(given: Any, got: Any) -> bool:
     if type(given) is not type(got):
         return False
-    # This compares only fields, and nothing private.
+    # Compare only the model's fields, and not its private attributes.
     if hasattr(type(given), _SERIALIZER):
         return bool(_dumped(given) == _dumped(got))
     if dataclasses.is_dataclass(given):

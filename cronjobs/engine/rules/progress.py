@@ -1,4 +1,6 @@
-"""The progress of a running attempt: what it reports, what its row stores, and when an estimate makes sense. Pure."""
+"""The progress of a running attempt: what the attempt reports, what the job's row stores, and when an estimate of the
+time left makes sense. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from cronjobs.errors import UsageError
 from cronjobs.text import clean, one_line
 
 NOTE_LIMIT: Final = 200  # in characters
-# A renewal of the lease also sends at most this many of the output's last bytes.
+# A renewal of the lease sends at most this many bytes of the output, the last ones, along with the lease.
 LIVE_LIMIT: Final = 4 * 1024
 LARGEST: Final = 1e15  # up to this number a float can count in steps of one
 
-# Matches "::progress 37/120" or "::progress 12.5", perhaps with a note. Apart from spaces, nothing else is on the line.
+# Matches "::progress 37/120" or "::progress 12.5", possibly with a note. The line contains nothing else except spaces.
 _LINE: Final = re.compile(r"\s*::progress[ \t]+(\d{1,15}(?:\.\d{1,6})?)(?:/(\d{1,15}(?:\.\d{1,6})?))?(?:[ \t]+(.*))?")
 
 
@@ -46,11 +48,11 @@ def progress(done: float, of: float | None = None, note: str | None = None) -> H
 
 def _number(name: str, value: Any, *, least: float) -> float:
     try:
-        # float() accepts Decimal, Fraction and the numbers of numpy, too.
+        # float() also accepts a Decimal, a Fraction and numpy's numbers.
         number = value if type(value) is int else float(value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"ctx.progress({name}={one_line(repr(value), 60)}): it has to be a number") from None
-    # This condition refuses NaN, too.
+    # This condition also refuses NaN.
     if not least <= number <= LARGEST:
         raise UsageError(f"ctx.progress({name}={one_line(repr(value), 60)}): it has to be from {least} to {LARGEST:g}")
     return int(number) if number == int(number) else number
@@ -66,15 +68,17 @@ def progress_line(line: str) -> HowFar | None:
     return progress(float(found[1]), None if found[2] is None else float(found[2]), (found[3] or "").strip() or None)
 
 
-# --- what the row keeps -----------------------------------------------------------------------------------------------
+# --- what the job's row stores
+# -----------------------------------------------------------------------------------------------
 
 
 class Reported(NamedTuple):
-    """The report of a running attempt. ``output_end`` counts the bytes printed up to the end of its live output.
+    """The report of a running attempt. ``output_end`` is the number of bytes that the attempt had printed at the end of
+    its stored live output.
 
-    ``ran_s`` and ``first_s`` are seconds after the claim. The progress was reported at ``ran_s``. At ``first_s`` it was
-    ``first``. Since then the total has stayed the same and the progress has never gone back, so the pace can be
-    computed.
+    ``ran_s`` and ``first_s`` are seconds after the claim. ``progress`` was reported at ``ran_s``. At ``first_s``,
+    ``first`` units were done. Between these two times the total stayed the same and the progress never went back, so
+    the pace can be computed.
     """
 
     progress: HowFar = HowFar(None)
@@ -85,7 +89,7 @@ class Reported(NamedTuple):
 
 
 def row_value(reported: Reported) -> str:
-    """Return *reported* as JSON for the row."""
+    """Return *reported* as JSON for the job's row."""
     how_far = reported.progress
     facts: dict[str, Any] = {}
     if how_far.done is not None:
@@ -97,7 +101,9 @@ def row_value(reported: Reported) -> str:
 
 
 def reported_of(value: Any) -> Reported | None:
-    """Return the running attempt's report from the column's *value*, or None if there is none."""
+    """Return the report of a running attempt from *value*, the parsed column of the job's row. None if it has no
+    report.
+    """
     if not isinstance(value, Mapping):
         return None
     number = {name: _readable(value.get(name)) for name in ("done", "of", "ran_s", "first", "first_s", "output_end")}
@@ -125,7 +131,7 @@ def _readable(value: Any) -> float | None:
 def in_words(how_far: HowFar) -> str:
     """Return a text such as "37 of 120 (30 %): Berlin" or "1,200 done", or "" if nothing was reported.
 
-    A note may contain anything, so show the text safely.
+    The note may contain any text, so the caller must escape the result before showing it.
     """
     if how_far.done is None:
         return ""
@@ -142,18 +148,19 @@ def _written(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) or number == int(number) else f"{number:,.6g}"
 
 
-# This share of the total must be done before the pace says anything.
+# The attempt must have done this share of the total before its pace can be used for an estimate.
 LEAST_SHARE: Final = 0.05
 LEAST_S: Final = 20.0
-# Reports are written when the lease is renewed, so even the latest report may be several seconds old.
+# A report may always be this old. Reports are written only when the lease is renewed, so even the latest report may be
+# some seconds old.
 QUIET: Final = timedelta(minutes=2)
 
 
 def time_left(reported: Reported, started_at: datetime, now: datetime) -> timedelta | None:
-    """Return how long the rest will take at the pace so far, or None if an estimate would make no sense.
+    """Return how long the remaining work will take at the pace so far, or None if an estimate would make no sense.
 
-    An estimate needs a total. This attempt itself must have done at least a twentieth of the total, in at least 20 s:
-    if it continues the work of an earlier attempt, only its own pace counts. The last report must not be older than
+    An estimate needs a total. The attempt itself must have done at least a twentieth of the total, in at least 20 s.
+    Work of an earlier attempt, which this attempt continues, does not count. The latest report must not be older than
     QUIET or a quarter of the time so far, whichever is longer.
     """
     how_far = reported.progress

@@ -1,6 +1,6 @@
-"""The outcomes of a schedule's occurrences.
+"""The outcomes of a schedule's occurrences, as one letter per quarter of an hour.
 
-For each quarter of an hour, one letter stands for the worst outcome. Pure.
+Each letter stands for the worst outcome of the occurrences that were due in that quarter. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IN_AN_HOUR: Final = 4
 NOTHING: Final = "."
 WAITING: Final = "w"
 EARLY: Final = "e"
-PRUNED: Final = "p"  # the job is gone, so nobody knows how it ended
+PRUNED: Final = "p"  # the job has been deleted, so nobody knows how it ended
 
 # From the best to the worst. ``cronjobs_quarters`` stores the letters.
 WORDS: Final = {
@@ -35,20 +35,21 @@ WORDS: Final = {
     "d": "dead",
 }
 _RANK: Final = {letter: rank for rank, letter in enumerate(WORDS)}
-# These outcomes change only if somebody runs the occurrence again in a backfill. A dead job may be retried, so it is
-# not among them.
+# These outcomes change only if somebody runs the occurrence again in a backfill. The letter of a dead job is missing
+# here, because a dead job may be retried.
 FINAL_LETTERS: Final = frozenset({NOTHING, "s", "c", "k", PRUNED, "m"})
 _OF_LEDGER: Final = {"coalesced": "c", "skipped": "k", "missed": "m"}
 _OF_JOB: Final = {"succeeded": "s", "queued": WAITING, "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
 
 
 class ResultSpan(NamedTuple):
-    """Occurrences of a schedule with the same result, from quarter ``first`` to quarter ``last`` (numbered since 1970).
+    """Occurrences of a schedule that had the same result. They were due from quarter ``first`` to quarter ``last``.
+    Quarters are numbered since 1970.
 
     ``status`` is the job's status, or None if there was no job or it no longer exists. ``first_for`` and ``last_for``
-    are set only if there are occurrences between the two. If a wrong clock ran the occurrence before it was due,
-    ``early`` is the ledger's reason, and ``attempts`` is the number of its job's attempts. ``job_id`` is the job that
-    the occurrence created.
+    are the due times of the first and the last of these occurrences. They are set only if other occurrences lie
+    between. If a wrong clock ran an occurrence before it was due, ``early`` is the ledger's reason, and ``attempts`` is
+    the number of attempts of its job. ``job_id`` is the job that the occurrence created.
     """
 
     schedule_id: int
@@ -65,8 +66,8 @@ class ResultSpan(NamedTuple):
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
-        """The first and the last occurrence, or None if no occurrence can have been due in a quarter between the
-        two.
+        """The due times of the first and the last occurrence. None if no occurrence can have been due in a quarter
+        between them.
         """
         if self.many < 3 or self.last - self.first < 2 or self.first_for is None or self.last_for is None:
             return None
@@ -91,7 +92,7 @@ def number_of(instant: datetime) -> int:
 
 
 def evenly(row: ResultSpan, first: int, count: int) -> Iterable[int]:
-    """Return the quarters in which the occurrences of *row* were due, if they are evenly spread.
+    """Return the quarters in which the occurrences of *row* were due, on the assumption that they are evenly spread.
 
     Only the *count* quarters from *first* on matter.
     """
@@ -100,7 +101,7 @@ def evenly(row: ResultSpan, first: int, count: int) -> Iterable[int]:
     (begin, end), steps = row.span, row.many - 1
     if (end - begin) / QUARTER <= steps:
         return range(max(row.first, first), min(row.last, first + count) + 1)
-    # This many occurrences, or one more, were due before *first*.
+    # This is the number of occurrences that were due before *first*. It may be one too low.
     before = int((first - row.first) * QUARTER * steps / (end - begin))
     # There is at most one occurrence per quarter.
     places = range(max(0, before - 1), min(steps, before + count + 1) + 1)
@@ -112,7 +113,7 @@ def painted(
 ) -> dict[int, str]:
     """Return, by schedule id, a letter for each of *count* quarters from the quarter numbered *first*.
 
-    *due* returns the quarters among these in which occurrences of a row were due.
+    *due* returns those of the quarters in which occurrences of a row were due.
     """
     cells: dict[int, list[str]] = {}
     for row in rows:
@@ -127,7 +128,8 @@ def painted(
 def gaps(first: int, count: int, hours: Collection[int]) -> list[tuple[int, int]]:
     """Return the ranges of quarters that are not in *hours*.
 
-    Each range is its first quarter and the quarter after its last. An hour is given by its first quarter.
+    A range is a pair: its first quarter, and the quarter after its last. *hours* contains the first quarter of each
+    hour.
     """
     found: list[tuple[int, int]] = []
     for start in range(first - first % IN_AN_HOUR, first + count, IN_AN_HOUR):

@@ -1,7 +1,9 @@
-"""The policy for settling a lost attempt. Each claim writes the policy to the job's row, and only recovery reads it.
+"""The rules by which a lost attempt is settled. Each claim writes this policy to the job's row, and only recovery reads
+it.
 
-The host that finds a lost attempt may not know the job type: during a deploy a module may fail to import, or only
-another host may have it. If that host used the defaults, a payment with ``on_lost: dead`` would run a second time.
+The host that finds a lost attempt may not know the job type. During a deploy, the import of a module may fail on that
+host, or only another host may have the module. If that host used the defaults, a payment with ``on_lost: dead`` would
+run a second time.
 """
 
 from __future__ import annotations
@@ -20,18 +22,18 @@ ON_LOST: Final = "no automatic retry (on_lost: dead)"
 MAX_LOSSES: Final = "no automatic retry after so many losses (run.max_losses)"
 # The error type of a waiting job whose last runner died before it had read the job's row.
 NOT_READ: Final = "NotRead"
-# A runner may live this much longer than its limit, to finish its last writes.
+# A runner's process may live this much longer than its time limit, to finish its last writes.
 RUNNER_SLACK: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
 class AttemptPolicy:
-    """The effective policy of one attempt.
+    """The policy that applies to one attempt, after all settings have been combined.
 
     ``in_thread`` is True if the handler runs in the process of its runner and can crash it. ``runner_s`` is how many
-    seconds the process that holds the lease can run at most, or None if unknown. ``lease_s`` is the length of that
-    process's leases, or None if unknown. ``unread`` is True if nobody has read the row since it was leased, so that the
-    attempt cannot have begun.
+    seconds the process that holds the lease can run at most, or None if unknown. ``lease_s`` is how many seconds a
+    lease of that process lasts, or None if unknown. ``unread`` is True if no runner has read the job's row since the
+    row was leased. In that case the attempt cannot have begun.
     """
 
     retry: RetryPolicy
@@ -45,7 +47,7 @@ class AttemptPolicy:
 
     @property
     def most_losses(self) -> int:
-        """The number of losses after which the job is dead: one, if the job must not be retried automatically."""
+        """The number of lost runners after which the job is dead. It is 1 for ``on_lost: dead``."""
         return 1 if self.on_lost == "dead" else self.max_losses
 
     @property
@@ -75,7 +77,9 @@ class AttemptPolicy:
 
 
 def read_policy(value: Any) -> AttemptPolicy | None:
-    """Return the policy that the claim wrote, or None if it is unreadable: plain SQL may have written the row."""
+    """Return the policy that the claim wrote. None if *value* is unreadable, because plain SQL may have written the
+    row.
+    """
     if not isinstance(value, dict):
         return None
     try:
@@ -116,8 +120,8 @@ def seconds(value: Any) -> float | None:
 class ClaimPolicies:
     """The policies of all types that a claim may take, as JSON texts.
 
-    ``usual`` applies to all types that are not in ``others``. Because most types share one policy, this form is short.
-    That matters, because claims are sent a hundred times a second.
+    ``usual`` applies to all types that are not in ``others``. Most types share one policy, so this form is short. It
+    must be short, because a claim may be sent a hundred times a second.
     """
 
     usual: str = AttemptPolicy(RetryPolicy()).text()

@@ -1,4 +1,4 @@
-"""How often to report a lasting problem: at once, then hourly, and daily after the problem has lasted a day."""
+"""How often to report a problem that lasts: at once, then every hour, and after the first day once a day."""
 
 from __future__ import annotations
 
@@ -11,5 +11,7 @@ DAILY: Final = timedelta(hours=24)
 
 
 def silence(lasted: timedelta) -> timedelta:
-    """Return how long to stay silent after a report of something that has *lasted* this long."""
+    """Return how long to wait after a report before the next report. *lasted* is how long the problem has already
+    lasted.
+    """
     return HOURLY if lasted < DAILY else DAILY

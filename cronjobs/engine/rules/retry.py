@@ -1,4 +1,6 @@
-"""Decide whether a failed job is tried again, and how long it waits. Pure. ``ending.decide`` uses this."""
+"""Decide whether a failed job is tried again, and how long it waits before. Pure. ``ending.decide`` calls these
+functions.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ SOONEST_RETRY: Final = timedelta(seconds=1)
 
 
 def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
-    """Return the delay after the *failures*-th charged failure (from 1). *jitter* is a random number in [-1, 1].
+    """Return the delay before a retry. *failures* is how many failures have counted as tries so far, at least 1.
 
-    It is min(base * factor**(failures-1), cap) or, if the policy has a list of delays, the entry of the list, whose
-    last entry repeats. Then ± policy.jitter is added. The cap is applied before the power is computed, because
-    2.0**1100 and timedelta(2**60) both raise an error.
+    *jitter* is a random number in [-1, 1]. The delay is min(base * factor**(failures-1), cap). If the policy has a list
+    of delays, the delay comes from the list, whose last entry repeats. Finally the delay is changed at random by up to
+    ± policy.jitter. The cap is checked before the power is computed, because 2.0**1100 and timedelta(2**60) both raise
+    an error.
     """
     if policy.delays is not None:
         delay = duration(policy.delays[min(failures, len(policy.delays)) - 1])
@@ -31,11 +34,12 @@ def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
 
 
 def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
-    """Return whether *outcome* ends the job even if tries are left, because of its own flag or of the policy's lists.
+    """Return whether *outcome* ends the job even if tries are left. The outcome itself or the policy's lists may say
+    so.
 
-    A name in these lists matches a kind of error that equals the name, or that ends with a dot and the name.
-    ``give_up_on`` wins over ``retry_on``. The lists do not apply to outcomes without kinds (GiveUp, RetryLater, a
-    signature mismatch, a command that could not be started).
+    A name in the lists ``give_up_on`` and ``retry_on`` matches a kind of error that equals the name, or that ends with
+    a dot and the name. ``give_up_on`` takes precedence over ``retry_on``. The lists do not apply to outcomes without
+    kinds (GiveUp, RetryLater, a signature mismatch, a command that could not be started).
     """
     match outcome:
         case Failed(permanent=True):
@@ -54,9 +58,9 @@ def _named(kinds: Sequence[str], names: Iterable[object]) -> bool:
 def retry_delay(
     job: Job, outcome: Outcome, policy: RetryPolicy, failures: int, now: datetime, jitter: float
 ) -> timedelta:
-    """Return how long *job* waits after its *failures*-th charged failure.
+    """Return how long *job* waits before its retry. *failures* is how many failures have counted as tries so far.
 
-    That is the delay for which the handler asked, or else the backoff.
+    The wait is the delay for which the handler asked or, if it asked for none, the backoff.
     """
     if isinstance(outcome, Failed) and outcome.retry_after is not None:
         return max(outcome.retry_after, SOONEST_RETRY)
@@ -64,7 +68,7 @@ def retry_delay(
     if isinstance(outcome, Failed) and outcome.at_least is not None:
         return max(delay, outcome.at_least)
     if job.next_occurrence is not None and job.gives_up_at is None:
-        # A nightly job must not wait beyond its schedule's next occurrence, because its provider may work again by
-        # then.
+        # A schedule's job must not wait beyond the schedule's next occurrence. For example, the service that a nightly
+        # job calls may work again by the next night.
         delay = min(delay, job.next_occurrence - now)
     return max(delay, SOONEST_RETRY)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-# Matches > and 2>&1, >/dev/null, |, &&, ;, $HOME, $(date), `date`: nobody wants one of these as a literal argument.
+# Matches > and 2>&1, >/dev/null, |, &&, ;, $HOME, $(date), `date`: nobody passes one of these as a literal argument on
+# purpose.
 _OPERATOR: Final = re.compile(r"[0-9]?&?(?:<{1,3}|>{1,2})(?:&?[\w./~-]+)?|\|{1,2}|&{1,2}|;{1,2}|\$[A-Za-z_{(].*|`.*`")
 _LINE_FOLLOWS: Final = re.compile(r"-[a-z]*c")  # the option before a shell's line, as in: bash -lc LINE, su -c LINE
 _NEEDS_SHELL: Final = re.compile(r"[|&;<>`$*?~]")
@@ -23,18 +24,18 @@ def shell_word(arguments: Sequence[str]) -> str | None:
 
 
 def as_shell_line(arguments: Sequence[str]) -> str:
-    """Return, as a YAML list, the command ``sh -c LINE`` that runs *arguments* as one line of a shell."""
+    """Return, as a YAML list, the command ``sh -c LINE``, where LINE is *arguments* written as one line for a shell."""
     line = " ".join(each if _OPERATOR.fullmatch(each) else shlex.quote(each) for each in arguments)
     return as_list(["sh", "-c", line])
 
 
 def list_for(line: str) -> str:
-    """Return, as a YAML list, the command that a shell would run for *line*."""
+    """Return a command, as a YAML list, that does the same as a shell that runs *line*."""
     if _NEEDS_SHELL.search(line):
         return as_list(["sh", "-c", line])
     try:
         return as_list(shlex.split(line))
-    # The line has a quote that is not closed.
+    # *line* contains a quote that is not closed.
     except ValueError:
         return as_list(line.split())
 

@@ -1,1 +1,1 @@
-"""The ``run-due`` command without its tick: its options, and what it prints, mails, logs and returns."""
+"""The ``run-due`` command around its tick: its options, and what it prints, mails, logs and returns."""

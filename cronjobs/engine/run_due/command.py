@@ -1,4 +1,4 @@
-"""The tick as a command: its settings, its log, what it prints or mails, and its exit code.
+"""Run a tick as a command: read its settings, write its log, print or mail its results, and return its exit code.
 
 Typer is not imported here, because a tick that cron starts does not need it.
 """
@@ -28,7 +28,7 @@ from cronjobs.errors import ConfigError, CronjobsError
 from cronjobs.installed import needed
 
 PROGRESS_EVERY_S: Final = 5.0
-# This is not part of a tick, so it is imported only when it is used.
+# ``--dry-run`` is not part of a tick, so this module is imported only when it is used.
 DRY_RUN: Final = "cronjobs.desk.cli.dry_run"
 
 
@@ -61,7 +61,8 @@ def run_tick(given: TickOptions) -> NoReturn:
             keep_streams_from_copies()
         divert_streams()
         divert_logging()
-        # Read this now, because it depends on paths that are relative to the current folder.
+        # Compute the spool address now, because it depends on paths relative to the current folder, which is about to
+        # change.
         spool = given.spool
         enter_folder(settings)
         tick = Tick(

@@ -1,4 +1,4 @@
-"""A tick's output: events on a terminal, its log, its JSON, or the mail that cron sends."""
+"""The output of a tick: events on a terminal, the log, the JSON, and the text that cron mails."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import rough
 from cronjobs.text import visible
 
-MOST_WAITING: Final = 256 * 1024  # in bytes
+MOST_WAITING: Final = 256 * 1024  # the most output that waits for a reader, in bytes
 # This is PIPE_BUF. According to POSIX, a pipe that is ready accepts this many bytes without blocking.
 AT_ONCE: Final = 512
-# At the end, wait this long for the reader.
+# When the tick ends, wait at most this long for the reader of the output.
 PATIENCE_S: Final = 0.5
 # For --json, keep at most this many events of level INFO.
 MOST_KEPT: Final = 1000
@@ -48,10 +48,11 @@ DEATHS_LISTED: Final = 10
 
 
 class Outlet:
-    """Prints as much as the reader accepts, keeps the rest for the next call, and counts the lines that it has to drop.
+    """Prints as much output as the reader accepts, and keeps the remaining output for the next call. Counts the lines
+    that it has to drop.
 
-    It never waits for the reader, because the tick's loop has leases to renew. A pipe that nobody reads (``run-due -v |
-    less``, left alone) accepts no output, and neither does a terminal after Ctrl-S.
+    While the tick runs, it never waits for the reader, because the tick's loop has leases to renew. A pipe that nobody
+    reads (``run-due -v | less``, left alone) accepts no output, and neither does a terminal after Ctrl-S.
     """
 
     def __init__(self, descriptor: int = 1) -> None:
@@ -70,7 +71,7 @@ class Outlet:
         self._write(0)
 
     def end(self) -> None:
-        """Print what is left, and give the reader a last chance to read it."""
+        """Print the remaining output, and give the reader a last chance to read it."""
         if self._left_out:
             self._waiting += f"({self._left_out} more lines were dropped because nobody read the output)\n".encode()
             self._left_out = 0
@@ -109,7 +110,7 @@ class Reporter:
         elif event.name == "alert.sent":
             self._succeeded.add(_channel(event))
         keep = event.level != events.INFO or len(self.kept) < MOST_KEPT
-        # Nobody would read this event, and a busy tick has thousands of them.
+        # Skip an event that nobody would read, because a busy tick has thousands of such events.
         if not event.printed or not (keep or self.talk):
             return
         event = event._replace(facts=masking.hide_in(event.facts))
@@ -131,7 +132,7 @@ class Reporter:
         return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
-        # An idle tick has a row in the database. A log line every minute would add nothing to that row.
+        # Do not log an idle tick. It has a row in the database, to which a log line every minute would add nothing.
         if result.did() or result.ended != NOTHING_DUE:
             self.note(events.tick_ended(result.did(), result.ended, took))
         if result.fault is not None:
@@ -143,9 +144,9 @@ class Reporter:
 
 @dataclass
 class _Deaths:
-    """The deaths in this tick that have one cause.
+    """The deaths of jobs in this tick that share one cause.
 
-    ``is_news`` says whether to mail them, and is None until that is decided.
+    ``is_news`` says whether to mail these deaths. It is None until that is decided.
     """
 
     job_type: str
@@ -159,39 +160,42 @@ def _channel(event: events.Event) -> str:
 
 @dataclass
 class CronMail:
-    """The text that a tick prints to stderr if nobody is watching. Cron mails this text."""
+    """Prints the problems of a tick to stderr if nobody is watching. Cron mails this output."""
 
     config: Path
     throttle: bool
 
     def __post_init__(self) -> None:
         self._causes: dict[str, str] = {}  # for each cause, the text that was reported
-        # For each cause, the command that explains it. The command can be typed in any folder.
+        # For each cause, a command that explains the cause. The command works in any folder.
         self._looks: dict[str, str] = {}
-        # For each cause, CODE or DATABASE if only a tick that has checked the code or the database can see that the
-        # cause has ended.
+        # For each cause that concerns the code or the database: CODE or DATABASE. Only a tick that has checked the code
+        # or the database can know that such a cause has ended.
         self._about: dict[str, str] = {}
         # For each cause that is an alert channel's failure, what has to succeed. Most ticks do not use the channel.
         self._channels: dict[str, str] = {}
         self._stderr = Outlet(2)
         self._deaths: dict[str, _Deaths] = {}  # the key is the cause
-        self._listed = 0  # the number of deaths that were listed
+        self._listed = 0  # the number of deaths that were listed one by one
         self._well: set[str] = set()
         self._started = True  # True if the tick could start
         self._alarm = Alarm(self.config)
-        # Set once the database is known: the alarm with the causes from before.
+        # The alarm of the file alone, with the causes from before the database was known. Set once the database is
+        # known.
         self._alarm_of_file: Alarm | None = None
         fault.circumstances.alarm = self._alarm if self.throttle else None
-        # True if there was anything to report, even if it was not reported again.
+        # True if the tick had anything to report, even if it was not mailed again.
         self.said = False
 
     def know(self, settings: Settings) -> None:
-        """From now on, remember causes for the database of *settings*."""
+        """From now on, remember causes per database: the database of *settings*."""
         self._alarm, self._alarm_of_file = alarms_of(settings)
         fault.circumstances.alarm = self._alarm if self.throttle else None
 
     def reporter(self, log: Path | None, talk: bool) -> Reporter:
-        """Return the tick's reporter. Store the path *log*, so that a tick that cannot read the file finds the log."""
+        """Return the tick's reporter. Store the path *log*, so that a later tick that cannot read the configuration
+        file still finds the log.
+        """
         remember_log(self.config, log)
         return Reporter(Log(log), talk, self._report_death)
 
@@ -206,9 +210,9 @@ class CronMail:
         self.send()
 
     def trouble(self, said: str, cause: str | None = None) -> None:
-        """Report a problem that will still be there in the next minute if nobody fixes it.
+        """Report a problem that will still exist in the next minute if nobody fixes it.
 
-        *cause* identifies the problem if *said* may have other words next time.
+        *cause* identifies the problem, for the case that the next tick words the same problem differently from *said*.
         """
         self._causes.setdefault(cause or said, said)
 
@@ -236,7 +240,7 @@ class CronMail:
         return "cronjobs check" if job_type is None else f"cronjobs explain {quote(job_type)}"
 
     def _report_death(self, event: events.Event) -> None:
-        """Report a death at once if its cause is new, or has not been reported for some time.
+        """Report the death of a job at once if its cause is new, or has not been reported for some time.
 
         If the tick is killed later, cron still mails what it has printed. The log and "status" show the other deaths.
         """
@@ -244,7 +248,7 @@ class CronMail:
         died = self._deaths.setdefault(cause, _Deaths(event.facts["job_type"]))
         died.number += 1
         untold = 0
-        # Each decision takes a file access, so the other causes wait until the end of the tick.
+        # Each decision costs a file access, so decide about further causes only at the end of the tick.
         if died.number == 1 and len(self._deaths) <= DEATHS_LISTED:
             untold = self._decide(cause, died)
         if not died.is_news or self._listed == DEATHS_LISTED:
@@ -255,16 +259,16 @@ class CronMail:
             self._stderr.say(f"  and {untold} more with the same cause since the last report")
 
     def _decide(self, cause: str, died: _Deaths) -> int:
-        """Decide whether to mail these deaths.
+        """Decide whether to mail the deaths of *cause*, and set ``is_news``.
 
-        Return how many deaths of this cause have gone unreported since its last report.
+        Return how many deaths of this cause were not reported since the last report of the cause.
         """
         alarm = self._alarm
         died.is_news = not self.throttle or alarm.worth_mailing(cause, SYSTEM.now(), job_type=died.job_type)
         return alarm.unreported_before(cause) if died.is_news and self.throttle else 0
 
     def _count_deaths(self) -> None:
-        """If not all dead jobs of this tick were listed, report their number."""
+        """If some dead jobs of this tick were not listed, report the number of all of them."""
         for cause, died in self._deaths.items():
             if died.is_news is None:
                 self._decide(cause, died)
@@ -278,18 +282,21 @@ class CronMail:
         self._stderr.end()
 
     def code_at_fault(self) -> bool:
-        """Return whether a fault in the user's code was mailed and has not ended."""
+        """Return whether a fault in the user's code has been mailed and has not ended yet."""
         return self.throttle and self._alarm.code_at_fault()
 
     def kept_from_starting(self) -> list[dict[str, Any]]:
-        """Return why earlier ticks of this crontab line did not start, for the tick's row. See ``Alarm``."""
+        """Return why earlier ticks of this crontab line did not start. The tick's row stores these reasons, which
+        ``Alarm`` remembers.
+        """
         return all_kept_from_starting(self._alarm, self._alarm_of_file) if self.throttle else []
 
     def send(self, *, knows_code: bool = False, left_row: bool = False) -> None:
         """Mail what should be mailed.
 
-        If *knows_code*, the tick has loaded the handlers, so it knows which faults have ended. *left_row*: whether the
-        tick has a row in the database. If it has none because of the database, it counts as not started.
+        *knows_code* is True if the tick has loaded the handlers, so that it knows which faults have ended. *left_row*
+        is True if the tick has a row in the database. A tick that has no row because of a database problem counts as
+        not started.
         """
         now = SYSTEM.now()
         lines = [f"cronjobs: {word}" for word in take_messages(self.config)]
@@ -305,7 +312,8 @@ class CronMail:
                 complain(said + self._looks.get(cause, ""))
         # A tick that did not start cannot know that a cause has ended.
         if self.throttle and self._started:
-            # As long as a database is unreachable, nobody knows whether, for example, its disk is still full.
+            # While a database is unreachable, nobody knows whether its other problems have ended, for example a full
+            # disk.
             unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})
             ended = self._alarm_of_file.over((), now) if self._alarm_of_file is not None else []
             for sentence in [*ended, *self._alarm.over(set(self._causes), now, self._well, unknown=unknown)]:

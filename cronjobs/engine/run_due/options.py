@@ -1,7 +1,7 @@
 """The options of ``run-due``, declared once, and a parser for cron's command line that does not use typer.
 
-Importing typer takes a third of a tick's time. Everything else is left to typer: help, mistakes, ``--option=value``.
-``cli.run_due`` makes typer's options from the same fields.
+The import of typer takes a third of a tick's time. So typer parses only what this parser does not accept: help,
+mistakes, ``--option=value``. ``cli.run_due`` makes typer's options from the same fields.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 from cronjobs.engine.probe.state_files import spool_address
 from cronjobs.engine.tick.result import TickFilter
 
-# ``crontab swap`` sets this for its trial tick. It contains names of schedules.
+# ``crontab swap`` sets this variable for its trial tick. The value is a list of names of schedules.
 TAKES_OVER: Final = "CRONJOBS_TAKES_OVER"
-# ``dev`` sets this for its ticks, which then report progress.
+# ``dev`` sets this variable for its ticks, so that they report progress.
 SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"
 
 
@@ -42,7 +42,7 @@ class Option(NamedTuple):
 
 
 def _number(text: str) -> int:
-    # Check first, because int() accepts more than typer does.
+    # Check the text first, because int() accepts more spellings than typer does.
     if not (text.isascii() and text.isdigit()):
         raise ValueError(text)
     return int(text)
@@ -52,7 +52,7 @@ def _number(text: str) -> int:
 class TickOptions:
     """The options of run-due, with their defaults."""
 
-    # These two are options of all commands. cli.options has their help texts.
+    # The next two options belong to all commands. Their help texts are in cli.options.
     config: Annotated[Path | None, Option("--config", Path, before=True)] = None
     database_url: Annotated[str | None, Option("--database-url", str, before=True)] = None
 
@@ -91,7 +91,7 @@ class TickOptions:
 
     @property
     def spool(self) -> str:
-        """The address of the exec runs that are waiting for this tick's database."""
+        """The address of the spooled runs of "cronjobs exec" that wait for this tick's database."""
         return spool_address(str(self.config_path), self.database_url or os.environ.get("CRONJOBS_DATABASE_URL"))
 
     @property
@@ -106,7 +106,7 @@ _NAMES: Final = {word: name for name, option in OPTIONS.items() for word in opti
 
 def tick_options(arguments: Sequence[str]) -> TickOptions | None:
     """Parse a plain ``run-due`` command line. Return None to leave the command line to typer."""
-    # A shell is asking for completions.
+    # A shell is asking for completions, which only typer can give.
     if "_CRONJOBS_COMPLETE" in os.environ:
         return None
     found: dict[str, Any] = {}

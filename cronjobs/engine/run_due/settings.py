@@ -1,4 +1,4 @@
-"""The settings and the budget of ``run-due``, from its options and the environment."""
+"""The settings and the budget of a ``run-due`` command, from its options and the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cronjobs.model import duration
 
 def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
     """Return the tick's settings and its budget. Raises an error if the tick may not run here."""
-    # In Python, arguments that are not UTF-8 contain surrogates, which neither a database nor a log accepts.
+    # If an argument is not UTF-8, Python's text contains surrogates, which neither a database nor a log accepts.
     for option, value in (("queue", given.queue), ("only", given.only), ("database-url", given.database_url)):
         try:
             (value or "").encode()
@@ -38,7 +38,7 @@ def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
 
 
 def readable_settings(given: TickOptions) -> Settings | None:
-    """Return as much as can be read of a file that no tick can use, so that its ping and its alerts can report that.
+    """Return the readable part of a file that no tick can use. The file's ping and alerts can then report the problem.
 
     Return None if the file is not valid YAML, or if root does not trust the files that it names.
     """
@@ -51,12 +51,14 @@ def readable_settings(given: TickOptions) -> Settings | None:
 
 
 def taken_over(settings: Settings) -> list[str]:
-    """Return the schedules that this trial tick of ``crontab swap`` takes over from cron. Normally there are none."""
+    """Return the schedules that this tick takes over from cron. The list is empty unless this is the trial tick of
+    ``crontab swap``.
+    """
     return [name for name in os.environ.pop(TAKES_OVER, "").split() if name in settings.schedules]
 
 
 def fires_schedules() -> bool:
-    """Whether this process should fire schedules.
+    """Return whether this process should fire schedules.
 
     An unknown value of CRONJOBS_SCHEDULES raises UsageError, so that no schedule fires by mistake.
     """

@@ -1,4 +1,4 @@
-"""Decide whether a tick applies its file to the database."""
+"""Decide whether a tick applies its configuration file to the database."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from cronjobs.engine.store import ticks
 from cronjobs.engine.store.ticks import Overview
 
 LEAST_SILENCE: Final = timedelta(minutes=5)
-# "leave": the definitions in force stay. "wait": they stay for now, and the next tick decides again.
+# "leave" keeps the definitions in force. "wait" also keeps them, but the next tick decides again.
 Verdict = Literal["apply", "leave", "wait"]
 
 
 def silence_after(every: timedelta) -> timedelta:
-    """Return how long no tick must have run before we conclude that no more will run. It is at least five minutes."""
+    """Return how long no tick must have used a file before we conclude that no tick will use it any more. At least five
+    minutes.
+    """
     return max(LEAST_SILENCE, 2 * every)
 
 
@@ -26,14 +28,16 @@ def judge_file(connection: Connection, seen: Overview, settings: Settings, *, ho
     """Decide whether a tick on *host* applies its file.
 
     The tick applies the file if no host has applied this file yet, or if this host's last tick used a different file (a
-    deploy or a rollback). Without the second condition, hosts in the middle of a deploy would keep replacing each
-    other's file. So would two files of one host that both tick, such as those of two release folders: each of them
-    finds that the last tick used a different file, although nobody changed a file (``_alternates``).
+    deploy or a rollback). Without the condition about the last tick, hosts in the middle of a deploy would keep
+    replacing each other's file. Two files of one host that both have ticks, such as the files of two release folders,
+    would do the same. Each tick finds that the last tick used a different file, although nobody has changed a file.
+    ``_alternates`` detects this case.
 
-    A host that has never ticked before, such as a container with a new name, cannot tell whether its file is newer. Nor
-    can a file that ticks in turns with another one. Such a tick applies its file once no tick has used the file in
-    force for a while (``silence_after``). An interrupted sync is completed by the host that began it or by a host with
-    the same file. If the sync began longer ago than ``silence_after`` allows, any host may apply its own file.
+    A host that has never ticked before, such as a container with a new name, cannot know whether its file is newer than
+    the file in force. A host whose ticks alternate between two files cannot know it either. In both cases, the tick
+    applies its file once no tick has used the file in force for a while (``silence_after``). An interrupted sync is
+    completed by the host that began it or by a host with the same file. If the sync began longer ago than
+    ``silence_after`` allows, any host may apply its own file.
     """
     mark = fingerprint(settings)
     if not seen.fingerprint_known:
@@ -54,7 +58,7 @@ def judge_file(connection: Connection, seen: Overview, settings: Settings, *, ho
     in_force = ticks.file_in_force(connection)
     if in_force in (None, mark):
         return "leave"
-    # An outage of the whole host proves nothing about the other file, so it does not count.
+    # An outage of the whole host proves nothing about the other file, so do not count the time of an outage.
     latest = seen.now if last is None else last.started_at
     if not ticks.carried_since(connection, str(in_force), latest - silence):
         return "apply"
@@ -62,10 +66,12 @@ def judge_file(connection: Connection, seen: Overview, settings: Settings, *, ho
 
 
 def _alternates(connection: Connection, last: Row[Any] | None, settings: Settings, mark: str) -> bool:
-    """Return whether the file of *settings* ticked shortly before *last*, this host's last tick, which used another.
+    """Return whether this host's ticks alternate between two files. *last* is this host's last tick, which used another
+    file.
 
-    Then the host ticks with both files. If the file was changed in place, its own last tick has another fingerprint. If
-    the host came back to this file after a while, its own last tick is too old.
+    Then the host ticks with both files. The ticks alternate if a tick with the file of *settings* ran shortly before
+    *last*. If the file was changed in place, that tick has another fingerprint. If the host came back to this file
+    after a while, that tick is too old.
     """
     if last is None:
         return False

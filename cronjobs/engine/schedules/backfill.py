@@ -1,4 +1,6 @@
-"""Run a schedule because a person asks for it: ``trigger`` runs it now, and ``backfill`` runs a range of its past."""
+"""Run a schedule on a person's request. ``trigger`` runs the schedule now. ``backfill`` runs a range of its past
+occurrences.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from cronjobs.model import duration_text
 
 # One backfill can have at most this many occurrences.
 MOST: Final = 10_000
-# A job with this meta does not wait for other jobs of its schedule. The claim reads the meta.
+# A job with this ``meta`` does not wait for other jobs of its schedule. The claim reads this entry.
 FORCED: Final = {"cronjobs.overlap": "allow"}
 
 
@@ -74,9 +76,9 @@ def definition_in_force(connection: Connection, name: str) -> ScheduleSettings:
 def trigger(connection: Connection, name: str, *, force: bool, actor: str, host: str, why: str | None = None) -> int:
     """Create one job of the schedule now, and return its id. The ledger and the watermark do not change.
 
-    The job's ``scheduled_for`` is now. Raises ScheduleBusy if ``overlap`` forbids the job, unless *force*.
+    The job's ``scheduled_for`` is now. Raises ScheduleBusy if ``overlap`` forbids the job, unless *force* is True.
     """
-    # Wait for a tick that is settling the schedule now, because its new jobs become visible only when it commits.
+    # Wait for a tick that is settling this schedule now. The jobs that it creates become visible only when it commits.
     store.wait_for_schedule(connection, name)
     schedule = schedule_from_definition(name, find(connection, name).definition)
     unfinished = unfinished_jobs(connection, name, runnable_types(connection))
@@ -105,12 +107,13 @@ def _job(
 class Filling:
     """The plan of a backfill.
 
-    ``run`` are the occurrences to run, oldest first. ``done`` is the number of occurrences that need no run, because
-    they have run or another run stood for them.
+    ``run`` lists the occurrences to run, oldest first. ``done`` is the number of occurrences that need no run, because
+    they have already run, or because another run stood for them.
 
-    ``gone`` are the ledger rows from which the backfill takes occurrences. ``left`` are new rows for the other
-    occurrences of these rows. ``was`` has, for each occurrence in ``run``, the row that covered it, if there was one.
-    If ``settled_until`` is set, the range was cut at that instant, and ticks will run the later occurrences.
+    ``gone`` lists the ledger rows from which the backfill takes occurrences, and which are deleted. ``left`` lists new
+    rows for the other occurrences of these rows. ``was`` maps each occurrence in ``run`` to the row that covered it, if
+    such a row existed. If ``settled_until`` is set, the range was cut at that instant, and ticks will run the later
+    occurrences.
     """
 
     run: tuple[datetime, ...]
@@ -122,15 +125,16 @@ class Filling:
 
     @property
     def not_in_force(self) -> int:
-        """How many of the occurrences to run have no row, because no definition was in force when they were due."""
+        """How many occurrences to run have no ledger row, because no definition was in force when they were due."""
         return len(self.run) - len(self.was)
 
 
 def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
-    """Decide which occurrences from *first* to *last* still have to run. *ledger* has the rows of that range.
+    """Decide which occurrences from *first* to *last* still have to run. *ledger* contains the ledger rows of that
+    range.
 
-    Occurrences that were enqueued have run, and another run stood for those that were coalesced. All others still have
-    to run. These are the missed and the skipped occurrences, and those without a row, which are older than the
+    An occurrence that was enqueued has run. For an occurrence that was coalesced, another run stood. All other
+    occurrences still have to run: the missed and the skipped ones, and those without a row, which are older than the
     schedule. Raises UsageError if there are too many occurrences, or if a row cannot be split because it belongs to a
     definition with different times.
     """
@@ -179,11 +183,11 @@ def backfill(
     host: str,
     dry_run: bool,
 ) -> Filling:
-    """Run those occurrences of a range that have not run. Record them in the ledger, so that none runs twice.
+    """Run the occurrences from *first* to *last* that have not run. Record them in the ledger, so that none runs twice.
 
-    The jobs are due now, oldest first. They run one at a time unless the schedule allows overlap. The range is cut at
-    the watermark. Raises UsageError if the range begins after the watermark, or before *retention*, because the ledger
-    no longer shows what ran then.
+    The jobs are due now, oldest first. They run one at a time unless the schedule allows overlap. The range ends at the
+    watermark at the latest. Raises UsageError if the range begins after the watermark, or before *retention*, because
+    the ledger no longer shows what ran then.
     """
     stored = find(connection, name)
     now = database_now(connection)

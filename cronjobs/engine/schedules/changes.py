@@ -1,4 +1,4 @@
-"""Compare a file's schedules and queue caps with those in force, and plan the changes. Pure."""
+"""Compare the schedules and queue caps of a file with those in the database, and plan the changes. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cronjobs.engine.store.schedules import StoredSchedule
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """The changes that applying a file would make, by name.
+    """The changes that would apply a file, as names of schedules.
 
     ``refused`` says why a person must confirm the changes first, or is None. ``cap`` lists new and changed queue caps,
     and ``uncap`` the queues whose cap is removed.
@@ -49,11 +49,12 @@ class SyncPlan:
 
 
 def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[str, Cap]) -> SyncPlan:
-    """Compare a file's definitions with those in force, and its caps with *caps*. A broken entry changes nothing.
+    """Compare a file's definitions with those of *stored*, and its caps with *caps*. A broken entry of the file changes
+    nothing.
 
-    The plan is refused if it would retire more than half of the active schedules, and at least three. A file without
-    any schedules is refused, too. Otherwise a file that was truncated, or mounted empty, would silently stop every
-    schedule.
+    The plan is refused if it would retire more than half of the active schedules, and at least three. The plan is also
+    refused if the file has no schedules at all and would retire any. Otherwise a file that was truncated, or mounted
+    empty, would silently stop every schedule.
     """
     wanted = settings.schedules
     known = {schedule.name: schedule for schedule in stored}

@@ -1,4 +1,4 @@
-"""Write many rows in few transactions, and find a row that the database refuses."""
+"""Write many rows in few transactions, and find the row that the database refuses if such a row is among them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cronjobs.errors import BadValue, DatabaseBusy, DatabaseError, TransientTrou
 T = TypeVar("T")
 
 CHUNK: Final = 500  # One transaction settles at most this many schedules.
-# One transaction creates at most this many jobs, unless a single schedule creates more.
+# One transaction creates at most this many jobs. A single schedule may create more.
 CHUNK_JOBS: Final = 2_000
-# The payloads of these jobs have at most this many bytes, unless a single schedule has more.
+# The payloads of one transaction's jobs have at most this many bytes. The jobs of a single schedule may have more.
 CHUNK_BYTES: Final = 8_000_000
 # After this many lock errors for single schedules, we assume that the whole table is locked.
 LOCKS_IN_A_ROW: Final = 2
-# The pauses between tries while an enqueuer has locked a capped queue.
+# The pauses between tries while an enqueuer holds the lock on a capped queue.
 PAUSES_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16)
 
 
@@ -37,11 +37,12 @@ def chunks(items: Sequence[T], weigh: Callable[[T], tuple[int, int]]) -> Iterato
 
 
 class ChunkWriter:
-    """Writes one chunk after another. A chunk that fails is retried in parts, down to the row that causes the error.
+    """Writes one chunk after another. A chunk that fails is retried in smaller parts, until the row that causes the
+    error is alone.
 
     For a row whose values the database refuses, ``refused`` is called with the row and the reason. The last transient
-    error is kept in ``trouble`` until the end, so that the other rows are still written. If the caller then plans again
-    and repeats the write, only the rows that failed are written, because the others are no longer in the plan.
+    error is kept in ``trouble`` until the end, so that the other rows are still written. If the caller then makes a new
+    plan and writes again, only the rows that failed are written, because the other rows are no longer in the plan.
     """
 
     def __init__(self, *, is_sqlite: bool) -> None:
@@ -52,7 +53,7 @@ class ChunkWriter:
     def write(
         self, chunk: Sequence[T], write: Callable[[Sequence[T]], None], refused: Callable[[T, str], None]
     ) -> None:
-        """Call *write* with *chunk*, or with parts of it. Raises errors that affect all rows."""
+        """Call *write* with *chunk*, or with parts of it. Raises an error only if it affects all rows."""
         try:
             write(chunk)
         except (BadValue, TransientTrouble) as error:
@@ -62,7 +63,8 @@ class ChunkWriter:
                 for part in _parts(chunk, error):
                     self.write(part, write, refused)
             elif isinstance(error, BadValue):
-                # Leave out the row's values, because they may be secret, and because they differ each time.
+                # Leave out the row's values: they may be secret, and they differ each time, so the message would never
+                # repeat.
                 refused(chunk[0], str(error).partition(" DETAIL:")[0])
             else:
                 self.trouble = error
@@ -74,10 +76,11 @@ class ChunkWriter:
 
 
 def _parts(chunk: Sequence[T], error: DatabaseError) -> list[Sequence[T]]:
-    """Return the parts in which to retry a failed chunk. Halves find one bad row among many in a few tries.
+    """Return the parts in which to retry a failed chunk. With halves, one bad row among many is found in a few tries.
 
-    After a lock error, the first row and the last row are retried alone, before the rest. Each try waits for the lock
-    timeout, and if these two rows are locked, the whole table probably is, so the other parts would fail, too.
+    After a lock error, the first row and the last row are retried alone, before the other rows. Each try waits until
+    the lock timeout. If both rows are locked, the whole table is probably locked, and the other parts would only wait
+    and fail as well.
     """
     half = len(chunk) // 2
     if isinstance(error, DatabaseBusy) and len(chunk) > 3:

@@ -1,4 +1,4 @@
-"""Decide what happens to one schedule's due occurrences: from facts, compute the rows to write. Pure."""
+"""Decide what happens to the due occurrences of one schedule, and compute the rows to write. Pure."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ CRON_RAN: Final = 'cron still ran this line: "cronjobs crontab swap" had not tak
 
 @dataclass(frozen=True)
 class Due:
-    """A schedule's plan, which was made outside any transaction from the schedule's row. Its parts are oldest first.
+    """The plan for one schedule, made from the schedule's row outside any transaction. The oldest of its ``parts``
+    comes first.
 
-    ``to_emit`` are events to emit. If ``unreadable``, nothing can be planned, so nothing is written. If ``ahead``, the
-    watermark is in the future, so the ledger's occurrences in the future are wrong. ``pieces`` are the occurrences of
-    earlier definitions that will still have to be settled. ``held`` are occurrences that were held back by a pause that
-    is now over. All planned occurrences are later than ``since``.
+    ``to_emit`` lists events to emit. If ``unreadable`` is True, nothing can be planned, so nothing is written. If
+    ``ahead`` is True, the watermark is in the future, so the ledger rows for future occurrences are wrong. ``pieces``
+    are the time ranges under earlier definitions that still have to be settled after this plan. ``held`` lists the
+    occurrences that a pause held back, if that pause is now over. All planned occurrences are later than ``since``.
     """
 
     stored: StoredSchedule
@@ -50,7 +51,7 @@ class Due:
     to_emit: tuple[events.Event, ...] = ()
     unreadable: bool = False
     ahead: bool = False
-    # None means that the stored pieces do not change.
+    # None means that the pieces in the database do not change.
     pieces: tuple[Piece, ...] | None = None
     held: tuple[HeldOccurrences, ...] = ()
 
@@ -58,13 +59,13 @@ class Due:
 def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False, also: Sequence[Pause] = ()) -> Due | None:
     """Plan a schedule's occurrences up to *now*. Return None if there is nothing to write.
 
-    If *leaving*, the schedule's definition is about to end. Occurrences that a pause holds back then become a piece,
-    which is settled after the pause. *also* are pauses to consider that are not in the database.
+    *leaving* is True if the schedule's definition is about to end. In that case, occurrences that a pause holds back
+    become a piece, which is settled after the pause. *also* lists further pauses, which are not in the database.
     """
     if stored.seen_until - now > FUTURE_WATERMARK:
         return _ahead(stored, now)
     if stored.seen_until > now and not stored.owed:
-        # A clock was set back a little. Nothing is due until the clock reaches the watermark again.
+        # A clock was set back by a little. Nothing is due before the clock reaches the watermark again.
         return None
     unread = None
     try:
@@ -74,8 +75,8 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False, al
     plan = settle(owed, [*pauses_of(stored), *also], now, leaving=leaving)
     if plan is None:
         return None
-    # If a definition is unreadable, a newer version or a person wrote it. Keep it, so that nothing is lost once it can
-    # be read.
+    # An unreadable definition was written by a newer version or by a person. Keep it, so that its occurrences are not
+    # lost: another version may be able to read it.
     faults = [*plan.faults, *([unread] if unread else [])]
     broken = [
         events.schedule_broken(stored.name, f"the schedule's stored definition cannot be read: {fault}")
@@ -97,7 +98,7 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False, al
 def plan_taking_over(stored: StoredSchedule, now: datetime) -> Due | None:
     """Plan a schedule that begins at *now*.
 
-    Skip occurrences from before, because cron itself ran the crontab line until now. The pieces of earlier definitions
+    Skip all earlier occurrences, because until now cron itself ran the crontab line. The pieces of earlier definitions
     stay as they are.
     """
     cron_ran = Pause(stored.seen_until, None, skip=True, said=CRON_RAN)
@@ -118,8 +119,8 @@ def _ahead(stored: StoredSchedule, now: datetime) -> Due:
 
 @dataclass(frozen=True)
 class ScheduleState:
-    """The facts in the database about a schedule: its ledger rows above the watermark, and its unfinished (busy)
-    jobs.
+    """The facts in the database about a schedule. ``ledger`` contains its ledger rows above the watermark, and ``busy``
+    its unfinished jobs.
     """
 
     ledger: Sequence[LedgerRow] = ()
@@ -128,19 +129,21 @@ class ScheduleState:
 
 @dataclass(frozen=True)
 class Settled:
-    """The rows to write for one schedule. A ledger row paired with an index into ``jobs`` gets that job's id."""
+    """The rows to write for one schedule. If a ledger row is paired with an index into ``jobs``, the row gets the id of
+    that job.
+    """
 
     rows: tuple[tuple[LedgerRow, int | None], ...] = ()
     jobs: tuple[NewJob, ...] = ()
 
 
 def to_run(part: Part, known: ScheduleState) -> list[datetime]:
-    """Return the occurrences of *part* that need a job: those that are not in the ledger."""
+    """Return the occurrences of *part* that still need a job, because no ledger row covers them."""
     return [at for at in part.run if not any(row.first_for <= at <= row.last_for for row in known.ledger)]
 
 
 def wants_room(due: Due, known: ScheduleState) -> set[str]:
-    """Return the queues for which jobs would be created if they have room."""
+    """Return the names of the queues for which jobs would be created if the queues have room."""
     return {
         part.schedule.queue
         for part in due.parts
@@ -150,14 +153,19 @@ def wants_room(due: Due, known: ScheduleState) -> set[str]:
 
 @dataclass(frozen=True)
 class _Put:
-    """The decision about one occurrence. ``made`` is the index of its new job, or None if it gets no job."""
+    """The decision about one occurrence.
+
+    ``made`` is the index of the occurrence's new job, or None if it gets no job.
+    """
 
     placed: OccurrenceDecision
     made: int | None
 
 
 def decide(due: Due, known: ScheduleState, caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> Settled:
-    """Decide about each due occurrence. *caps* and *waiting* (numbers of waiting jobs) are by queue."""
+    """Decide about each due occurrence. *caps* and *waiting* contain the cap and the number of waiting jobs of each
+    queue.
+    """
     jobs: list[NewJob] = []
     puts: dict[datetime, _Put] = {}
     waiting = dict(waiting)
@@ -182,7 +190,7 @@ def decide_all(
 ) -> list[tuple[Due, Settled]]:
     """Decide about all of *mine*.
 
-    The jobs of each schedule leave less room in the queues for the next schedule. *known* is by schedule id.
+    The jobs of one schedule leave less room in the queues for the next schedule. The keys of *known* are schedule ids.
     """
     waiting = dict(waiting)
     settled = []
@@ -197,7 +205,7 @@ def decide_all(
 def _outcomes(
     part: Part, puts: Mapping[datetime, _Put], ledger: Sequence[LedgerRow]
 ) -> Iterator[tuple[str, Range, str | None, _Put]]:
-    """Yield the outcome of each span of *part*, with the reason, and the decision from which the outcome follows."""
+    """Yield each span of *part* with its outcome, the reason, and the decision from which the outcome follows."""
     nothing = _Put(OccurrenceDecision("missed"), None)
     if part.skipped:
         yield "skipped", part.skipped, part.why, nothing
@@ -241,10 +249,10 @@ def _crowded_out(cap: Cap) -> OccurrenceDecision:
 
 
 def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow]) -> list[Range]:
-    """Return the parts of *span* that no row of *ledger* (which is sorted) covers.
+    """Return the parts of *span* that no row of *ledger* covers. *ledger* is sorted.
 
-    The ledger has rows above the watermark only if a clock, a restored table or a person has set the watermark back.
-    Occurrences that the ledger already has are neither run nor recorded again.
+    The ledger has rows above the watermark only if the watermark was set back: by a clock, by a restored table, or by a
+    person. Occurrences that the ledger already has are neither run nor recorded again.
     """
     if not any(row.first_for <= span.last and row.last_for >= span.first for row in ledger):
         return [span]
@@ -262,7 +270,9 @@ def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow
 
 
 def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
-    """Return the job for one occurrence. Options that the schedule sets go into the row, where they take precedence."""
+    """Return the job for one occurrence. Options that the schedule sets are written to the job's row, where they take
+    precedence over the job type's options.
+    """
     return NewJob(
         job_type=schedule.job,
         payload=schedule.payload,
@@ -279,7 +289,7 @@ def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
 
 
 def spread_offset(schedule: ScheduleSettings) -> timedelta:
-    """Return the delay of this schedule within its ``spread``.
+    """Return the delay of a schedule's jobs within its ``spread``.
 
     The delay is always the same on every host. Over all schedule names, the delays are evenly distributed.
     """

@@ -11,7 +11,7 @@ from typing import Any, Final
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.rules.payload import BadJson
 
-# These are timedeltas in ``Settings``. In JSON they are seconds, and their names end in "_s".
+# These fields are timedeltas in ``Settings``. In the JSON they are numbers of seconds, and their names end in "_s".
 _SPANS: Final = (
     "every",
     "timeout",
@@ -39,7 +39,8 @@ _PLAIN: Final = (
 def definition(schedule: ScheduleSettings) -> dict[str, Any]:
     """Return everything about *schedule* except its name, as JSON. Equal schedules give equal JSON.
 
-    Unset values are left out. So if a later version adds a key, definitions that do not use the key stay the same.
+    Unset values are left out. So if a later version adds a key, the JSON of definitions that do not use the key stays
+    the same.
     """
     plain = {name: getattr(schedule, name) for name in _PLAIN}
     spans = {f"{name}_s": _seconds(getattr(schedule, name)) for name in _SPANS}
@@ -49,8 +50,8 @@ def definition(schedule: ScheduleSettings) -> dict[str, Any]:
 def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
     """Rebuild a schedule from *stored*. This is the inverse of ``definition``.
 
-    Another version may have written *stored*. Unknown keys are ignored, and a value that this version cannot hold is
-    replaced by its default. Raises ValueError if *stored* is not a JSON object.
+    Another version may have written *stored*. Unknown keys are ignored, and a value that this version cannot represent
+    is replaced by the key's default. Raises ValueError if *stored* is not a JSON object.
     """
     if not isinstance(stored, dict):
         raise ValueError(stored.reason if isinstance(stored, BadJson) else "the definition is not a JSON object")

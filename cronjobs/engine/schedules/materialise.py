@@ -1,4 +1,4 @@
-"""Settle due occurrences: turn everything that is due after each schedule's watermark into ledger rows and jobs.
+"""Settle due occurrences: write ledger rows and jobs for all occurrences that are due after each schedule's watermark.
 
 Pure functions decide about each schedule separately. The results for many schedules are written in one short
 transaction with a few statements. So a slow connection to the database delays each chunk, not each schedule.
@@ -32,10 +32,10 @@ from cronjobs.engine.store.sql import database_now
 
 @dataclass
 class Materialised:
-    """The result of one call. ``counts`` has the number of occurrences by outcome.
+    """The result of one call. ``counts`` contains the number of occurrences by outcome.
 
-    ``busy`` are schedules that another transaction was settling. If ``left``, time ran out while occurrences were still
-    due.
+    ``busy`` lists schedules that another transaction was settling. If ``left`` is True, time ran out while occurrences
+    were still due.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -56,21 +56,23 @@ def materialise(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Materialised:
-    """Settle all due occurrences, with many schedules in each transaction. Those that have been due longest come first.
+    """Settle all due occurrences, with many schedules in each transaction. Schedules that have been due longest come
+    first.
 
-    One transaction writes a schedule's ledger rows, jobs and new watermark. Schedules in *but* are left alone, because
-    their entry in the file is broken. When *go_on* returns False, the rest is left to the next call. If the database
-    refuses one schedule, an event reports that, and the others are still settled. For ``overlap``, only jobs of types
-    count that a tick has known during the last *within*. *before_writing* is called first in each transaction, and
-    returns the id of the tick that settles. *put_aside* is used just before somebody changes a pause that skips. It is
-    the name of the paused schedule, or "" if everything is paused. Then the occurrences that the pause has skipped so
-    far are recorded, and those that another pause holds back become a piece.
+    One transaction writes a schedule's ledger rows, jobs and new watermark. Schedules in *but* are not settled, because
+    their entry in the file is broken. When *go_on* returns False, the remaining schedules are left to the next call. If
+    the database refuses one schedule, an event reports that, and the other schedules are still settled. ``overlap``
+    counts an unfinished job only if a tick has known the job's type during the last *within*. *before_writing* is
+    called first in each transaction, and returns the id of the tick that settles the occurrences. *put_aside* is used
+    just before somebody changes a pause that skips. *put_aside* is the name of the paused schedule, or "" if everything
+    is paused. With it, the occurrences that the pause has skipped so far are recorded. Occurrences that another pause
+    holds back become a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
     done = settling.done
     for _ in range(2):
         _look(settling, but, put_aside)
-        # If a watermark was in the future, it has been corrected. Look again for what is really due.
+        # If a watermark was in the future, it has been corrected. Look again for occurrences that are really due.
         if not settling.set_right:
             break
     settling.settle_held()
@@ -89,9 +91,10 @@ def take_over(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Let the schedules *names* begin now. Skip what was due before, because cron itself ran it.
+    """Make the schedules *names* begin now. Skip their earlier occurrences, because cron itself ran these.
 
-    Return False if other sessions have locked some of them, or if time ran out. The call is safe to repeat.
+    Return False if other transactions have locked some of the schedules, or if time ran out. The call is safe to
+    repeat.
     """
     for _ in range(3):
         settling = Settling(database, emit, before_writing, go_on, REMEMBERED)
@@ -110,7 +113,7 @@ def take_over(
 
 
 def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> None:
-    """Settle what is due now in one pass over all schedules."""
+    """Settle the occurrences that are due now, in one pass over all schedules."""
     last: StoredSchedule | None = None
     while True:
         with settling.database.read() as connection:
@@ -135,7 +138,7 @@ def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> No
 
 
 def weight(due: Due) -> tuple[int, int]:
-    """Return the most jobs that *due* can create, and roughly the size of their payloads in bytes."""
+    """Return how many jobs *due* can create at most, and roughly the size of their payloads in bytes."""
     jobs = [(len(part.run), len(repr(part.schedule.payload))) for part in due.parts]
     return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
 
@@ -144,7 +147,7 @@ def weight(due: Due) -> tuple[int, int]:
 class Settling:
     """Writes one chunk after another.
 
-    ``held`` lists plans whose rows another session has locked, each with the *now* for which it was made.
+    ``held`` lists plans whose rows another transaction has locked, each with the *now* for which the plan was made.
     """
 
     database: Database
@@ -181,7 +184,7 @@ class Settling:
         self.emit(events.schedule_broken(due.stored.name, f"the database refuses its job: {why}"))
 
     def settle_held(self) -> None:
-        """Retry the schedules that another session has locked. Such a lock usually lasts only for a moment.
+        """Retry the schedules that another transaction has locked. Such a lock usually lasts only for a moment.
 
         If a lock lasts longer, the schedule is left to the next tick.
         """
@@ -209,10 +212,10 @@ def emit_settled(written: SettledChunk, emit: Callable[[events.Event], None]) ->
 
 @dataclass(frozen=True)
 class SettledChunk:
-    """The rows and events of a chunk that was written. A ledger row comes with its schedule's name.
+    """The result of writing one chunk: the ledger rows, each with its schedule's name, and the events to emit.
 
-    ``busy`` are schedules that another tick has settled since they were read. ``held`` are plans whose schedule or
-    queue another session has locked, usually only for a moment. None of these were written.
+    ``busy`` lists schedules that another tick has settled since we read them. ``held`` lists plans whose schedule or
+    queue another transaction has locked, usually only for a moment. Neither kind was written.
     """
 
     rows: tuple[tuple[str, LedgerRow], ...]
@@ -231,11 +234,12 @@ def write(
     *,
     tick: int | None,
 ) -> SettledChunk:
-    """Settle the schedules of *chunk* that no other session has locked.
+    """Settle the schedules of *chunk* that no other transaction has locked.
 
-    This takes no more statements than settling one schedule.
+    The number of statements is the same as for one schedule.
     """
-    # The plan was computed outside this transaction. It is safe to write it if ``settled`` has not changed since.
+    # The plan was computed outside this transaction. It is safe to write the plan if the schedule's ``settled`` has not
+    # changed since then.
     locked = store.lock_rows(connection, [due.stored.id for due in chunk])
     mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.settled]
     busy = tuple(
@@ -249,7 +253,8 @@ def write(
     queues = set().union(*wanted.values())
     with locked_room(connection, queues) if queues else nullcontext(Room({}, {})) as room:
         if room.held and (free := queues.difference(room.held)):
-            # This locks all the queues or none, so try again without those that another session has locked.
+            # ``locked_room`` locks either all the queues or none of them. So try again without the queues that are
+            # locked elsewhere.
             with locked_room(connection, free) as rest:
                 room = Room(rest.caps, rest.waiting, (*room.held, *rest.held))
         held = tuple(due for due in mine if wanted[due.stored.id].intersection(room.held))
@@ -262,7 +267,7 @@ def write(
 
 
 def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) -> dict[int, ScheduleState]:
-    """Return what the database knows about each schedule of *mine*, by schedule id."""
+    """Return the facts in the database about each schedule of *mine*, by schedule id."""
     ledger = store.ledger_above(connection, {due.stored.id: due.since for due in mine if not due.ahead})
     names = {due.stored.name for due in mine if any(part.run for part in due.parts)}
     busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}
@@ -297,7 +302,9 @@ def _write(
 def _note_dropped(
     connection: Connection, mine: Sequence[Due], rows: Sequence[tuple[str, LedgerRow]], now: datetime
 ) -> None:
-    """Record the occurrences that ``catch_up: all`` drops, because they will never run, and a person must see this."""
+    """Record the occurrences that ``catch_up: all`` drops. They will never run, so a finding must show them to a
+    person.
+    """
     reasons = {part.why_dropped for due in mine for part in due.parts if part.dropped}
     found: dict[str, dict[str, object]] = {}
     for name, row in rows if reasons else ():
@@ -325,7 +332,9 @@ def _held_back(due: Due) -> events.Event:
 
 
 def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> list[events.Event]:
-    """Undo what was done too early because a clock was ahead. The next look then finds what is really due."""
+    """Undo what a tick did too early because its clock was ahead. The next look then finds the occurrences that are
+    really due.
+    """
     from cronjobs.engine.crontime.timing import next_after
 
     timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}

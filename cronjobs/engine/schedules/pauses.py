@@ -1,4 +1,6 @@
-"""Convert database rows to the pauses and schedule states of ``planning``, and find what pauses hold back now."""
+"""Convert database rows to the pauses and schedule states of ``planning``, and find the occurrences that pauses hold
+back now.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def pauses_of(stored: StoredSchedule) -> list[Pause]:
 
 
 def owed_by(stored: StoredSchedule) -> Owed:
-    """Return the state of a schedule. Raises ValueError if its pieces cannot be read."""
+    """Return the state of a schedule for ``planning``. Raises ValueError if its stored pieces cannot be read."""
     # A definition of JSON null is unreadable. It does not mean that the schedule is retired.
     definition = None if stored.status != "active" else {} if stored.definition is None else stored.definition
     return Owed(stored.name, definition, stored.seen_until, pieces_from(stored.owed))

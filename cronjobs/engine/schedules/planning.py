@@ -1,10 +1,11 @@
-"""Plan the occurrences that a schedule still has to settle ("owes"). Pure.
+"""Plan what happens to the occurrences that a schedule still has to settle, which it "owes". Pure.
 
-The plan follows from the schedule's watermark, its pauses and its older definitions. A pause postpones. While it is in
-force, its schedules are not settled. When it ends, ``catch_up`` decides once about the whole span, as after an outage.
-A definition may end during the pause, because the schedule is removed or its times change. Then it leaves a ``Piece``,
-which is the span that still has to be settled. A pause with ``skip`` does not postpone. If an occurrence becomes due
-while such a pause is in force, it is only recorded as skipped.
+The plan follows from the schedule's watermark, its pauses and its older definitions. An ordinary pause postpones
+occurrences. While the pause is in force, its schedules are not settled. When the pause ends, ``catch_up`` decides once
+about the whole span, as after an outage. A definition may end during the pause, because the schedule is removed or its
+times change. In that case the definition leaves a ``Piece``: the time range that still has to be settled under that
+definition. A pause with ``skip`` does not postpone occurrences. An occurrence that becomes due during such a pause is
+only recorded as skipped.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, Range, dropped_rea
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.errors import CronjobsError
 
-# Functions import this when they need it, because an idle tick does not need it.
+# Functions import Timing only when they need it, because an idle tick does not need it.
 if TYPE_CHECKING:
     from cronjobs.engine.crontime.timing import Timing
 
-# If one of these keys is edited, the schedule is due at other times.
+# If one of these keys changes, the schedule is due at other times.
 TIMING: Final = ("cron", "every_s", "timezone")
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
 class Pause:
-    """A present or past pause of one schedule or of everything. It covers [``since``, ``until``)."""
+    """A present or past pause of one schedule or of everything. It covers the time from ``since`` up to, but not
+    including, ``until``.
+    """
 
     since: datetime
     # None means that the pause lasts until someone resumes.
@@ -48,7 +51,9 @@ class Pause:
 
 @dataclass(frozen=True)
 class Piece:
-    """The occurrences in (``start``, ``end``] that a schedule still owes under an earlier definition."""
+    """A time range in which a schedule still has to settle occurrences of an earlier definition. Excludes ``start``,
+    includes ``end``.
+    """
 
     definition: Mapping[str, Any]
     start: datetime
@@ -57,9 +62,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Owed:
-    """A schedule's state. Everything up to ``seen_until`` is settled, except for the ``pieces`` (oldest first).
+    """A schedule's state. All occurrences up to ``seen_until`` are settled, except those in the ``pieces`` (oldest
+    first).
 
-    After ``seen_until`` the ``definition`` applies. If it is None, the schedule is retired.
+    After ``seen_until`` the ``definition`` applies. If ``definition`` is None, the schedule is retired.
     """
 
     name: str
@@ -73,8 +79,8 @@ class Part:
     """The outcomes of one span: which occurrences are ``missed``, are ``coalesced`` into ``into``, or will ``run``.
 
     Each occurrence in ``run`` (oldest first) becomes one job, if overlap allows it. A part with ``skipped`` has no
-    other outcomes. ``dropped`` are occurrences that ``catch_up: all`` could not run because of its limit. They count as
-    missed, too, and must be reported.
+    other outcomes. ``dropped`` are occurrences that ``catch_up: all`` could not run because of its limit. These
+    occurrences also count as missed, and must be reported.
     """
 
     schedule: ScheduleSettings
@@ -105,8 +111,8 @@ class HeldOccurrences:
 class Plan:
     """What to write: the ``parts`` (oldest first), and the new state of the schedule.
 
-    ``held`` is for the log. It has the occurrences that were held back by pauses that are now over. ``faults`` says why
-    definitions cannot be read. Occurrences under unreadable definitions still have to be settled later.
+    ``held``, for the log, lists the occurrences that pauses held back, if these pauses are now over. ``faults`` says
+    why definitions cannot be read. Occurrences under unreadable definitions still have to be settled later.
     """
 
     parts: tuple[Part, ...]
@@ -118,10 +124,10 @@ class Plan:
 
 
 def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool = False) -> Plan | None:
-    """Decide about everything up to *now*. Return None if there is nothing to write.
+    """Decide about all occurrences up to *now*. Return None if nothing is to be written.
 
-    *pauses* are all pauses of the schedule and of everything, including past ones. If *leaving*, the definition is
-    about to end, so the occurrences that a pause holds back become a piece.
+    *pauses* contains all pauses that apply to the schedule, including past pauses. *leaving* is True if the definition
+    is about to end. In that case the occurrences that a pause holds back become a piece.
     """
     from cronjobs.engine.crontime.timing import next_after
 
@@ -161,7 +167,7 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
 
 
 def held_back(owed: Owed, pauses: Iterable[Pause], now: datetime) -> Range | None:
-    """Return the occurrences that pauses hold back now, or None if there are none."""
+    """Return the occurrences that pauses hold back now, or None if no occurrence is held back."""
     pauses = list(pauses)
     if not any(pause.in_force(now) for pause in pauses):
         return None
@@ -173,7 +179,7 @@ def held_back(owed: Owed, pauses: Iterable[Pause], now: datetime) -> Range | Non
 
 
 def joined(ranges: Sequence[Range]) -> Range | None:
-    """Return one range from the first occurrence to the last, with the total count. It may contain gaps."""
+    """Return one range from the first occurrence to the last, with the total count. The range may contain gaps."""
     if not ranges:
         return None
     count = sum(each.count for each in ranges)
@@ -194,7 +200,7 @@ class TimedDefinition:
 
 @dataclass(frozen=True)
 class _Span:
-    """The occurrences in (``start``, ``end``] under one definition. ``skip`` is the pause that skips them, or None."""
+    """A time range, with the occurrences in it under one definition. ``skip`` is the pause that skips them, or None."""
 
     timed: TimedDefinition
     start: datetime
@@ -212,7 +218,10 @@ class _Span:
 
 
 def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
-    """Return the occurrences in (*after*, *until*], or None if there are none."""
+    """Return the occurrences later than *after*, up to and including *until*.
+
+    None if no occurrence is in that range.
+    """
     from cronjobs.engine.crontime.timing import count_between
 
     count, first, last = count_between(when, after, until)
@@ -220,7 +229,7 @@ def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
 
 
 def read(name: str, definition: Mapping[str, Any]) -> TimedDefinition:
-    """Read a definition.
+    """Return a stored definition in readable form, with its schedule and its times.
 
     Raises ValueError if this version cannot read the definition: a newer version or a person may have written it.
     """
@@ -242,7 +251,7 @@ def _read(name: str, definition: Mapping[str, Any], faults: list[str]) -> TimedD
 
 
 def cut(pieces: Sequence[Piece], now: datetime) -> tuple[Piece, ...]:
-    """Return the pieces, cut off at *now*, because a clock that was ahead may have made them too long."""
+    """Return *pieces*, cut off at *now*. A clock that was ahead may have made a piece too long."""
     return tuple(replace(piece, end=min(piece.end, now)) for piece in pieces if piece.start < now)
 
 
@@ -259,7 +268,10 @@ def _old(owed: Owed, now: datetime, faults: list[str]) -> tuple[list[_Span], lis
 
 
 def _spans(current: TimedDefinition, start: datetime, now: datetime, pauses: Sequence[Pause]) -> list[_Span]:
-    """Return the spans of (*start*, *now*]. A new span begins wherever a pause that skips begins or ends."""
+    """Return the time from *start* to *now* as spans.
+
+    A new span begins wherever a pause with ``skip`` begins or ends.
+    """
     skips = [pause for pause in pauses if pause.skip and pause.since <= now]
     edges = {edge - MICROSECOND for pause in skips for edge in (pause.since, pause.until) if edge is not None}
     cuts = [start, *sorted(edge for edge in edges if start < edge < now), now]
@@ -279,7 +291,9 @@ def _skipped(span: _Span) -> Part | None:
 
 
 def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[HeldOccurrences]:
-    """Return which occurrences of *spans* were held back by pauses that are over. Each occurrence is counted once."""
+    """Return the occurrences of *spans* that pauses held back, if these pauses are over. Each occurrence is counted
+    once.
+    """
     over = sorted((pause for pause in pauses if not pause.skip), key=lambda pause: pause.since)
     found = []
     for span in spans:
@@ -300,10 +314,10 @@ def _held(spans: Sequence[_Span], pauses: Sequence[Pause]) -> list[HeldOccurrenc
 def _caught_up(spans: Sequence[_Span], held: Sequence[HeldOccurrences], now: datetime) -> list[Part]:
     """Decide which occurrences of *spans* run. Return the outcomes, oldest first.
 
-    An occurrence at most two minutes old is on time. Anything older than ``catch_up_within`` is missed. Of the rest,
-    ``latest`` runs the newest, which stands for the others. ``all`` runs the newest ones, as many as ``catch_up_limit``
-    says, oldest first. ``none`` runs nothing. Spans whose definitions differ only in their times are decided together.
-    If definitions differ in anything else, a new decision begins.
+    An occurrence at most two minutes old is on time. Anything older than ``catch_up_within`` is missed. Of the other
+    late occurrences, ``catch_up: latest`` runs only the newest, which stands for the others. ``all`` runs the newest
+    ones, at most ``catch_up_limit``, oldest first. ``none`` runs none of them. Spans whose definitions differ only in
+    their times are decided together. If definitions differ in anything else, a new decision begins.
     """
     from cronjobs.engine.crontime.timing import newest_between
 

@@ -1,9 +1,9 @@
 """Apply the file's schedules and queue caps to the database: make a plan, and apply it in chunks.
 
-A chunk is a number of schedules that one transaction writes. For each schedule, the same transaction settles what was
-due under the old definition and replaces that definition. So even if a sync is interrupted, no occurrence is lost or
-run twice. The file counts as applied when the last chunk is committed. Until then, any host with this file continues
-the sync.
+A chunk is a group of schedules that one transaction writes. For each schedule, the same transaction settles the
+occurrences that were due under the old definition, and replaces that definition. So even if a sync is interrupted, no
+occurrence is lost or run twice. The file counts as applied when the last chunk is committed. Until then, any host with
+this file continues the sync.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cronjobs.engine.store.ticks import AuditAct
 class Synced:
     """The result of a sync.
 
-    If not ``applied``, the plan was refused, or the schedules and queues in ``left`` are still to be done.
+    If ``applied`` is False, either the plan was refused, or the schedules and queues in ``left`` are not done yet.
     """
 
     applied: bool
@@ -48,8 +48,8 @@ class Synced:
 class Edit:
     """A change to one schedule. ``was`` is the schedule's current row, perhaps under an old name.
 
-    If ``wanted`` is None, the schedule is retired. ``due`` is the plan to settle first. It is None if nothing is due,
-    or if the definition in force cannot be read.
+    If ``wanted`` is None, the schedule is retired. ``due`` is the plan for its due occurrences, which must be settled
+    first. ``due`` is None if nothing is due, or if the definition in force cannot be read.
     """
 
     name: str
@@ -69,17 +69,18 @@ def sync(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Synced:
-    """Apply the file's schedules and caps. First settle what was due under the old definitions, by those definitions.
+    """Apply the file's schedules and caps. First settle the occurrences that were due under the old definitions, by
+    these definitions.
 
-    When *go_on* returns False, the rest is left to the next sync of this file. So are rows that other sessions have
-    locked.
+    When *go_on* returns False, the remaining changes are left to the next sync of this file. Rows that other
+    transactions have locked are also left to that sync.
     """
     applying = Applying(database, settings, emit, host, actor, before_writing, go_on)
     first = SyncPlan()
     for pause in (*PAUSES_S, None):
         with database.read() as connection:
-            # Read this first. If another host applies a file between these reads, its audit entry is then newer than
-            # ``last_sync``, so we notice it and plan again.
+            # Read ``last_sync`` first. If another host applies a file between these reads, its audit entry is newer
+            # than ``last_sync``. So we detect that, and plan again.
             applying.last_sync = ticks.last_sync(connection)
             now = database_now(connection)
             stored = store.all_schedules(connection)
@@ -88,7 +89,7 @@ def sync(
             in_force = ticks.file_in_force(connection)
         todo = compare(settings, stored, caps)
         if applying.rounds == 0:
-            # If a person allowed removals, they stay allowed until the file is applied.
+            # If a person allowed removals when the sync began, they stay allowed until the file is applied.
             if begun is not None and begun.subject == applying.mark and (begun.detail or {}).get("removals"):
                 allow_removals = True
             if todo.refused and not allow_removals:
@@ -115,7 +116,8 @@ def sync(
 class Applying:
     """Applies one file. ``left`` lists the schedules and queues that are not done yet.
 
-    If ``stopped``, time is up, or another sync has taken over. ``refused`` are schedules that the database refuses.
+    If ``stopped`` is True, time is up, or another sync has taken over. ``refused`` lists schedules that the database
+    refuses.
     """
 
     database: Database
@@ -129,7 +131,7 @@ class Applying:
     def __post_init__(self) -> None:
         self.mark = fingerprint(self.settings)
         self.in_parts = ChunkWriter(is_sqlite=self.database.is_sqlite)
-        # The newest audit entry about a sync that we know of. Once we have begun, it is our own.
+        # The id of the newest audit entry about a sync that we know. Once this sync has begun, the entry is our own.
         self.last_sync = 0
         self.begun = False
         self.rounds = 0
@@ -138,7 +140,7 @@ class Applying:
         self.refused: set[str] = set()
 
     def apply(self, todo: SyncPlan, stored: Sequence[StoredSchedule], now: datetime, *, removals: bool) -> bool:
-        """Apply *todo*, which was planned at *now*. Return whether everything is done."""
+        """Apply *todo*, which was planned at *now*. Return whether all its changes are done."""
         self.todo, self.now, self.removals = todo, now, removals
         self.rounds += 1
         edits = [edit for edit in _edits(todo, stored, self.settings.schedules, now) if edit.name not in self.refused]
@@ -195,11 +197,11 @@ class Applying:
                 self.emit(event)
 
     def _is_ours(self, connection: Connection) -> bool:
-        """Return whether no other host has applied a file, or begun to apply one, since this plan was made."""
+        """Return whether no other host has applied a file, or begun to apply one, since the present plan was made."""
         if ticks.last_sync(connection) == self.last_sync:
             return True
-        # Another host has applied a file, or begun to. If it is the same file and we have not begun, we plan again for
-        # what is left.
+        # Another host has applied a file, or has begun to apply one. If that is the same file as ours, and we have not
+        # begun, we make a new plan for the remaining changes.
         begun = ticks.unfinished_sync(connection)
         newest = begun.subject if begun is not None else ticks.file_in_force(connection)
         self.stopped = self.begun or newest != self.mark
@@ -208,7 +210,7 @@ class Applying:
     def _settle(
         self, connection: Connection, chunk: Sequence[Edit], tick: int | None
     ) -> tuple[list[Edit], SettledChunk]:
-        """Settle what was due under the old definitions. Return the edits that can be made now.
+        """Settle the occurrences that were due under the old definitions. Return the edits that can be made now.
 
         The other edits have to wait: a tick is settling their schedule, or has settled it since we read it, or an
         enqueuer has locked the schedule's queue.
@@ -258,7 +260,7 @@ def _edits(
     edits = []
     for name in dict.fromkeys((*was, *todo.add, *todo.change, *todo.remove)):
         row = rows.get(was.get(name, name))
-        # If a pause holds occurrences back, they become a piece when their definition ends. So a pause never blocks a
+        # Occurrences that a pause holds back become a piece when their definition ends. So a pause never blocks a
         # deploy.
         ends = name in todo.retimed or name in todo.remove
         due = None if row is None else plan_for(row, now, leaving=ends)
@@ -271,8 +273,8 @@ def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
     from cronjobs.engine.crontime.timing import next_after, timing
 
     assert edit.wanted is not None
-    # A new or returning schedule never fires for times before this sync. If the definition in force was unreadable, its
-    # replacement settles from the old watermark, so nothing is lost.
+    # A new or returning schedule never fires for times before this sync. If the definition in force was unreadable, the
+    # new definition applies from the old watermark on, so no occurrence is lost.
     seen_until = now if edit.was is None else edit.was.seen_until if edit.due is None else edit.due.seen_until
     when = timing(edit.wanted.cron, edit.wanted.every, edit.wanted.timezone)
     return Definition(edit.name, definition(edit.wanted), mark, seen_until, next_after(when, seen_until))

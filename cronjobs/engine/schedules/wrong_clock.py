@@ -1,8 +1,9 @@
-"""Undo what was done too early because a clock was ahead and moved a schedule's watermark into the future.
+"""Undo what a tick did too early because its clock was ahead and moved a schedule's watermark into the future.
 
 A job that was created for a future instant and has not started is cancelled, and created again when it is due. A job
-that has started stays the only job of its occurrence. The ledger row says that it ran early, and the tick reports this
-once. Ledger rows without a job are deleted. Occurrences that are in the past by the right clock are decided again.
+that has started stays the only job of its occurrence. The ledger row of such a job says that the job ran early, and the
+tick reports that once. Ledger rows without a job are deleted. Occurrences that are in the past by the correct clock are
+decided again.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ FUTURE_WATERMARK: Final = timedelta(minutes=5)
 class Undo:
     """The corrections to one schedule's ledger.
 
-    ``gone`` are the rows to delete. ``left`` are new rows for those of their occurrences that remain. ``early`` are the
-    rows of jobs that have started, with a new reason. Occurrences after the watermark ``seen_until`` are decided again.
+    ``gone`` lists the rows to delete. ``left`` lists new rows for the occurrences in deleted rows that must stay in the
+    ledger. ``early`` lists the rows of jobs that have started, with a new reason. Occurrences after the watermark
+    ``seen_until`` are decided again.
     """
 
     gone: tuple[LedgerRow, ...]
@@ -50,10 +52,10 @@ def decide(
 ) -> Undo:
     """Return how to correct the ledger *rows* that a tick wrote while its clock was ahead.
 
-    *taken_back* and *begun* are ids of jobs that were created for future instants. Those in *taken_back* have just been
-    cancelled. Those in *begun* have started, and each has the number of its last attempt. A job in neither of them was
-    cancelled by someone else, or its row is locked. The ledger row of such a job can stay: if the job is still waiting,
-    it will run when it is due.
+    *taken_back* and *begun* are ids of jobs that were created for future instants. The jobs in *taken_back* have just
+    been cancelled. The jobs in *begun* have started, and *begun* gives the number of each job's last attempt. A job
+    that is in neither collection was cancelled by someone else, or its row is locked. The ledger row of such a job can
+    stay: if the job is still waiting, it will run when it is due.
     """
     gone, left, early = [], [], []
     seen_until = now
@@ -75,7 +77,8 @@ def decide(
 def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
     """Return the reason for the ledger row of a job that ran too early.
 
-    It gives *now*, which is the latest time at which the job can have run, and the time that the wrong clock showed.
+    The reason contains *now*, which is the latest time at which the job can have run, and the time that the wrong clock
+    showed.
     """
     shown = "" if row.decided_at is None else f", when it showed {row.decided_at.isoformat(timespec='seconds')}"
     which = "" if attempt is None else f"{UP_TO_ATTEMPT} {attempt}"
@@ -85,8 +88,10 @@ def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
 def undo(
     connection: Connection, ahead: Mapping[int, TimedDefinition], now: datetime
 ) -> tuple[dict[int, datetime], list[events.Event]]:
-    """Undo what was done too early for *ahead* (by schedule id). Return the new watermarks, and events to emit."""
-    # Ignore rows older than catch_up_within, because their occurrences would not be caught up anyway.
+    """Undo what was done too early for the schedules *ahead*, whose keys are schedule ids. Return the new watermarks,
+    and events to emit.
+    """
+    # Ignore rows older than catch_up_within, because catch_up would not run their occurrences anyway.
     limits = {id_: now - timed.schedule.catch_up_within for id_, timed in ahead.items()}
     rows = {
         schedule_id: [row for row in rows if row.last_for > now or _decided_ahead(row, now)]

@@ -1,1 +1,1 @@
-"""Create and check the tables, and print the rights that roles need. No other package uses alembic."""
+"""Create and check the tables, and print the rights that database roles need. No other package uses alembic."""

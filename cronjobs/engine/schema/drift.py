@@ -1,8 +1,9 @@
-"""Find out how the database differs from ``tables.py``, by comparing its definitions with those of fresh tables.
+"""Find out how the database's tables differ from ``tables.py``. Compare their definitions with the definitions of fresh
+tables.
 
-alembic's own comparison ignores CHECKs and the conditions of partial indexes. So both sets of definitions are read as
-the database writes them. On PostgreSQL, the fresh tables are temporary and are rolled back. On SQLite, they are in an
-in-memory database.
+alembic's own comparison ignores CHECKs and the conditions of partial indexes. So both sets of definitions are read from
+the database, in the form in which the database writes them. On PostgreSQL, the fresh tables are temporary and are
+rolled back. On SQLite, they are in an in-memory database.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _READABLE: Final = "jobs job_runs schedules occurrences ticks job_type_lists cra
 SQLITE_VIEWS: Final = tuple(f"cronjobs_{name}_readable" for name in _READABLE.split())
 APP_FUNCTIONS: Final = (
     *("cronjobs_enqueue", "cronjobs_cancel", "cronjobs_reschedule"),
-    # An enqueue into a capped queue calls these.
+    # A function that enqueues into a capped queue calls these.
     *("cronjobs_lock_queues", "cronjobs_count_full"),
 )
 # The workers of a cluster call these.
@@ -33,9 +34,9 @@ FUNCTIONS: Final = (*APP_FUNCTIONS, *WORKER_FUNCTIONS)
 
 
 def find(connection: Connection) -> list[str]:
-    """Return what is missing or changed, as one sentence per finding.
+    """Return what is missing or changed in the database, as one sentence per finding.
 
-    The comparison creates tables, which are rolled back with the transaction.
+    On PostgreSQL, the comparison creates temporary tables, which are rolled back with the transaction.
     """
     if connection.dialect.name == "sqlite":
         there, wanted = _sqlite_facts(connection), _sqlite_wanted()
@@ -63,8 +64,8 @@ def find(connection: Connection) -> list[str]:
 def _read_again(connection: Connection, table: str, definition: str) -> str:
     """Return a constraint's *definition* as the server writes it after parsing its own output.
 
-    A restored dump has constraints in this form, because pg_dump writes what the server wrote. For example, the form
-    has no parentheses around a nested AND (measured on PostgreSQL 18).
+    A restored dump has constraints in this form, because pg_dump copies the server's output, which was parsed again on
+    restoring. For example, the form has no parentheses around a nested AND (measured on PostgreSQL 18).
     """
     if not definition.startswith("CHECK "):
         return definition
@@ -78,7 +79,7 @@ def _read_again(connection: Connection, table: str, definition: str) -> str:
 
 
 def _percent(sql: str) -> str:
-    # The driver gives % a special meaning.
+    # The driver gives % a special meaning, so double each %.
     return sql.replace("%", "%%")
 
 
@@ -129,7 +130,8 @@ def _function_wrong(connection: Connection, schema: int, name: str) -> list[str]
     return []
 
 
-# --- PostgreSQL: the catalogue has each definition, here without the schema's name ------------------------------------
+# --- PostgreSQL: read the definitions from the catalogue, without the schema's name
+# ------------------------------------
 
 _POSTGRESQL_FACTS: Final = """
 WITH ours AS (

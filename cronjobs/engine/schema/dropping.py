@@ -1,4 +1,4 @@
-"""Drop our tables, views and functions, and nothing else. Refuse to do so while they are in use."""
+"""Drop our tables, views and functions, and nothing else. Refuse to drop them while they are in use."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class TablesInUse(CronjobsError):
 
 @dataclass(frozen=True)
 class Content:
-    """What would be dropped: the ``relations``, and the jobs (their number by status) that someone may still need.
+    """The relations that would be dropped, and the numbers of jobs, by status, that someone may still need.
 
-    ``hosts`` are all hosts whose ticks still have rows in the database. If ``is_shared_file``, another program has
-    tables in the same SQLite file. If ``in_django``, Django's migration table lists our migrations.
+    ``hosts`` are all hosts whose ticks still have rows in the database. ``is_shared_file`` is True if another program
+    has tables in the same SQLite file. ``in_django`` is True if Django's migration table lists our migrations.
     """
 
     relations: Sequence[Relation]
@@ -63,24 +63,24 @@ def look(database: Database, settings: Settings, *, force: bool, quiet: timedelt
 def drop(
     database: Database, settings: Settings, *, force: bool, quiet: timedelta, before: Callable[[Content], object]
 ) -> Content:
-    """Drop everything that is ours, in one transaction.
+    """Drop all our tables, views and functions in one transaction.
 
     *before* is called first, and can raise an exception to prevent the drop.
 
     Unless *force* is given, raises TablesInUse if a job is running, or if a host has ticked within *quiet*. Raises
     SchemaMissing or ForeignDatabase, and SchemaTooNew if the tables are from a later version, because this version may
-    not know them all.
+    not know all of those tables.
     """
     before(look(database, settings, force=force, quiet=quiet))
-    # This takes a while, so do it before anyone has to wait for our locks.
+    # The migrations' SQL takes a while to make, so make it before anyone has to wait for our locks.
     made = _made(database)
 
     def dropped() -> Content:
         with migrations.transaction(database) as connection:
-            # This raises an error if someone else has dropped the tables meanwhile.
+            # This raises an error if someone else has dropped the tables in the meantime.
             read_meta(connection)
             store.keep_out(connection)
-            # Look again, now that nobody can start anything any more.
+            # Look again, now that our locks prevent the start of any job or tick.
             found = _look(connection, made, settings, force=force, quiet=quiet)
             store.drop(connection, found.relations)
             return found
@@ -110,7 +110,7 @@ def _look(
 
 
 def _made(database: Database) -> set[tuple[Kind, str]]:
-    """Return the relations that the migrations create, as found in the migrations' own SQL."""
+    """Return the relations that the migrations create, as found in the SQL of these migrations."""
     return {(cast("Kind", kind.lower()), name) for kind, name in _MADE.findall(migrations.sql(database.address))}
 
 

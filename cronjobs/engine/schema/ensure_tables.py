@@ -14,9 +14,8 @@ from cronjobs.errors import SchemaMissing, SchemaTooOld
 def require_tables(database: Database, *, migrates: bool = True, creates: bool = True) -> None:
     """Raise an error unless this code can run on the tables. The tables of a SQLite file are created or migrated.
 
-    If *creates* is False, missing tables are not created, but SchemaMissing is raised.
-    Code in an app passes *migrates* as False. Then tables of an older revision are not migrated, but SchemaTooOld is
-    raised.
+    If *creates* is False, SchemaMissing is raised instead of creating missing tables. If *migrates* is False, as for
+    code in an app, SchemaTooOld is raised instead of migrating tables of an older revision.
     """
 
     def look() -> None:
@@ -29,7 +28,7 @@ def require_tables(database: Database, *, migrates: bool = True, creates: bool =
         allowed = migrates if isinstance(error, SchemaTooOld) else creates
         if not (database.is_sqlite and allowed):
             raise
-        # Imported only here, because this imports alembic, which an idle tick does not need.
+        # Imported only here, because the import loads alembic, which an idle tick does not need.
         from cronjobs.engine.schema import migrations
 
         migrations.upgrade(database)

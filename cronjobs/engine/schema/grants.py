@@ -1,6 +1,6 @@
 """Print the minimum rights on PostgreSQL that each role needs to migrate, run, enqueue or read.
 
-``statements`` returns SQL that the database's owner runs. It opens no connection.
+``statements`` returns SQL for the database's owner to run. This module opens no connection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from cronjobs.engine.schema.drift import APP_FUNCTIONS, FUNCTIONS, VIEWS, WORKER
 
 
 class Role(StrEnum):
-    """``migrate`` owns the tables. ``run`` is for ticks and operators, ``enqueue`` for apps, ``read`` for people.
+    """The roles that use the tables. ``migrate`` owns them. ``run`` is for ticks and operators, ``enqueue`` for apps,
+    ``read`` for people.
 
     ``token`` is for a cluster's workers.
     """
@@ -30,7 +31,7 @@ DEFAULT_NAMES: Final[Mapping[Role, str]] = {role: f"cronjobs_{role}" for role in
 
 RELATIONS: Final = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
 
-# This is a sequence, which belongs to the owner of its table.
+# A sequence, which belongs to the owner of the table cronjobs_queues.
 HELD: Final = "cronjobs_queues_held"
 
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
@@ -39,7 +40,7 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_jobs": _EVERYTHING,
     "cronjobs_job_runs": _EVERYTHING,
     "cronjobs_schedules": "SELECT, INSERT, UPDATE",
-    # The UPDATE right on one column is enough to lock a row.
+    # The UPDATE right on one column is enough to lock a row, so one column is enough here.
     "cronjobs_occurrences": "SELECT, INSERT, UPDATE (reason), DELETE",
     "cronjobs_ticks": _EVERYTHING,
     "cronjobs_job_type_lists": _EVERYTHING,
@@ -48,7 +49,7 @@ RUN: Final[Mapping[str, str]] = {
     "cronjobs_queues": _EVERYTHING,
     HELD: "SELECT",
     "cronjobs_pauses": _EVERYTHING,
-    # Without UPDATE and DELETE, a role cannot change the audit trail.
+    # Without the rights UPDATE and DELETE, a role cannot change the audit trail.
     "cronjobs_audit": "SELECT, INSERT",
     "cronjobs_counts": _EVERYTHING,
     "cronjobs_new_counts": _EVERYTHING,
@@ -62,23 +63,23 @@ RUN: Final[Mapping[str, str]] = {
 }
 
 # The columns of a job that an enqueuer may set. Only runners may set a job's status, tries and lease. An enqueuer must
-# not set ``schedule``, because an unfinished row with a schedule makes the next occurrences of that schedule give way
-# (overlap).
+# not set ``schedule``: while a row with a schedule is unfinished, ``overlap`` skips or merges the next occurrences of
+# that schedule.
 _GIVEN: Final = (
     "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, idempotency_key, concurrency_key, "
     "enqueued_by, created_at"
 )
-# The columns that on_conflict="replace" writes.
+# The columns that an enqueue with on_conflict="replace" writes.
 _REPLACED: Final = (
     "job_type, payload, meta, queue, priority, run_at, max_attempts, timeout_s, concurrency_key, enqueued_by"
 )
 ENQUEUE: Final[Mapping[str, str]] = {
-    # The columns needed to look up a key, to return a job's status, and to count a full queue.
+    # The columns that an enqueuer needs to look up a key, to return a job's status, and to count a full queue.
     "cronjobs_jobs": f"SELECT (id, status, attempts, job_type, idempotency_key, queue), INSERT ({_GIVEN})",
-    # The UPDATE right is missing, because it would also allow an enqueuer to lock the rows. Functions lock and count
-    # instead.
+    # An enqueuer gets no UPDATE right, because that right would also allow the enqueuer to lock the rows. Our functions
+    # lock the rows and count instead.
     "cronjobs_queues": "SELECT",
-    # "cronjobs enqueue" needs this to report that a job will have to wait.
+    # "cronjobs enqueue" reads these columns to report that a job will have to wait.
     "cronjobs_pauses": "SELECT (scope, name, until)",
     "cronjobs_meta": "SELECT",
 }
@@ -94,11 +95,11 @@ READ: Final[Mapping[str, str]] = dict.fromkeys((*RELATIONS, HELD), "SELECT")
 
 
 def statements(schema: str, names: Mapping[Role, str], *, replace: bool = False, find: bool = False) -> str:
-    """Return the SQL, as one transaction, which can be run again.
+    """Return the SQL that grants the rights, as one transaction. The SQL can safely be run again.
 
-    The SQL also revokes the rights on our tables that a role does not need. *names* has the roles that get rights, each
-    with its name in the database. With *replace*, enqueuers may also replace a job that has not started. With *find*,
-    they may also read jobs, including payloads and results.
+    The SQL also revokes the rights on our tables that a role does not need. *names* maps each role that gets rights to
+    its name in the database. With *replace*, the enqueue role may also replace a job that has not started. With *find*,
+    the enqueue role may also read jobs, including payloads and results.
     """
     schema = quoted(schema)
     lines = [
@@ -140,7 +141,7 @@ def _rights(role: Role, *, replace: bool, find: bool) -> Mapping[str, str]:
 
 
 def _make_role(name: str) -> Iterator[str]:
-    # Roles belong to the whole server, so one may already exist. CREATE ROLE has no IF NOT EXISTS.
+    # Roles belong to the whole server, so a role of this name may already exist. CREATE ROLE has no IF NOT EXISTS.
     literal = "'" + name.replace("'", "''") + "'"
     body = f"BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {literal}) THEN CREATE ROLE {quoted(name)}; "
     yield f"DO $cronjobs$ {body}END IF; END $cronjobs$;"
@@ -150,7 +151,7 @@ def _own(schema: str, name: str) -> Iterator[str]:
     yield f"CREATE SCHEMA IF NOT EXISTS {schema};"
     yield f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {quoted(name)};"
     for relation in RELATIONS:
-        # This works for views, too.
+        # ALTER TABLE works for views, too.
         yield f"ALTER TABLE IF EXISTS {schema}.{relation} OWNER TO {quoted(name)};"
     for function in FUNCTIONS:
         literal = "'" + f"{schema}.{function}".replace("'", "''") + "'"

@@ -1,7 +1,7 @@
-"""Upgrade the tables to this version's revision, and report what is wrong with them. Uses alembic.
+"""Upgrade the tables to the newest revision that this version knows, and report faults of the tables. Uses alembic.
 
-Our tables are in the user's database, beside the user's own tables. They are all in one schema, and they have their own
-version table. We touch only things whose names begin with ``cronjobs_``.
+Our tables are in the user's database, beside the user's own tables. Our tables are all in one schema, and have their
+own version table. We change only tables, views and functions whose names begin with ``cronjobs_``.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from cronjobs.engine.schema.grants import quoted
 from cronjobs.engine.store.meta import has_table, qualified, read_meta, refuse_unsupported, require_revision
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaNotUpgraded
 
-# The attributes of alembic's configuration that env.py reads.
+# The attributes of alembic's configuration by which we pass objects to env.py.
 CONNECTION: Final = "cronjobs_connection"
 ADDRESS: Final = "cronjobs_address"
 
 PREFIX: Final = "cronjobs_"
 
-# The level is READ COMMITTED, so that a migration that has waited for the lock sees the changes of the migration before
-# it. Once we hold this lock, we set a short lock_timeout.
+# The isolation level is READ COMMITTED. With it, a migration that has waited for the migration lock sees the changes of
+# the previous migration. Once we hold the migration lock, we set a short lock_timeout.
 _BEGIN_DDL: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
     "SET LOCAL statement_timeout = '15min'; SET LOCAL lock_timeout = 0; "
     "SET LOCAL idle_in_transaction_session_timeout = '15min'; SET LOCAL client_connection_check_interval = 2000"
 )
-# While a DDL statement waits for the lock on a table, all of the app's queries on that table wait behind it. So give up
-# soon, and retry.
+# While a DDL statement waits for the lock on a table, all of the app's queries on that table wait behind it. So stop
+# waiting soon, and retry.
 _SHORT_LOCKS: Final = "SET LOCAL lock_timeout = '1s'"
 _LOCK_TRIES: Final = 60
 _PAUSE_S: Final = 0.5
@@ -55,7 +55,8 @@ _NO_RIGHT: Final = "42501"  # insufficient_privilege
 
 _SQLITE_PATIENCE_S: Final = 60.0
 
-# A migration in its own transaction uses these statements. They must not run in someone else's transaction.
+# A migration that has its own transaction uses these statements. They must not run in the transaction of another
+# program.
 _OF_AN_OWN_TRANSACTION: Final = ("BEGIN", "COMMIT", "SET LOCAL", "SELECT pg_advisory_xact_lock")
 
 # alembic's ``context`` and ``op`` are global, so only one thread at a time can use them.
@@ -74,11 +75,11 @@ def head() -> str:
 
 
 def upgrade(database: Database) -> tuple[str | None, str]:
-    """Migrate to the newest revision. Return the revision before (None if there were no tables), and the one after.
+    """Migrate to the newest revision. Return the revisions before (None without tables) and after the upgrade.
 
-    The upgrade is atomic on both databases. If several processes upgrade at once, one migrates, and the others wait and
-    then find nothing to do. A schema newer than this code is not changed. Raises SchemaTooNew if this code must not run
-    on it, and SchemaNotUpgraded for tables from a version before 0.2.0.
+    The upgrade is atomic on both databases. If several processes upgrade at once, one process migrates, and the others
+    wait and then find nothing to do. Tables that are newer than this code are not changed. Raises SchemaTooNew if this
+    code must not use such tables, and SchemaNotUpgraded for tables from a version before 0.2.0.
     """
     newest = head()
 
@@ -103,7 +104,9 @@ def current(database: Database) -> str | None:
 
 
 def home(database: Database) -> str:
-    """Return the PostgreSQL schema that has, or would get, the tables. Raises DatabaseError if there is none."""
+    """Return the PostgreSQL schema that contains our tables, or would get them. Raises DatabaseError if no schema is
+    found.
+    """
     with database.read() as connection:
         found = connection.exec_driver_sql(f"SELECT {_home(database.address.schema)}").scalar()
     if found is None:
@@ -112,7 +115,7 @@ def home(database: Database) -> str:
 
 
 def check(database: Database) -> list[str]:
-    """Return what is wrong with the version and the tables, one sentence each.
+    """Return the faults of the revision and of the tables, one sentence each.
 
     Additional columns and tables are ignored.
     """
@@ -134,13 +137,13 @@ def check(database: Database) -> list[str]:
         except DatabaseError as error:
             findings.append(str(error))
         if found.schema_revision < newest:
-            # An upgrade will add what is missing.
+            # Do not compare the tables: an upgrade will add what is missing.
             return findings
         return findings + drift.find(connection)
 
 
 def sql(address: Address, revisions: str = "head") -> str:
-    """Return all migrations as SQL in one transaction, for someone else to run. This needs no connection.
+    """Return all migrations as the SQL of one transaction, for another program to run. No connection is needed.
 
     *revisions* is the last revision ("0013"), or a range ("0012:0013").
     """
@@ -154,8 +157,8 @@ def sql(address: Address, revisions: str = "head") -> str:
 def statements(kind: str, schema: str | None = None, revisions: str = "head") -> tuple[str, ...]:
     """Return the statements of ``sql`` for a *kind* of database, "postgresql" or "sqlite".
 
-    The statements can be run in someone else's transaction. On PostgreSQL, the first statement sets the search_path
-    until that transaction ends.
+    The statements can be run in the transaction of another program. On PostgreSQL, the first statement sets the
+    search_path until that transaction ends.
     """
     script = sql(Address(URL.create("postgresql+psycopg" if kind == "postgresql" else kind), schema), revisions)
     parts = (_without_comments(part) for part in script.split(";\n\n"))
@@ -256,12 +259,12 @@ def _options() -> dict[str, Any]:
 
 
 def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Return whether a name is ours, so that autogenerate ignores the tables of the user's app."""
+    """Return whether *name* is one of our names. Autogenerate then ignores the tables of the user's app."""
     return kind != "table" or (name is not None and name.startswith(PREFIX) and name != VERSION_TABLE)
 
 
 def _is_compared(thing: Any, name: str | None, kind: str, _reflected: bool, other: Any) -> bool:
-    # SQLite has no identity columns, but alembic 1.16 reports the missing identity as a change. Ignore that.
+    # SQLite has no identity columns, but alembic 1.16 reports a missing identity as a change. Ignore this change.
     lost_identity = kind == "column" and other is not None and thing.identity is not None and other.identity is None
     return _is_ours(name, kind, {}) and not lost_identity
 
@@ -288,7 +291,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def upgrade_lock(schema: str | None) -> str:
-    """Return SQL that lets only one migration run at a time. Those that have waited then find nothing to do.
+    """Return SQL that takes the migration lock, so that only one migration at a time runs.
 
     The lock also works in PgBouncer's transaction mode. Each schema has its own lock, so two projects in one database
     do not wait for each other.
@@ -299,17 +302,17 @@ def upgrade_lock(schema: str | None) -> str:
 def _pin(schema: str | None) -> str:
     """Return SQL that makes unqualified names refer to one schema until the end of the transaction.
 
-    The path names pg_temp last. Without pg_temp in the path, PostgreSQL would search that schema first, and a temporary
-    table could hide one of ours.
+    The path names pg_temp last. If pg_temp were not in the path, PostgreSQL would search pg_temp first, and a temporary
+    table could hide one of our tables.
     """
     return f"SELECT set_config('search_path', quote_ident({_home(schema)}) || ', pg_temp', true)"
 
 
 def _home(schema: str | None) -> str:
-    """Return an SQL expression for the name of our schema. It is NULL if there is none.
+    """Return an SQL expression for the name of our schema. The value is NULL if no schema is found.
 
-    If no schema is configured, our schema is the one that already has our tables, or else the first one in the
-    search_path.
+    If no schema is configured, our schema is the one that already has our tables, or else the first existing schema in
+    the search_path.
     """
     if schema is not None:
         return "'" + schema.replace("'", "''") + "'"
@@ -327,7 +330,8 @@ def _nowhere(address: Address) -> DatabaseError:
 
 
 def _schema_exists(connection: Connection, schema: str) -> bool:
-    # Check first, because CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if this one exists.
+    # Check first, because CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema already
+    # exists.
     found = text("SELECT 1 FROM pg_namespace WHERE nspname = :schema")
     return connection.execute(found, {"schema": schema}).scalar() is not None
 

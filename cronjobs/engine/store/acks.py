@@ -1,4 +1,4 @@
-"""The table ``cronjobs_acks``: the findings that a person has acknowledged, and until when."""
+"""The table ``cronjobs_acks``: the findings that a person has acknowledged, and until when each ack lasts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def acks_in_force(connection: Connection, now: datetime) -> dict[str, StoredAck]
 
 
 def _texts(rows: Any) -> Sequence[str]:
-    """Return the stored rows as strings, or an empty list if another program stored something else there."""
+    """Return the stored rows as strings, or an empty list if another program has stored a value of another kind."""
     return [row for row in rows if isinstance(row, str)] if isinstance(rows, list) else []
 
 
@@ -53,7 +53,7 @@ def delete_ack(connection: Connection, finding: str) -> bool:
     return connection.execute(delete(acks).where(acks.c.finding == finding)).rowcount > 0
 
 
-# The kinds of findings whose subject is a schedule.
+# The kinds of findings that are about one schedule, which the finding's key names.
 _ABOUT_ONE: Final = ("schedule", "slower")
 # The kinds of findings whose ``rows`` are names of schedules.
 _NAMING: Final = (

@@ -19,7 +19,7 @@ SKIP_LOCKED: Final = either(postgresql="FOR NO KEY UPDATE SKIP LOCKED", sqlite="
 
 
 def look_soon(connection: Connection) -> None:
-    """Make the next tick that sends alerts look for findings, because facts changed.
+    """Make the next tick that sends alerts look for findings. Call this when facts have changed.
 
     Do nothing if the meta row is locked.
     """

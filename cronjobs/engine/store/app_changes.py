@@ -1,11 +1,11 @@
 """Cancel or reschedule one job in the app's own transaction, on whatever connection the app has.
 
-On PostgreSQL two stored functions do this with the rights of the tables' owner, so a role that may only enqueue can
-call them from any language. SQLite has no stored functions, so the statements here do the same. A test checks that both
-leave the same rows.
+On PostgreSQL, two stored functions make the change with the rights of the tables' owner. So a role that may only
+enqueue can call them, from any language. SQLite has no stored functions, so the statements in this module do the same
+there. A test checks that both ways leave the same rows.
 
 Unlike an operator's command, these changes do not make the next tick look for findings, because an app's transaction
-may stay open for a long time, and ticks would wait for it.
+may stay open for a long time, and ticks would then wait for its lock.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from cronjobs.engine.store.find_jobs import JobName, cannot_be_there
 from cronjobs.engine.store.operating import CAN_CANCEL, CANCELLED, RUNS
 from cronjobs.engine.store.sql import INSTANT_TYPE, is_postgresql, run
 
-LOCKED: Final = "locked"  # returned instead of a status if another transaction has locked the row
+LOCKED: Final = "locked"  # returned instead of a status if another transaction has locked the job's row
 
-# Used on SQLite only. Finds the job by its id or, without an id, by its key: the job that has the key now, or else the
-# newest job that released the key.
+# Used only on SQLite. Finds the job by its id. Without an id, finds the job that has the key now, or else the newest
+# job that released the key.
 _NAMED: Final = f"""j.id = CASE WHEN :id IS NOT NULL THEN :id ELSE coalesce(
       (SELECT k.id FROM {JOBS} k WHERE k.idempotency_key = :key),
       (SELECT max(k.id + 0) FROM {JOBS} k WHERE k.released_key = :key)) END"""
@@ -111,7 +111,8 @@ def _reschedule_on_sqlite(
 
 
 def _take_write_lock(connection: Connection) -> None:
-    """Wait for other writers to finish, so that every time we read from here on is later than the times they wrote.
+    """Wait for other writers to finish. Then every time that we read from here on is later than the times that they
+    wrote.
 
     Call this first: on SQLite, a transaction that began with a SELECT cannot always become a write transaction.
     """
@@ -136,7 +137,7 @@ def _one_transaction(connection: Connection) -> Iterator[None]:
     run(connection, "COMMIT")
 
 
-# Send texts as ASCII JSON: the encoding of the app's connection may lack some characters.
+# Send texts as ASCII JSON, because the encoding of the app's connection may lack some of their characters.
 _ARGUMENTS: Final = """id => CAST(:id AS bigint), idempotency_key => CAST(:texts AS json) ->> 0,
       reason => CAST(:texts AS json) ->> 1"""
 

@@ -41,21 +41,21 @@ TIMED: Final = f"{WAITING} AND j.timeout_s IS NOT NULL"
 _SOME_TIMEOUT_SUITS: Final = f"""
       (EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s <= :remaining)
        OR EXISTS (SELECT 1 FROM {JOBS} j WHERE j.job_type = t.job_type AND j.{TIMED} AND j.timeout_s > :longest))"""
-# A lane is one combination of job type, queue and priority, either for rows that have their own timeout or for rows
-# that do not. We look up only the lanes of types that we can run, with one index step per lane, so jobs of other types
-# cost nothing. ``timed`` includes a type only if one of its rows has a timeout that fits. That check costs one more
-# index step per type.
+# A lane is one combination of job type, queue and priority. Rows that have their own timeout have separate lanes. We
+# look up only the lanes of types that we can run, with one index step per lane. So jobs of other types cost nothing.
+# ``timed`` includes a type only if one of its rows has a timeout that fits. That check costs one more index step per
+# type.
 LANES: Final = f"""
       plain(job_type, queue, priority) AS ({lanes_of("plain", PLAIN, types_in("fitting"))}),
       timed(job_type, queue, priority) AS ({lanes_of("timed", TIMED, types_in("known"), _SOME_TIMEOUT_SUITS)}),
       lane(job_type, own_timeout, queue, priority) AS (
         SELECT job_type, 0, queue, priority FROM plain WHERE queue IS NOT NULL
         UNION ALL SELECT job_type, 1, queue, priority FROM timed WHERE queue IS NOT NULL)"""
-# Pass type, queue and priority as parameters. With a join, SQLite would not know that all three come from one row, and
-# it would sort all due jobs.
+# Pass type, queue and priority as parameters. With a join, SQLite would not know that all three values come from one
+# row, and would sort all due jobs.
 IN_LANE: Final = either(
     postgresql="j.job_type = b.job_type AND j.queue = b.queue AND j.priority = b.priority",
-    # The CAST is for queue names that are not valid UTF-8: their parameter is bytes.
+    # The CAST is needed for queue names that are not valid UTF-8, because the parameter of such a name is bytes.
     sqlite="j.job_type = :lane_type AND j.queue = CAST(:lane_queue AS text) AND j.priority = :lane_priority",
 )
 _AS_DOUBTFUL: Final = either(
@@ -64,20 +64,22 @@ _AS_DOUBTFUL: Final = either(
 )
 _IN_SOME_TURN: Final = f"(j.schedule IS NULL OR {IN_TURN})"
 _DUE: Final = f"{IN_LANE} AND j.run_at <= {NOW} AND {_AS_DOUBTFUL} AND {_IN_SOME_TURN}"
-# If a type's timeout does not fit but its jobs usually end in time, claim its jobs anyway. Leave out a job that has
-# begun an effect: if the tick interrupted such a job, a person might have to settle the effect.
+# Claim jobs of a type whose timeout does not fit, if the type's jobs usually end in time. But leave out a job that has
+# begun an effect: if the tick interrupted that job, a person might have to settle the effect.
 _MAY_OVERRUN: Final = f"""
       (NOT j.job_type {among("expected")}
        OR NOT EXISTS (SELECT 1 FROM {EFFECTS} e WHERE e.job_id = j.id AND e.state = 'begun'))"""
 _DUE_PLAIN: Final = f"j.{PLAIN} AND {_DUE} AND {_MAY_OVERRUN}"
 _DUE_TIMED: Final = f"j.{TIMED} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {_DUE}"
-# The same conditions without lanes, for databases that have too many lanes to visit. Here "b" is the job itself.
+# The same conditions without lanes, for databases with too many lanes to visit. In this condition, "b" is the job
+# itself.
 _DUE_ANYWHERE: Final = f"""
       b.{WAITING} AND b.run_at <= {NOW} AND {OPEN_QUEUE} AND {_AS_DOUBTFUL} AND CASE WHEN b.timeout_s IS NULL
         THEN b.job_type {among("fitting")} AND {_MAY_OVERRUN}
         ELSE b.job_type {AMONG_KNOWN} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END"""
 _IS_DOUBTFUL: Final = f"j.error_type = '{NOT_READ}'"
-# Do not prefetch a job that was lost before. It must not be lost again just because it waited here for a worker.
+# Do not prefetch a job that was lost before. Such a job must not be lost again just because it waited here for a
+# worker.
 _NOT_PREFETCHED: Final = f"(j.losses > 0 OR j.job_type {among('no_prefetch')})"
 _CANDIDATE: Final = f"j.id, j.priority, j.run_at, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key"
 # This condition is for rows selected by id. The ``|| ''`` hides the status from the planner. Without it, PostgreSQL
@@ -85,7 +87,7 @@ _CANDIDATE: Final = f"j.id, j.priority, j.run_at, {_NOT_PREFETCHED} AS no_prefet
 _STILL_WAITING: Final = "j.status || '' IN ('queued', 'failed')"
 _IS_SHARED: Final = "(j.id = ANY(ARRAY(SELECT id FROM shared)))"
 AFTER_LEASE: Final = after_now(":lease_s")
-# If this attempt is lost, recovery on any host applies the policy stored here. On SQLite, a length of 2 means that
+# If this attempt is lost, recovery on any host applies the policy stored here. On SQLite, a length of 2 shows that
 # ``:policies`` is the empty object "{}".
 _POLICY_AT_CLAIM: Final = either(
     postgresql=f"""
@@ -121,10 +123,11 @@ _POLICY_READ: Final = either(postgresql="j.policy - 'unread'", sqlite="json_remo
 class ClaimFilter:
     """Which jobs a runner may claim now.
 
-    ``known`` are the job types that the runner can run. ``fitting`` are the types whose own timeout fits, plus the
-    ``expected`` types, whose timeout does not fit but whose jobs usually end in time. A job of an expected type is
-    claimed only if it has not begun an effect. If a row has a timeout of its own, that timeout must be at most
-    ``remaining_s`` or longer than ``longest_s``. If ``queue`` is None, jobs of every queue are claimed.
+    ``known`` are the job types that the runner can run. ``fitting`` are the types whose timeout fits into the remaining
+    time, and the ``expected`` types. The timeout of an expected type does not fit, but its jobs usually end in time. A
+    job of an expected type is claimed only if it has not begun an effect. If a job's row has a timeout of its own, that
+    timeout must be at most ``remaining_s`` (the job fits into this tick), or longer than ``longest_s`` (it is a long
+    job). If ``queue`` is None, jobs of every queue are claimed.
 
     Jobs of ``no_prefetch`` types, and jobs whose runner died, are claimed only if they can start at once, so that they
     are not lost while they wait here. ``free`` is how many jobs can start at once.
@@ -132,8 +135,8 @@ class ClaimFilter:
     ``limits`` count the jobs of all runners. ``policies`` decide what recovery does if an attempt is lost. ``runnable``
     are the types that some host is known to run, or None if that is unknown. A schedule's job waits for an older job of
     the schedule only if the older job's type is runnable. ``but`` are the ids of jobs to leave out. ``many_queues`` is
-    explained in ``Overview``. If ``doubtful``, the runner claims only jobs that are marked because an earlier runner
-    died before it had read their row.
+    explained in ``Overview``. If ``doubtful`` is True, the runner claims only jobs that are marked as doubtful: an
+    earlier runner died before it had read their row.
     """
 
     known: Collection[str]
@@ -155,21 +158,22 @@ class ClaimFilter:
 class Claim(NamedTuple):
     """The leased jobs in the order in which to run them, and the database's current time.
 
-    If ``more_due``, more jobs may be due.
+    ``more_due`` is True if more jobs may be due.
     """
 
     now: datetime
     jobs: list[Job]
     more_due: bool = False
-    refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database refused to lease, and why
-    unread: Sequence[int] = ()  # leased jobs whose rows are still to be read
-    postponed: bool = False  # doubtful jobs are due, but they are claimed only when nothing else is running here
+    refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database refused to lease, each with the reason
+    unread: Sequence[int] = ()  # leased jobs whose rows still have to be read
+    # True if doubtful jobs are due, which are claimed only when nothing else is running in this process.
+    postponed: bool = False
 
 
 def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
     """Lease up to *limit* due jobs for *locked_by*, ordered by (priority, run_at, id).
 
-    Rows that other sessions have locked are skipped, so no claim waits for another.
+    Rows that other transactions have locked are skipped, so no claim waits for another claim.
     """
     parameters = _parameters(connection, limit, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
@@ -190,7 +194,7 @@ def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelt
 
 
 def any_with_own_timeout(connection: Connection) -> bool:
-    """Return whether any waiting job's row has a timeout of its own."""
+    """Return whether the row of any waiting job has a timeout of its own."""
     return run(connection, f"SELECT 1 FROM {JOBS} j WHERE j.{TIMED} LIMIT 1").first() is not None
 
 
@@ -212,21 +216,22 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
     }
 
 
-# This is a materialised CTE and not a subquery under IN, because PostgreSQL may rerun a locking subquery for each row
-# and exceed the limit (bug 15715). ``due`` and ``head`` find, without locks, the rows that the claim would take if no
-# other session were claiming: a share of rows from each lane. The lateral subqueries then lock row by row, so only rows
-# that are taken are locked, and a row locked by another session costs one step. If a lane cannot give its share,
-# ``picked`` takes more from the other lanes. A claim also prefetches jobs that cannot start at once. It stops before
-# the first such job that must not be prefetched, so that job and all jobs behind it wait for a later claim.
+# ``picked`` is a materialised CTE and not a subquery under IN, because PostgreSQL may rerun a locking subquery for each
+# row and exceed the limit (bug 15715). ``due`` and ``head`` find the rows that the claim would take if no other session
+# were claiming: a share of rows from each lane. They lock nothing. The lateral subqueries then lock row by row. So only
+# rows that are taken are locked, and a row that another session has locked costs one step. If a lane cannot give its
+# share, ``picked`` takes more from the other lanes. A claim also prefetches jobs, which cannot start at once. The claim
+# stops before the first job that would be prefetched and must not be. That job and all jobs behind it wait for a later
+# claim.
 def _picked(*, behind_full_keys: bool = False) -> str:
     """Return the SQL for ``picked``, the rows to claim.
 
-    With *behind_full_keys*, the statement leaves out jobs whose concurrency key is full. It steps over them only once,
-    in ``due``. The lateral subqueries see the same snapshot, so each of them can begin at the first row that ``due``
-    found in its lane. If ``due`` found fewer rows than it asked for, there are no others to take.
+    With *behind_full_keys*, the statement leaves out jobs whose concurrency key is full. The statement steps over such
+    jobs only once, in ``due``. The lateral subqueries see the same snapshot, so each of them can begin at the first row
+    that ``due`` found in its lane. If ``due`` found fewer rows than it asked for, no other rows can be taken.
     """
     but = heads = first = from_first = ""
-    others = "head"  # the lanes that may give more than their share
+    others = "head"  # the lanes that may give more rows than their share
     if behind_full_keys:
         but, heads = BUT, ", h.run_at, h.id"
         first = ", min(run_at) AS first_at, (array_agg(id ORDER BY turn))[1] AS first_id"
@@ -298,7 +303,7 @@ def _lease_parameters(locked_by: str, lease: timedelta, policies: ClaimPolicies)
 def _claim_sqlite(
     connection: Connection, parameters: dict[str, Any], admission: ClaimFilter, lease_parameters: dict[str, Any]
 ) -> Sequence[Row[Any]]:
-    # SQLite has one writer (BEGIN IMMEDIATE), so rows can be found and leased in separate statements.
+    # SQLite has only one writer at a time (BEGIN IMMEDIATE), so separate statements can find the rows and lease them.
     due = _due_sqlite(connection, parameters, admission)
     end = next((place for place, row in enumerate(due) if row.no_prefetch and place >= admission.free), len(due))
     return _take(connection, [row.id for row in due[:end]], lease_parameters)
@@ -371,14 +376,14 @@ TAKE_UNREAD: Final = f"UPDATE {JOBS} AS j SET {_LEASED_UNREAD} {_WHERE_STILL_WAI
 # --- claim row by row -------------------------------------------------------------------------------------------------
 
 
-READ_WITHIN_S: Final = 5.0  # time allowed to read one row
+READ_WITHIN_S: Final = 5.0  # the time allowed for reading one row
 
 
 def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:
     """Lease one job as ``claim`` does, but do not read its row. The caller reads the row after ``note_read``.
 
-    Use this after a process died while its claim was reading rows. Commit before reading the row: if the read then
-    kills the process, the lease shows which row it was reading.
+    Use this function after a process died while its claim was reading rows. The caller must commit before it reads the
+    row. If reading then kills the process, the lease shows which row the process was reading.
     """
     parameters = _parameters(connection, 1, admission)
     lease_parameters = _lease_parameters(locked_by, lease, admission.policies)
@@ -401,15 +406,15 @@ def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, ad
         connection, f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.schedule IS NOT NULL", ids=taken
     )
     take_turns(connection, scheduled.scalars().all())
-    # If a job was claimed, more jobs may be due behind it.
+    # If this call claimed a job, more jobs may be due behind that job.
     return Claim(database_now(connection), [], more_due or bool(ids), refused, taken)
 
 
 def note_read(connection: Connection, job_id: int, locked_by: str) -> bool:
     """Mark a row leased by ``claim_warily`` as read, in the transaction that reads it.
 
-    Returns False if there is no such lease. If the read fails or takes the server too long, this mark is rolled back
-    with it, so recovery sees an unread row.
+    Returns False if the lease no longer exists. If reading fails, or takes the server too long, the mark is rolled back
+    in the same transaction, so recovery sees an unread row.
     """
     if is_postgresql(connection):
         run(connection, f"SET LOCAL statement_timeout = {READ_WITHIN_S * 1000:.0f}")
@@ -426,14 +431,14 @@ def note_read(connection: Connection, job_id: int, locked_by: str) -> bool:
 
 
 def unread_by(connection: Connection, locked_by: str) -> list[Job]:
-    """Return every job leased to *locked_by* whose row was never read. The jobs come without their payloads."""
+    """Return every job leased to *locked_by* whose row was never read. The returned jobs have no payloads."""
     rows = run(connection, f"SELECT {FACTS_UNREAD} {_LEASED_TO} AND {_IS_UNREAD}", locked_by=locked_by)
     return [job_from(row) for row in rows]
 
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
 
-# One claim looks past jobs with full keys at most this many times. The next claim goes on.
+# One claim looks behind jobs with full keys at most this many times. The next claim continues.
 ROUNDS: Final = 8
 _SEEN: Final = " SELECT id, no_prefetch, concurrency_key FROM picked ORDER BY priority, run_at, id"
 LOOK_POSTGRESQL: Final = _picked(behind_full_keys=True) + _SEEN
@@ -443,7 +448,7 @@ LOOK_ANYWHERE: Final = _picked_anywhere(BUT) + _SEEN
 def _choose(connection: Connection, parameters: dict[str, Any], admission: ClaimFilter) -> tuple[list[int], bool]:
     """Choose the jobs to take under limits, and lock their rows.
 
-    Returns their ids in order, and whether more jobs may be due.
+    Returns the ids of these jobs in order, and whether more jobs may be due.
     """
     alone = judge_alone(connection)
     limits = admission.limits if alone else closed(admission.limits)
@@ -451,7 +456,7 @@ def _choose(connection: Connection, parameters: dict[str, Any], admission: Claim
     taken: list[int] = []
     but = list(admission.but)
     for _ in range(ROUNDS):
-        # Leave out keys that have become full, to find the jobs behind them.
+        # Leave out keys that have become full, to find the jobs behind those with full keys.
         asked = parameters["limit"] - len(taken)
         closed_keys = full_parameters(connection, full(limits, running))
         seen = _look(connection, parameters | {"limit": asked}, admission, closed_keys, [*but, *taken])
@@ -490,9 +495,9 @@ def claim_one(
 ) -> Job | Limit | None:
     """Lease one waiting job that a person named, even if it is not due yet.
 
-    Returns a limit instead if the job's key has reached one of *limits*. Returns None if the job is not waiting, or if
-    another session has locked it. With *limits*, this first waits for any other claim under limits to finish. Raises
-    DatabaseError.
+    If the job's concurrency key has reached one of *limits*, that limit is returned instead of the job. Returns None if
+    the job is not waiting, or if another session has locked it. With *limits*, the call first waits until any other
+    claim under limits has finished. Raises DatabaseError.
     """
     if limits:
         judge_alone(connection, wait=True)
@@ -513,10 +518,10 @@ _LEASED_TO: Final = f"FROM {JOBS} j WHERE j.locked_until IS NOT NULL AND j.locke
 
 
 def held_by(connection: Connection, locked_by: str, *, warily: bool = False) -> list[Job]:
-    """Return every job leased to *locked_by* whose row was read.
+    """Return every job that is leased to *locked_by* and whose row has been read.
 
     If the reply to a claim's COMMIT was lost, these are the jobs that the claim took. With *warily*, each row is
-    fetched by itself, because one of them may be unreadable.
+    fetched in its own statement, because one of the rows may be unreadable.
     """
     leased = f"{_LEASED_TO} AND NOT {_IS_UNREAD} ORDER BY j.priority, j.run_at, j.id"
     if warily:

@@ -14,18 +14,18 @@ from cronjobs.engine.rules.concurrency import Full, Limit, full, waiting_by_limi
 from cronjobs.engine.store.overlap import IN_TURN, runnable_value
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, among, group_value, is_postgresql, run
 
-# Read at most this many groups of (queue, type), because anyone can make up queue names.
+# Read at most this many groups of (queue, type), because anyone can invent names of queues.
 MOST_GROUPS: Final = 5000
 NOTHING_FULL: Final = Full(frozenset(), frozenset())
-# On SQLite this many prefixes are compared one by one, because reading the list for each row takes several times as
-# long.
+# On SQLite, this many prefixes are compared one by one. To read the list of prefixes for each row would take several
+# times as long.
 FIRST_PREFIXES: Final = 3
 
 
 def _is_full() -> str:
     """Return SQL that is true if the key of job ``j`` has reached a limit.
 
-    A claim evaluates it for every row it passes, so it must be fast.
+    A claim evaluates this condition for every row that it passes, so the condition must be fast.
     """
     # Compare bytes, as Python's startswith does: LIKE would interpret wildcards in a prefix.
     is_full_key, prefixes = among("full_keys"), "ARRAY(SELECT json_array_elements_text(CAST(:full_prefixes AS json)))"
@@ -61,15 +61,15 @@ def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
 
 
 def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
-    """Make this transaction the only one that claims under limits, or jobs of schedules, until it ends.
+    """Until this transaction ends, let no other transaction claim jobs under limits, or jobs of schedules.
 
-    Returns False if another transaction is doing so. Without *wait* it returns at once, so a frozen holder cannot keep
-    others from renewing their leases. SQLite has only one writer, so it needs no lock.
+    Returns False if another transaction already has this right. Without *wait* the call returns at once, so a frozen
+    holder cannot prevent others from renewing their leases. SQLite has only one writer, so it needs no lock.
 
     The lock is on the row of ``cronjobs_meta``, which only roles that run jobs can lock. An advisory lock would not be
     safe, because any login could take it and keep it. A separate statement takes the lock, before any statement that
-    counts. A statement sees only what was committed when it began, so a count in the locking statement, or before it,
-    could miss jobs that the last holder claimed.
+    counts. A statement sees only changes that were committed before the statement began. So a count in the locking
+    statement, or before it, could miss jobs that the last holder claimed.
     """
     if not is_postgresql(connection):
         return True
@@ -78,7 +78,7 @@ def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
 
 
 def running_by_key(connection: Connection) -> dict[str, int]:
-    """Return how many jobs are leased, by concurrency key.
+    """Return the number of leased jobs for each concurrency key.
 
     Expired leases count, because their jobs may still be running.
     """
@@ -93,7 +93,9 @@ def running_by_key(connection: Connection) -> dict[str, int]:
 
 
 def waiting_for(connection: Connection, limits: Sequence[Limit], paused: Collection[str]) -> dict[Limit, int]:
-    """Return, for each limit that has been reached, how many due jobs wait only for it: none of *paused* queues."""
+    """Return, for each limit that has been reached, how many due jobs wait only for it. Jobs of *paused* queues do not
+    count.
+    """
     running = running_by_key(connection) if limits else {}
     found = full(limits, running)
     if not (found.prefixes or found.keys):
@@ -110,11 +112,12 @@ def waiting_for(connection: Connection, limits: Sequence[Limit], paused: Collect
 
 
 class LateBehind(NamedTuple):
-    """How many late jobs of a queue and type were ``behind`` others, so that they could not run.
+    """``behind`` is the number of late jobs of a queue and type that could not run, because they had to wait for other
+    jobs.
 
-    ``late`` is how many late jobs of the queue and type the same statement saw, or None if no limit held any of them
-    back. To get the jobs that could have run, subtract ``behind`` from ``late``, not from the count of an earlier
-    statement: a tick may have claimed some of those jobs since.
+    ``late`` is the number of all late jobs of the queue and type that the same statement saw. It is None if no limit
+    held back any of them. To get the jobs that could have run, subtract ``behind`` from ``late``, not from the count of
+    an earlier statement: a tick may have claimed some of those jobs since.
     """
 
     behind: int = 0
@@ -128,12 +131,13 @@ def late_behind_others(
     runnable: Collection[str] | None,
     held: Full = NOTHING_FULL,
 ) -> dict[tuple[str, str], LateBehind]:
-    """Count, by queue and type, the jobs due for longer than *late* that could not run during all that time.
+    """Count, by queue and type, the jobs that have been due for longer than *late* and could not run during all that
+    time.
 
     Such a job waited for a limit or for another job of its schedule, or it was created late, for a past occurrence.
-    *runnable* has the same meaning as in ``ClaimFilter``. *held* are the limits that held jobs back recently. The
-    caller passes them because no job runs between two ticks, so a limit that was reached during the last tick looks
-    free now.
+    *runnable* has the same meaning as in ``ClaimFilter``. *held* are the limits that held jobs back recently. No job
+    runs between two ticks, so a limit that was reached during the last tick looks free now. That is why the caller
+    passes these limits.
     """
     running = running_by_key(connection) if limits else {}
     now = full(limits, running)

@@ -1,8 +1,8 @@
 """Count ended attempts and jobs by hour and job type, and ended jobs and settled occurrences by schedule.
 
-The transaction that records an end also inserts rows into ``cronjobs_new_counts``. Nobody updates these rows, so no
-transaction waits for another's lock. In spare time ``fold`` moves them into ``cronjobs_counts``, which has a sum for
-each hour and one for all hours. docs/adr/0018 has the reasons.
+The transaction that records an end also inserts rows into ``cronjobs_new_counts``. No transaction updates these rows,
+so no transaction waits for the lock of another. In spare time, ``fold`` moves the rows into ``cronjobs_counts``, which
+contains sums for each hour, and sums over all hours. docs/adr/0018 gives the reasons for this design.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from cronjobs.engine.rules.histogram import BOUNDS, NO_BUCKET
 from cronjobs.engine.store.sql import AMONG_IDS, group, is_postgresql, run
 from cronjobs.text import clean
 
-# The number of rows to fold in one transaction. It is small because on SQLite every other writer waits meanwhile.
+# The number of rows to fold in one transaction. It is small, because on SQLite every other writer waits during that
+# time.
 BATCH: Final = 500
-# If there are at least this many new rows, the next tick that has done any work folds them. Fewer rows wait for the
-# hourly round.
+# The next tick that has done any work folds the new rows if they are at least this many. Fewer rows wait for the work
+# that ticks do once an hour.
 MANY: Final = 500
 KEPT_HOURS: Final = 31 * 24
 # This "hour" stands for all hours. Real hours are counted from the beginning of 1970.
@@ -47,7 +48,8 @@ class Key(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """How many attempts or jobs ended, the total and the longest of their times, and when the last one ended.
+    """The number of attempts or jobs that ended, the sum and the maximum of their times, and when the last of them
+    ended.
 
     An attempt's time is how long it ran. A job's time is how long it waited. All times are in microseconds. The total
     is a float, because an integer could overflow if somebody inserted many jobs with a run_at in 1973. A float total is
@@ -83,7 +85,7 @@ def add(sums: Sums, key: Key, more: Sum) -> None:
 
 
 def _micros(first: str, last: str) -> str:
-    """Return SQL for the microseconds from *first* to *last*, or 0 if the clock was set back between them."""
+    """Return SQL for the microseconds from *first* to *last*, or 0 if the clock was set back in between."""
     return either(
         postgresql=f"CAST(greatest(0, extract(epoch FROM {last} - {first}) * 1000000) AS bigint)",
         sqlite=f"max(0, {last} - {first})",
@@ -97,8 +99,8 @@ _TOOK: Final = _micros("r.started_at", "r.finished_at")
 _ENDED_MICROS: Final = either(
     postgresql="CAST(extract(epoch FROM e.finished_at) * 1000000 AS bigint)", sqlite="e.finished_at"
 )
-# Look up each run by its key. Otherwise PostgreSQL would read the whole history to find these few runs while it has no
-# statistics.
+# Look up each run by its key. Otherwise PostgreSQL, as long as it has no statistics, would read the whole history to
+# find these few runs.
 _ITS_RUN: Final = either(
     postgresql=f"CROSS JOIN LATERAL (SELECT r.outcome, r.started_at, r.finished_at FROM {JOB_RUNS} r "
     "WHERE r.job_id = e.id AND r.attempt = e.attempts LIMIT 1) r",
@@ -130,8 +132,8 @@ _NOT_WAITED: Final = "CAST(NULL AS bigint)"
 def count_ends(connection: Connection, ids: Collection[int]) -> None:
     """Count the attempts of these jobs that this transaction has just ended, and the jobs that ended with them.
 
-    The counts come from the rows. So if an attempt lost its lease and ended later, that end is not counted. If an
-    attempt was recorded as timed out while its thread was still running, it is counted once, with its final outcome.
+    The counts are made from the rows. So the end of an attempt that lost its lease before it ended is not counted. If
+    an attempt was recorded as timed out while its thread was still running, it is counted once, with its final outcome.
     The caller has locked the jobs' rows, so no newer attempt exists.
     """
     _count(connection, ids, _ATTEMPTS, _WAITED)
@@ -193,7 +195,7 @@ def many_new(connection: Connection) -> bool:
 def fold(connection: Connection, most: int = BATCH) -> bool:
     """Move up to *most* new rows into the sums. Return whether there may be more.
 
-    Call this in a short transaction of its own. It does nothing if another process is folding.
+    Call this function in a short transaction of its own. It does nothing if another process is folding.
     """
     if not _alone(connection):
         return False
@@ -220,7 +222,7 @@ def fold(connection: Connection, most: int = BATCH) -> bool:
 
 
 def _alone(connection: Connection) -> bool:
-    """Stop other processes from folding until this transaction ends. Return False if one is folding now.
+    """Stop other processes from folding until this transaction ends. Return False if another process is folding now.
 
     The lock is on a row whose kind is empty. Do not wait for the lock, because its holder may be frozen.
     """
@@ -264,9 +266,9 @@ def _put(connection: Connection, sums: Sums) -> None:
 def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> Sums:
     """Merge all names of a kind beyond MOST_NAMES into OTHER, and add the new names that are kept to *known*.
 
-    The names that arrive first are kept. If we always kept the names with the largest counts, a name could drop out and
-    come back, and its counter would go backwards. Among names that arrive together, those with the largest counts are
-    kept. Stored occurrences are not merged, because their names are schedule ids, which are few.
+    The names that arrive first are kept. If we always kept the names with the largest counts, a name could be dropped
+    and return later, and its counter would go backwards. Among names that arrive together, those with the largest
+    counts are kept. Stored occurrences are not merged, because their names are schedule ids, which are few.
     """
     sizes: Counter[tuple[str, str]] = Counter()
     for key, each in sums.items():
@@ -299,9 +301,9 @@ def remove_old_hours(connection: Connection) -> bool:
 
 
 def all_that_ended(connection: Connection) -> Sums:
-    """Return the sums of everything that ever ended.
+    """Return the sums of all attempts, jobs and occurrences that ever ended.
 
-    One statement reads both tables, because ``fold`` may move rows meanwhile.
+    One statement reads both tables, because ``fold`` may move rows from one table to the other at any time.
     """
     rows: Any = run(
         connection,
@@ -328,7 +330,7 @@ def all_that_ended(connection: Connection) -> Sums:
 
 
 def longest_lately(connection: Connection) -> Sums:
-    """Return the longest attempts and waits that ended in this hour or the one before, by kind and name."""
+    """Return the longest attempts and waits that ended in this hour or in the hour before, by kind and name."""
     rows: Any = run(
         connection,
         f"""
@@ -358,7 +360,9 @@ class HourSum(NamedTuple):
 
 
 def _numbers(**which: str) -> str:
-    """Return SQL for columns, each of which sums the counts of the rows that match one condition."""
+    """Return SQL for one column per condition in *which*. A column is the sum of the counts of the rows that match its
+    condition.
+    """
     return ", ".join(
         f"CAST(sum(CASE WHEN {each} THEN c.count ELSE 0 END) AS bigint) AS {name}" for name, each in which.items()
     )
@@ -369,7 +373,7 @@ _TIMED_JOBS: Final = f"c.kind = 'jobs' AND c.bucket <> {NO_BUCKET}"
 
 
 def _summed(table: str) -> str:
-    """Return SQL that sums a table by hour. The primary key has this order, so nothing is sorted."""
+    """Return SQL that sums a table by hour. The rows need not be sorted, because the primary key has this order."""
     statuses = {status: f"c.kind = 'jobs' AND c.outcome = '{status}'" for status in ("succeeded", "dead", "cancelled")}
     return f"""
       SELECT c.at_hour, {_numbers(**statuses, failed=_FAILED, timed=_TIMED_JOBS)},
@@ -384,7 +388,7 @@ _BY_HOUR: Final = f"{_summed(COUNTS)} UNION ALL {_summed(NEW_COUNTS)}"
 def by_hour(connection: Connection, first: int) -> list[HourSum]:
     """Return the counts of each hour from *first* on, over all job types. An hour may appear twice, or not at all.
 
-    One statement reads both tables, because ``fold`` may move rows meanwhile.
+    One statement reads both tables, because ``fold`` may move rows from one table to the other at any time.
     """
     return [HourSum(**row._mapping) for row in run(connection, _BY_HOUR, first=first, ever=EVER)]
 

@@ -33,7 +33,7 @@ def _all(connection: Connection) -> dict[str, Crashing]:
 
 
 def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Crashing]:
-    """Record that runners died while running these job types (type → runner).
+    """Record that runners died while they ran jobs of these types. *runners* maps each type to the runner.
 
     Returns the types that now count as crashing.
     """
@@ -53,9 +53,9 @@ def note_deaths(connection: Connection, runners: Mapping[str, str]) -> list[Cras
 
 
 def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str]:
-    """Count how jobs of watched types ended. Return the types that have now had enough clean ends to be cleared.
+    """Count how jobs of watched types ended. Return the types that are now cleared, because enough jobs ended cleanly.
 
-    Ends are not counted if another session has locked their type's row.
+    If another transaction has locked the row of a type, the ends of that type are not counted.
     """
     rows = [{"job_type": name, "clean": each.clean, "crashed": int(each.crashed)} for name, each in ends.items()]
     parameters = {"ends": rows}

@@ -14,7 +14,7 @@ from cronjobs.engine.store.meta import qualified
 from cronjobs.engine.store.sql import run
 
 Kind = Literal["view", "function", "table"]
-# Drop an object before the objects on which it depends.
+# An object must be dropped before the objects on which it depends.
 ORDER: Final[tuple[Kind, ...]] = ("view", "function", "table")
 
 
@@ -28,7 +28,7 @@ class Relation:
 
 
 def existing(connection: Connection, names: Collection[tuple[Kind, str]]) -> list[Relation]:
-    """Return the *names* that exist, in the order in which they can be dropped."""
+    """Return those relations of *names* that exist, in the order in which they can be dropped."""
     if connection.dialect.name == "sqlite":
         there = connection.execute(text("SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view')"))
         found = [Relation(kind, name, f'"{name}"') for kind, name in there if (kind, name) in names]
@@ -58,7 +58,7 @@ def _in_our_schema(connection: Connection, kind: Kind, name: str) -> list[Relati
 
 
 def keep_out(connection: Connection) -> None:
-    """Wait until no session uses the jobs table, and keep every other session out until this transaction ends.
+    """Wait until no other transaction uses the jobs table, and lock all others out until this transaction ends.
 
     SQLite needs no lock, because it has only one writer.
     """
@@ -114,7 +114,7 @@ def django_has_migrated(connection: Connection) -> bool:
 
 
 def live_leases(connection: Connection, limit: int) -> Sequence[Row[tuple[int, str, str]]]:
-    """Return up to *limit* jobs whose leases have not expired: id, job_type, locked_by."""
+    """Return up to *limit* jobs whose leases have not expired. Each row has id, job_type and locked_by."""
     return run(
         connection,
         f"SELECT j.id, j.job_type, j.locked_by FROM {JOBS} j WHERE j.locked_until > {NOW} ORDER BY j.id LIMIT :limit",
@@ -141,6 +141,8 @@ class LastTick:
 
 
 def hosts_that_tick(ticks: Collection[Row[Any]], now: datetime, within: timedelta) -> list[LastTick]:
-    """Return the hosts whose last tick began or ended at most *within* ago, given the last tick of every host. Pure."""
+    """Return the hosts whose last tick began or ended at most *within* ago. *ticks* has the last tick of every host.
+    Pure.
+    """
     signs = [(row.host, max(each for each in (row.started_at, row.finished_at) if each)) for row in ticks]
     return [LastTick(host, now - at) for host, at in signs if now - at <= within]

@@ -1,4 +1,4 @@
-"""All statements about effects: to begin and end one, and for operators to list and settle them."""
+"""All statements about effects: attempts begin and end effects, and operators list and settle effects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class Record:
 
 
 def insert_begun(connection: Connection, key: str, lease: Lease) -> bool:
-    """Record that this attempt begins the effect *key*, unless the key has a row. Return whether a row was inserted."""
+    """Record that this attempt begins the effect *key*, unless *key* already has a row. Return whether a row was
+    inserted.
+    """
     made = run(
         connection,
         f"""INSERT INTO {EFFECTS} (key, job_id, attempt, state, begun_at)
@@ -66,7 +68,7 @@ def find(connection: Connection, key: str) -> Record | None:
 
 
 def begin_again(connection: Connection, key: str, lease: Lease) -> None:
-    """Let this attempt repeat an effect that was begun but never ended, and count the repeat."""
+    """Record that this attempt repeats an effect that was begun but never ended, and count the repeat."""
     run(
         connection,
         f"""UPDATE {EFFECTS} SET job_id = :job_id, attempt = :attempt, state = 'begun', begun_at = {NOW},
@@ -77,7 +79,7 @@ def begin_again(connection: Connection, key: str, lease: Lease) -> None:
 
 
 def mark(connection: Connection, key: str, state: str) -> None:
-    """Set the state to "skipped" or "stopped".
+    """Set the state of an effect to "skipped" or "stopped".
 
     The row keeps its attempt, so the attempt can still record the effect as done.
     """
@@ -90,11 +92,11 @@ def mark(connection: Connection, key: str, state: str) -> None:
 def record(connection: Connection, key: str, lease: Lease, result: str | None) -> bool:
     """Record that this attempt carried out the effect. *result* is JSON text.
 
-    Returns False if a newer attempt has begun the effect since. If the reply was lost, call this again; a second call
-    changes nothing.
+    Returns False if a newer attempt has begun the effect since. If the database's reply was lost, call this again: a
+    second call changes nothing.
     """
-    # This is an INSERT because the row may be gone. An operator who settles the effect as not done deletes the row, and
-    # may have done so too early. The attempt knows that the effect was carried out.
+    # Use INSERT, because the row may be gone: an operator who settles the effect as not done deletes the row. That may
+    # have been too early. This attempt knows that the effect was carried out.
     written = run(
         connection,
         f"""INSERT INTO {EFFECTS} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
@@ -141,7 +143,9 @@ def remove(connection: Connection, key: str) -> None:
 
 
 def performers(connection: Connection) -> Sequence[Row[Any]]:
-    """Return the running jobs that have begun an effect and recorded no result for it: id and ``locked_by``."""
+    """Return the running jobs that have begun an effect and have recorded no result for it. Each row has id and
+    ``locked_by``.
+    """
     statement = f"SELECT DISTINCT j.id, j.locked_by FROM {EFFECTS} e JOIN {JOBS} j ON {_ITS_ATTEMPT}"
     return run(connection, f"{statement} WHERE e.state = 'begun'").all()
 
@@ -149,9 +153,10 @@ def performers(connection: Connection) -> Sequence[Row[Any]]:
 def list_effects(
     connection: Connection, *, standing: str | None, prefix: str | None, gone: Collection[int], limit: int
 ) -> Sequence[Row[Any]]:
-    """Return effects with the table's columns and ``standing``, most recently begun first.
+    """Return effects, the most recently begun first. Each row has the table's columns and ``standing``.
 
-    *gone* has the running jobs whose runner is known to have ended. A filter that is None matches every effect.
+    *gone* contains the ids of running jobs whose runner has certainly ended. A filter that is None matches every
+    effect.
     """
     return run(
         connection,
@@ -170,7 +175,7 @@ def list_effects(
 
 
 def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """Return the jobs among *job_ids* that have an effect with an unknown outcome, each with one such effect's key."""
+    """Return the jobs among *job_ids* that have an unknown effect, each with the key of one such effect."""
     rows = run(
         connection,
         f"""SELECT e.job_id, min(e.key) AS key FROM {EFFECTS} e LEFT JOIN {JOBS} j ON {_ITS_ATTEMPT}
@@ -182,7 +187,8 @@ def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, st
 
 
 def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
-    """Return the effects that these jobs began last and that were repeated or skipped while their outcome was unknown.
+    """Return the effects that were repeated or skipped while it was unknown whether they happened, and that these jobs
+    were the last to begin.
 
     Each row has job_id, attempt, key, begun_at, repeats and ``skipped``.
     """

@@ -40,17 +40,18 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
 _JSON_TEXTS: Final = ("payload",)
 
 _REPLACING_ROWS: Final = group("rows", _COLUMNS | {"stays": "int"})
-# The caller has checked that there is room for a job that moves to another queue. For a job that was to stay in its
-# queue (``stays``) the caller has not checked. Such a job is replaced only if it is still in that queue.
+# For a job that moves to another queue, the caller has checked that the queue has room. For a job that should stay in
+# its queue (``stays``), the caller has not checked that. Such a job is replaced only if it is still in the same queue.
 _HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"
-# The same value as the column's default, for callers that give no name. SQLite does not know who is connected, so there
-# we pass the name.
+# The same value as the default of the column ``enqueued_by``, for callers that give no name. SQLite does not know who
+# is connected, so on SQLite we pass the name.
 _CALLER: Final = either(
     postgresql="concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))", sqlite=":caller_"
 )
-# This is a scalar subquery because PostgreSQL plans NOT EXISTS as a join. As long as the statistics say that the table
-# is empty, that join scans the whole table for each row. The key is looked up before the INSERT because ON CONFLICT
-# alone would wait for any open transaction that has updated the row with that key, and every claim updates its rows.
+# Use a scalar subquery, because PostgreSQL plans NOT EXISTS as a join. As long as the statistics say that the table is
+# empty, that join scans the whole table for each row. The key is looked up before the INSERT, because ON CONFLICT alone
+# would wait for any open transaction that has updated the row with that key. Every claim updates the rows that it
+# takes.
 _NOT_THERE: Final = either(
     postgresql=f"(SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = r.idempotency_key) IS NULL", sqlite="true"
 )
@@ -61,19 +62,19 @@ _KEY_IN_ASCII: Final = in_ascii("idempotency_key")
 _ROW_KEY_IN_ASCII: Final = in_ascii("j.idempotency_key")
 _QUEUE_IN_ASCII: Final = in_ascii("j.queue")
 _TYPE_IN_ASCII: Final = in_ascii("j.job_type")
-# Unchanged since it was enqueued: no runner has had it, and nobody has cancelled or retried it.
+# The job is as it was enqueued: no runner has claimed it, and nobody has cancelled or retried it.
 _NOT_STARTED: Final = "j.status = 'queued' AND j.attempts = 0"
 
-# Statements begin with INSERT or UPDATE where possible: in its legacy transaction control, Python's sqlite3 opens a
-# transaction only if the statement begins with such a word. With INSERT ... SELECT ... ORDER BY, PostgreSQL assigns ids
-# in that order. https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
+# Statements begin with INSERT or UPDATE where possible. With its legacy transaction control, Python's sqlite3 opens a
+# transaction only for a statement that begins with such a word. With INSERT ... SELECT ... ORDER BY, PostgreSQL assigns
+# ids in that order. https://www.postgresql.org/message-id/29386.1528813619%40sss.pgh.pa.us
 _COLUMNS_WRITTEN: Final = """job_type, payload, meta, queue, priority, run_at, created_at, max_attempts, timeout_s,
                       idempotency_key, concurrency_key, enqueued_by"""
 _VALUES: Final = f"""
          r.job_type, CAST(r.payload AS {JSON_TYPE}), CAST(r.meta AS {JSON_TYPE}), r.queue, r.priority, {_DUE_AT}, {NOW},
          r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, coalesce(r.enqueued_by, {_CALLER})"""
-# Only a separate statement writes ``schedule`` and ``scheduled_for``. Apps may not write these columns, because an
-# app's row could then block a schedule forever.
+# Only a separate statement writes ``schedule`` and ``scheduled_for``. Apps may not write these columns. Otherwise a row
+# that an app inserts could block a schedule forever.
 _COLUMNS_OF_SCHEDULE: Final = f"{_COLUMNS_WRITTEN}, schedule, scheduled_for"
 _VALUES_OF_SCHEDULE: Final = f"{_VALUES}, r.schedule, r.scheduled_for"
 
@@ -87,8 +88,8 @@ REPLACE_SQLITE: Final = f"""
   WHERE j.idempotency_key = r.idempotency_key AND {_NOT_STARTED} AND {_HAS_ROOM}
   RETURNING {_KEY_IN_ASCII} AS idempotency_key"""
 
-# Skip rows that another session has locked. That session is usually a runner claiming the row, but its transaction may
-# also never end.
+# Skip rows that another session has locked. The other session is usually a runner that claims the row. But it may also
+# be a transaction that never ends.
 REPLACE_POSTGRESQL: Final = f"""
   WITH there AS MATERIALIZED (
     SELECT j.id FROM {JOBS} j WHERE j.idempotency_key {AMONG_KEYS} AND {_NOT_STARTED}
@@ -109,7 +110,7 @@ LOOK: Final = f"""
 class NewJob:
     """A job to be inserted. Its texts and JSON have been checked.
 
-    If ``run_at`` is None, the job is due ``delay_s`` seconds from now, or at once if ``delay_s`` is None, too. The
+    If ``run_at`` is None, the job is due ``delay_s`` seconds from now, or at once if ``delay_s`` is also None. The
     fields are named like the columns in ``_COLUMNS``.
     """
 
@@ -130,7 +131,9 @@ class NewJob:
 
 
 class Existing(NamedTuple):
-    """A job that already has the key. If ``not_started``, no runner has had the job, so it may be replaced."""
+    """A job that already has the key. If ``not_started`` is True, no runner has claimed the job yet, so the job may be
+    replaced.
+    """
 
     id: int
     status: Status
@@ -142,14 +145,14 @@ class Existing(NamedTuple):
 def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], *, into_capped: bool) -> list[int | None]:
     """Insert jobs (from ``row_of``) with distinct keys in one statement. Return the new ids in order.
 
-    An id is None if its job was not inserted: its key is in use, or the queue has a cap and *into_capped* is false. A
-    key that is already in use raises no error, because an error would abort the caller's transaction. Without
-    *into_capped*, all jobs must be for one queue. As with any unique key, this waits only for an open transaction that
-    inserts or deletes the same key.
+    An id is None if its job was not inserted, because its key is in use, or because the queue has a cap and
+    *into_capped* is False. A key that is already in use raises no error, because an error would abort the caller's
+    transaction. Without *into_capped*, all jobs must be for one queue. As with any unique key, this waits only for an
+    open transaction that inserts or deletes the same key.
     """
     values = _by_column(_storable(connection, rows))
-    # With more than one row, payloads always come from JSON, even if all are equal: each element of that JSON makes a
-    # row.
+    # With more than one row, always pass the payloads as JSON, even if all payloads are equal, because each element of
+    # that JSON makes one row.
     from_json = _JSON_TEXTS if len(rows) > 1 else ()
     parameters, bound, varying = shaped(connection, values, from_json=from_json, as_json=_JSON_TEXTS)
     statement = _insert(is_postgresql(connection), bound, varying, into_capped)
@@ -185,7 +188,7 @@ def _insert(postgresql: bool, bound: tuple[str, ...], varying: tuple[str, ...], 
     source = shaped_rows(postgresql, _COLUMNS, bound, varying, _JSON_TEXTS)
     statement = f"INSERT INTO {JOBS} ({columns}) SELECT {values} FROM {source} r WHERE true"
     if not into_capped:
-        statement += f" AND NOT {IS_CAPPED}"  # all rows are for one queue, so check its cap only once
+        statement += f" AND NOT {IS_CAPPED}"  # all rows are for one queue, so check the queue's cap only once
     keyed = "idempotency_key" in bound + varying
     statement += f" AND {_NOT_THERE}" if keyed else ""
     statement += " ORDER BY r.n" if varying else ""
@@ -208,7 +211,7 @@ def look(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Ex
 
 
 def replace_rows(connection: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
-    """Overwrite the jobs that have the keys of *rows* and that no runner has had. Return their keys.
+    """Overwrite the jobs that have the keys of *rows* and that no runner has claimed. Return the keys of these jobs.
 
     If a row's ``stays`` is 1, the job is overwritten only if it is still in that row's queue.
     """

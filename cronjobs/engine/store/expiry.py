@@ -1,4 +1,4 @@
-"""Leases that have expired, or whose runners are gone: who holds them, and which of them recovery may settle."""
+"""Find leases that have expired, or whose runners are gone: their holders, and the leases that recovery may settle."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from cronjobs.text import BrokenText
 
 
 def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
-    """Return each ``locked_by`` that begins with *prefix*, and the greatest age in seconds that its runner can reach.
+    """Return each ``locked_by`` that begins with *prefix*, and how old, in seconds, its runner can become.
 
-    The prefix stands for one boot of one host. Each runner recorded its greatest age itself. The age is None if plain
-    SQL wrote the lease.
+    The prefix stands for one boot of one host. Each runner has recorded that age itself. The age is None if plain SQL
+    wrote the lease.
     """
     statement = f"""
         SELECT DISTINCT j.locked_by, {RUNNER_S} AS runner_s FROM {JOBS} j
@@ -44,7 +44,9 @@ def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Leased:
-    """A lease and when it ends. ``lease_s`` is the length of its runner's leases in seconds, or None if unknown."""
+    """A lease, with its job's type and the instant at which the lease ends. ``lease_s`` is the length of its runner's
+    leases in seconds, or None if unknown.
+    """
 
     lease: Lease
     job_type: str
@@ -78,8 +80,8 @@ def expired_leases(
 ) -> tuple[datetime, list[Expired]]:
     """Lock up to *limit* jobs whose lease has expired by the database's clock, or whose runner is one of *dead*.
 
-    Returns the database's current time, and the jobs. Skips rows that other sessions have locked, and jobs of *working*
-    runners.
+    Returns the database's current time, and the jobs. Rows that other transactions have locked, and jobs of *working*
+    runners, are skipped.
     """
     rows = run(
         connection,
@@ -123,7 +125,7 @@ def _with_a_fence(connection: Connection, job: Job) -> Job:
 
 
 _GIVEN_UP: Final = f"(j.locked_until < {NOW} OR j.locked_by {among('dead')}) AND NOT (j.locked_by {among('working')})"
-# On a cluster the handler may run until ``permitted_until``, even if its supervisor is gone.
+# Leave out a job on a cluster: its handler may run until ``permitted_until``, even if the supervisor is gone.
 _RUNS_FAR: Final = f"""
       EXISTS (SELECT 1 FROM {TOKENS} t
               WHERE t.job_id = j.id AND t.attempt = j.attempts AND t.permitted_until > {NOW})"""

@@ -15,7 +15,7 @@ from cronjobs.engine.store.sql import AMONG_KEYS, is_postgresql, run
 from cronjobs.errors import SchemaMissing
 from cronjobs.text import decoded, one_line
 
-# The number of characters to read of a text. cronjobs never writes longer texts.
+# Read at most this many characters of a text. cronjobs never writes longer texts.
 LONGEST: Final = 4000
 _JSON: Final = ("payload", "meta", "result", "progress", "policy")
 _TEXTS: Final = (
@@ -69,8 +69,8 @@ _SELECT: Final = (
     f"SELECT {', '.join(f'{expression} AS read_{name}' for name, expression in _READ.items())} FROM {JOBS} j WHERE "
 )
 _BY_ID: Final = "j.id = CAST(:id AS bigint)"
-# The job that has the key, or else the newest job that released it. Without "+ 0", PostgreSQL might walk back through
-# all ids to find the largest.
+# Finds the job that has the key, or else the newest job that released the key. Without "+ 0", PostgreSQL might walk
+# back through all ids to find the largest.
 _BY_KEY: Final = f"""j.id = coalesce((SELECT k.id FROM {JOBS} k WHERE k.idempotency_key {AMONG_KEYS}),
   (SELECT max(k.id + 0) FROM {JOBS} k WHERE k.released_key {AMONG_KEYS}))"""
 

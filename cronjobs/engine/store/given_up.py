@@ -18,10 +18,10 @@ from cronjobs.engine.probe.sql_text import AUDIT
 from cronjobs.engine.store.sql import run
 from cronjobs.engine.store.ticks import AuditAct, record_all
 
-# These are kinds of findings. The audit entries behind a finding have its kind as their action.
-# Occurrences beyond ``catch_up_limit`` were dropped. They are counted by schedule.
+# The next two constants are kinds of findings, and also the actions of the audit entries behind these findings.
+# Occurrences beyond ``catch_up_limit`` were dropped. The entries count them by schedule.
 DROPPED: Final = "dropped"
-# Dead jobs were pruned before anyone handled them. They are counted by job type.
+# Dead jobs were pruned before anyone had dealt with them. The entries count them by job type.
 PRUNED: Final = "pruned"
 KINDS: Final = (DROPPED, PRUNED)
 BY: Final = "cronjobs"
@@ -32,9 +32,10 @@ ACKS_READ: Final = 100
 
 @dataclass(frozen=True)
 class GivenUp:
-    """The entries that nobody has acknowledged: ids (oldest first), counts by name, and the time of the oldest.
+    """The audit entries that nobody has acknowledged: ids (oldest first), counts by name, and the time of the oldest
+    entry.
 
-    If ``more``, there are more entries than these.
+    If ``more`` is True, further entries exist.
     """
 
     ids: tuple[int, ...]
@@ -50,9 +51,9 @@ def give_up(connection: Connection, kind: str, found: Mapping[str, Mapping[str, 
 
 
 def given_up(connection: Connection, kind: str) -> GivenUp | None:
-    """Return what was given up and not yet acknowledged, or None if there is nothing."""
+    """Return the entries of this *kind* that nobody has acknowledged, or None if no such entry exists."""
     # Read the oldest first, because an ack covers all entries up to the newest one that the person was shown. Without
-    # "+ 0", PostgreSQL may walk the whole trail.
+    # "+ 0", PostgreSQL may walk the whole audit trail.
     rows = run(
         connection,
         f"SELECT a.id, a.subject, a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.id > :after "
@@ -70,12 +71,12 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
 
 
 def pruned_dead(connection: Connection, job_ids: Collection[int]) -> dict[int, datetime]:
-    """Return when pruning removed these jobs. Leave out jobs that were not dead, or had been dismissed."""
+    """Return when pruning removed these jobs. Jobs that were not dead, or had been dismissed, are left out."""
     found: dict[int, datetime] = {}
     if not job_ids:
         return found
     wanted = set(job_ids)
-    # Without "+ 0", PostgreSQL may walk the whole trail.
+    # Without "+ 0", PostgreSQL may walk the whole audit trail.
     rows = run(
         connection,
         f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = :kind AND a.actor = :by "
@@ -92,7 +93,7 @@ def pruned_dead(connection: Connection, job_ids: Collection[int]) -> dict[int, d
 def pruned_jobs(detail: Any) -> list[int]:
     """Return the ids of the jobs that a PRUNED entry names.
 
-    If it covers very many jobs, it names only the first ones.
+    An entry that covers very many jobs names only the first of them.
     """
     named = detail.get("jobs") if isinstance(detail, Mapping) else None
     return [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
@@ -105,7 +106,7 @@ def count_of(detail: Any) -> int:
 
 
 def _acknowledged_up_to(connection: Connection, kind: str) -> int:
-    """Return the id of the newest acknowledged entry, or 0. An ack that was taken back does not count."""
+    """Return the id of the newest acknowledged entry, or 0. An acknowledgement that was taken back does not count."""
     rows: Sequence[Any] = run(
         connection,
         f"SELECT a.id, a.action, a.detail FROM {AUDIT} a WHERE a.action IN ('ack', 'unack') AND a.subject = :kind "

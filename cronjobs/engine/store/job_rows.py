@@ -1,4 +1,4 @@
-"""Fetch jobs. If plain SQL wrote unreadable values into a job's row, read as much of it as possible."""
+"""Fetch jobs. If plain SQL wrote unreadable values to a job's row, read as much of the row as possible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cronjobs.engine.store.sql import JSON_TYPE, is_lost, json_value, run
 from cronjobs.model import Job
 from cronjobs.text import BrokenText
 
-# This skips the look-up for jobs without a schedule, which are most jobs.
+# Skip the look-up of the schedule for jobs without a schedule, because most jobs have none.
 _OF_SCHEDULE: Final = "CASE WHEN j.schedule IS NOT NULL THEN"
 _ITS_SCHEDULE: Final = f"{SCHEDULES} s WHERE s.name = j.schedule"
 _TIMEZONE_KEY: Final = json_value("s.definition", "timezone")
@@ -27,7 +27,7 @@ LEASE_LENGTH_S: Final = json_value("j.policy", "lease_s")
 
 
 def _facts(*, payload: str, meta: str, queue: str, key: str, concurrency: str) -> str:
-    """Return SQL for the columns of a job ``j``, in the order of Job's fields. See ``job_from``."""
+    """Return SQL for the columns of a job ``j``, in the order of Job's fields. ``job_from`` reads them."""
     return f"""
       j.id, j.job_type, {payload} AS payload, {meta} AS meta, {queue} AS queue, j.priority, j.run_at,
       j.attempts, j.failures, j.losses, j.interruptions, j.max_attempts, j.timeout_s, j.locked_by,
@@ -57,7 +57,7 @@ _texts_of: Final = attrgetter(*_TEXTS)
 
 
 def job_from(row: Sequence[Any]) -> Job:
-    """Return the job of a row that begins with ``FACTS``. Anything harmful that plain SQL wrote is made harmless."""
+    """Return the job of a row that begins with ``FACTS``. Harmful values that plain SQL wrote are made harmless."""
     job = Job._make(row[:_COLUMNS])
     for name, value in zip(_TEXTS, _texts_of(job), strict=True):
         if value.__class__ in (BrokenText, BadJson) or value == UNREAD:
@@ -91,10 +91,9 @@ _TOO_MUCH: Final = ("57014", "53200")
 def fetch_by_itself(connection: Connection, job_id: int, locked_by: str) -> Job | None:
     """Fetch one job in a savepoint, or return None if the job is no longer leased to *locked_by*.
 
-    If the row cannot be read, the returned job has only what is needed to end it. Each statement checks the lease
-    itself. An earlier statement of the same transaction may have seen an older row, and meanwhile another runner may
-    have taken the lease. Raises DBAPIError or MemoryError if reading took too much time or memory: a later try may
-    succeed.
+    If the row cannot be read, the returned job has only the values that are needed to end the job. Each statement
+    checks the lease itself. After an earlier statement of the same transaction saw the lease, another runner may have
+    taken it. Raises DBAPIError or MemoryError if reading took too much time or memory. A later try may then succeed.
     """
     try:
         with connection.begin_nested():

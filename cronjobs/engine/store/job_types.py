@@ -27,7 +27,7 @@ REMEMBERED: Final = timedelta(minutes=10)
 MOST_NAMED: Final = 100
 
 WITHIN_AGO: Final = before_now(":within_s")
-# A tick may have started "later" than now if a clock was set back.
+# A tick may seem to have started later than now, if a clock was set back.
 WITHIN_AHEAD: Final = after_now(":within_s")
 _BEFORE_NEWEST: Final = shifted_back("n.at", ":within_s")
 # The ticks whose lists count; see ``runnable_types``.
@@ -45,20 +45,22 @@ _USED: Final = f"""
 
 
 def remembered(every: timedelta) -> timedelta:
-    """Return for how long recorded job types count if cron starts a tick once per *every*."""
+    """Return how long recorded job types count. *every* is the time between two ticks that cron starts."""
     return max(REMEMBERED, 2 * every)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The code that a tick has loaded: the names of its job types, and the hash of their source, or "" if unknown."""
+    """The code that a tick has loaded: the names of the job types, and the hash of the source code, or "" if it is
+    unknown.
+    """
 
     names: Collection[str]
     source: str = ""
 
     @cached_property
     def hash(self) -> str:
-        """The version of the code, to which a tick's row refers."""
+        """The version of the code. A tick's row refers to the list of job types by this hash."""
         return sha256(
             json.dumps([*sorted(self.names), *([{"": self.source}] if self.source else ())]).encode()
         ).hexdigest()[:32]
@@ -72,10 +74,10 @@ def record_types(connection: Connection, loaded: Loaded) -> str:
 
 
 def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> dict[str, list[str]]:
-    """Return the job types of active schedules that are not *runnable*, each with the schedules' names."""
+    """Return the job types of active schedules that are not *runnable*, each with the names of these schedules."""
     rows = run(
         connection,
-        # An unreadable definition has no type (NULL). It is reported when the schedule is due.
+        # An unreadable definition has no type (NULL), and is reported when its schedule is due.
         f"""SELECT {PRESENT_TYPE} AS job_type, s.name FROM {SCHEDULES} s WHERE s.status = 'active'
            AND NOT ({PRESENT_TYPE} {AMONG_RUNNABLE}) ORDER BY s.name LIMIT :most""",
         runnable=runnable_value(connection, runnable),
@@ -88,7 +90,7 @@ def unknown_to_schedules(connection: Connection, runnable: Collection[str]) -> d
 
 
 def types_recorded_at(connection: Connection) -> datetime | None:
-    """Return when the last tick that recorded its job types began, or None if there is none."""
+    """Return when the last tick that recorded its job types began, or None if no tick has recorded any."""
     found: datetime | None = run(
         connection, f"SELECT max(t.started_at) AS started_at FROM {TICKS} t WHERE t.job_types IS NOT NULL"
     ).scalar()
@@ -98,10 +100,10 @@ def types_recorded_at(connection: Connection) -> datetime | None:
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
     """Return the job types that some host may still run, or None if no tick has recorded any.
 
-    Claims and schedules use these types. Every list that a tick recorded in the last *within* counts, because a tick
-    that began before a deploy may still be running jobs of types that the deploy removed. Idle ticks load no handlers,
-    so the last list of each host that still ticks counts as well. If no tick has loaded handlers for that long, the
-    last recorded lists are used.
+    Claims and schedules use these types. Every list counts that a tick recorded during the last *within*, because a
+    tick that began before a deploy may still be running jobs of types that the deploy removed. Idle ticks load no
+    handlers, so the last list of each host that still ticks counts as well. If no tick has loaded handlers for that
+    long, the last recorded lists are used.
     """
     rows = run(
         connection,
@@ -132,7 +134,7 @@ class ListUse:
 def present_types(
     connection: Connection, within: timedelta = REMEMBERED, here: tuple[str, str, Loaded] | None = None
 ) -> frozenset[str] | None:
-    """Like ``runnable_types``, but without types that a deploy or a fault has taken away.
+    """Like ``runnable_types``, but without types that no longer exist because of a deploy or a fault.
 
     These are the types to show to people. *here* is a host, its file, and the code that its tick has just loaded.
     """
@@ -157,7 +159,7 @@ def present_types(
 
 
 def with_list(uses: Iterable[ListUse], host: str, config: str, hash_: str) -> list[ListUse]:
-    """Return *uses* after one more use of this list, by *host* with the file *config*, now."""
+    """Return *uses* with one use added: *host* uses the list *hash_* now, with the file *config*."""
     now = float("inf")
     first = min((use.first for use in uses if (use.host, use.config) == (host, config)), default=now)
     others = (use for use in uses if (use.host, use.config) != (host, config))
@@ -165,10 +167,10 @@ def with_list(uses: Iterable[ListUse], host: str, config: str, hash_: str) -> li
 
 
 def in_use(uses: Collection[ListUse]) -> set[str]:
-    """Return the lists that no deploy has replaced.
+    """Return the hashes of the lists that no deploy has replaced.
 
-    A file has been replaced if its host began to use another file only after the last use of this one. Two crontab
-    lines of one host with different files take turns, so the lists of both are in use. Of one file only the newest
-    list counts: code that is broken, mended and broken again does not take turns.
+    A file has been replaced if its host began to use another file only after the last use of the first file. If one
+    host has two crontab lines with different files, the uses of the files alternate, so the lists of both files are in
+    use. Of each file only the newest list counts, even if the code was broken, mended and broken again.
     """
     return {use.hash for use in uses if not any(other.host == use.host and other.first > use.last for other in uses)}

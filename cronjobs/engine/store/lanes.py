@@ -1,4 +1,4 @@
-"""The lanes in which jobs wait, as SQL. A claim visits only lanes of types it can run, so other jobs cost nothing."""
+"""The lanes in which jobs wait, as SQL. A claim visits only lanes of types that it can run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def lanes_of(kind: str, waiting: str, types: str, where: str = "true") -> str:
     """Return the body of the recursive CTE *kind*: the (type, queue, priority) lanes with waiting jobs of *types*."""
     there = f"FROM {JOBS} j WHERE j.job_type = %s.job_type AND j.{waiting}"
     first = f"{there % 't'} ORDER BY j.queue, j.priority LIMIT 1"
-    # This is not written as a row comparison, because SQLite would use only the index's first column for it and scan
-    # the whole queue.
+    # Do not use a row comparison here: SQLite would use only the first column of the index for it, and scan the whole
+    # queue.
     here = f"{there % 'b'} AND j.queue = b.queue AND j.priority > b.priority ORDER BY j.priority LIMIT 1"
     beyond = f"{there % 'b'} AND j.queue > b.queue ORDER BY j.queue, j.priority LIMIT 1"
     columns = ("queue", "priority")
@@ -31,7 +31,7 @@ def lanes_of(kind: str, waiting: str, types: str, where: str = "true") -> str:
 
 
 def types_in(parameter: str) -> str:
-    """Return SQL for a list of job types as rows."""
+    """Return SQL that turns *parameter*, a list of job types, into rows."""
     return either(
         postgresql=f"json_array_elements_text(CAST(:{parameter} AS json)) AS t(job_type)",
         sqlite=f"(SELECT value AS job_type FROM json_each(:{parameter})) AS t",

@@ -1,4 +1,4 @@
-"""Every statement about a leased job: renew, finish, hand over. Every statement that writes contains the fence."""
+"""All statements about leased jobs: renew, finish, hand over. Each statement that writes contains the fence."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ _FINISH_COLUMNS: Final = (
 )
 
 
-# A write about an attempt takes effect only while that attempt holds the lease.
+# The fence: a write about an attempt takes effect only while that attempt holds the lease.
 _FENCE: Final = "j.id = o.id AND j.attempts = o.attempt AND j.locked_by = o.locked_by AND j.status = 'running'"
 # ``_run`` replaces this with the statement's leases or ends.
 _GROUP: Final = "{group}"
-# Without this condition PostgreSQL may scan the table for "status = 'running'" and compare each row with the group. For
-# 250 rows of 10,000 that took 21 ms instead of 3 ms.
+# Without this condition, PostgreSQL may scan the table for "status = 'running'" and compare each row with the group.
+# With 250 rows of 10,000 the scan took 21 ms instead of 3 ms.
 _BY_ID: Final = either(
     postgresql="j.id = ANY(ARRAY(SELECT CAST(v AS bigint) FROM json_array_elements_text(CAST(:id_rows AS json)) v))",
     sqlite="true",
 )
-# An attempt may end before it notices that it was cancelled. Even then its job is not retried. The audit trail records
-# who cancelled the job and why. If a cancelled command left something running, the outcome's error says so.
+# An attempt may end before it learns that its job was cancelled. Even then the job is not retried. The audit trail
+# records who cancelled the job and why. If a cancelled command left something running, the outcome's error says so.
 _TO_CANCEL: Final = "j.cancel_requested_at IS NOT NULL AND o.status IN ('queued', 'failed', 'cancelled')"
 _CANCEL_WORDS: Final = f"""
       coalesce((SELECT 'cancelled by ' || coalesce(a.actor, 'someone') || coalesce(': ' || a.why, '') FROM {AUDIT} a
@@ -67,8 +67,8 @@ _CANCEL_WORDS: Final = f"""
                   AND a.at >= j.cancel_requested_at ORDER BY a.at, a.id LIMIT 1), 'cancelled')
       || CASE WHEN o.status = 'cancelled' AND o.error LIKE 'cancelled%' THEN substr(o.error, 10) ELSE '' END"""
 _STATUS_AFTER: Final = f"CASE WHEN {_TO_CANCEL} THEN 'cancelled' ELSE o.status END"
-# True if the runner releases the job before its attempt began, and somebody has meanwhile asked to cancel it. Such a
-# job gives up its key.
+# True if the runner releases a job whose attempt has not begun, and somebody has asked to cancel that job. Such a job
+# gives up its key.
 _GIVES_KEY_BACK: Final = f"CASE WHEN {_TO_CANCEL} AND o.outcome IS NULL THEN {NEVER_BEGUN} ELSE false END"
 _ENDED_AT: Final = after_now("-o.ended_ago")
 _BEGAN_AT: Final = after_now("-o.ended_ago - o.duration")
@@ -81,9 +81,9 @@ _BEGAN_AT: Final = after_now("-o.ended_ago - o.duration")
 class Renewal:
     """The result of a renewal, as sets of job ids.
 
-    ``lost`` leases are gone for good. The attempts of ``succeeded`` jobs have recorded their own success, in the user's
-    transaction (``finish_here``). The rows of jobs in none of the sets were locked by another session, so try these
-    jobs again next turn.
+    ``lost`` are the jobs whose leases are gone for good. The attempts of ``succeeded`` jobs have recorded their own
+    success, in the user's transaction (``finish_here``). A job that is in none of the sets was locked by another
+    transaction, so the next turn must try to renew its lease again.
     """
 
     renewed: frozenset[int]
@@ -95,7 +95,7 @@ class Renewal:
 def renew(
     connection: Connection, leases: Sequence[Lease], lease: timedelta, reports: Mapping[int, Report] = NO_REPORTS
 ) -> Renewal:
-    """Let *leases* end after the duration *lease*, counted from the database's current time.
+    """Renew *leases*: they end after the duration *lease*, counted from the database's current time.
 
     Return which of them were renewed, asked to cancel, or lost.
 
@@ -114,10 +114,10 @@ def renew(
 
 
 def hold(connection: Connection, lease: Lease) -> bool:
-    """Lock the job's row. Return whether the lease is ours. If so, it stays ours until this transaction ends.
+    """Lock the job's row. Return whether *lease* is still valid. If it is, it stays valid until this transaction ends.
 
-    This waits for the lock, because another runner may be taking the job over right now. While we hold the lock, no
-    other runner can take the job over, and our own renewals skip the row and try it again later.
+    The call waits for the lock, because another runner may be taking the job over at this moment. While we hold the
+    lock, no other runner can take the job over, and our own renewals skip the row and try it again later.
     """
     return bool(_mine(connection, [lease], f" {WAIT_FOR_LOCK}"))
 
@@ -127,7 +127,7 @@ def is_held(connection: Connection, lease: Lease) -> bool:
 
 
 def _mine(connection: Connection, leases: Sequence[Lease], lock: str = "") -> Sequence[Row[Any]]:
-    """Return the rows of the *leases* that pass the fence: id, cancel_requested."""
+    """Return a row with id and cancel_requested for each of *leases* that passes the fence."""
     return _run(
         connection,
         # Select no instants: the user's connection may return them in a format that its driver cannot read.
@@ -179,7 +179,7 @@ def _report_row(connection: Connection, each: Lease | Report) -> tuple[Any, ...]
     if isinstance(each, Lease):
         return (*each, None, None)
     how_far = each.reported.progress
-    # In JSON, a character that the server's encoding lacks would become an escape, which the server rejects.
+    # In JSON, a character that the server's encoding lacks would become an escape sequence, which the server rejects.
     if how_far.note is not None and server_encoding(connection) != UTF8:
         how_far = how_far._replace(note=how_far.note.encode("ascii", "backslashreplace").decode())
     progress = row_value(each.reported._replace(progress=how_far))
@@ -198,9 +198,11 @@ def _extend(connection: Connection, leases: Sequence[Lease | Report], left: time
 
 
 def _update_mine(connection: Connection, group: Group, assignments: str, **parameters: Any) -> Sequence[Row[Any]]:
-    """Update the rows of *group* that pass the fence and are not locked. Return id, status, last_error.
+    """Update the rows of *group* that pass the fence and are not locked. Return the id, the status and last_error of
+    the updated rows.
 
-    A row that somebody's open psql session has locked is skipped. Such a row once blocked the renewal of fifty leases.
+    A row that another transaction has locked, such as somebody's open psql session, is skipped. Otherwise one such row
+    would block the renewal of all leases in the group.
     """
     if is_postgresql(connection):
         statement = (
@@ -224,9 +226,10 @@ class FinishResult:
     """The result of ``finish``, as job ids.
 
     ``written`` are the jobs whose end was recorded. ``lost`` are the jobs whose attempt has lost its lease for good.
-    Another session has locked the rows of all other jobs, so try those jobs again. ``cancelled`` are the written jobs
-    that are now cancelled, whatever their outcome. For each of them it says who cancelled the job and why.
-    ``succeeded`` are the written jobs whose success their own attempts had already recorded, in the user's transaction.
+    Other transactions have locked the rows of all other jobs, so the caller must try these jobs again. ``cancelled``
+    are the written jobs that are now cancelled, whatever their outcome. For each of these jobs it says who cancelled
+    the job and why. ``succeeded`` are the written jobs whose success their own attempts had already recorded, in the
+    user's transaction.
     """
 
     written: frozenset[int]
@@ -285,7 +288,9 @@ _FINISH_POSTGRESQL: Final = f"""
 
 
 def finish(connection: Connection, finishes: Sequence[Finish]) -> FinishResult:
-    """Record how attempts ended, in the job row, the history row and the counts. Skip attempts that fail the fence."""
+    """Record how attempts ended, in the job row, the history row and the counts. Attempts that fail the fence are
+    skipped.
+    """
     all_of_them = _Group.of(connection, finishes)
     if is_postgresql(connection):
         ended = _run(connection, _FINISH_POSTGRESQL, all_of_them).all()
@@ -309,8 +314,8 @@ def finish(connection: Connection, finishes: Sequence[Finish]) -> FinishResult:
 def finish_here(connection: Connection, end: Finish) -> bool:
     """Record an attempt's end as the last statement of the user's transaction. Return False if its lease is gone.
 
-    This waits for the job's row, which a renewal may have locked. From then on, no other runner can take the job until
-    this transaction ends. *connection* may be the user's own (see ``database.user_connections``).
+    The call waits for the lock on the job's row, which a renewal may hold. After that, no other runner can take the job
+    until this transaction ends. *connection* may be the user's own (see ``database.user_connections``).
     """
     return hold(connection, end.lease) and end.lease.job_id in finish(connection, [end]).written
 
@@ -343,13 +348,14 @@ def record_overdue(connection: Connection, finishes: Sequence[Finish]) -> frozen
 
 
 def cut_leases(connection: Connection, leases: Sequence[Lease], left: timedelta) -> list[int]:
-    """Make leases end *left* from now, because the process and its threads are about to end."""
+    """Make leases end after *left* from now. Used when the process and its threads are about to end."""
     return _extend(connection, leases, left)
 
 
 # --- hand over --------------------------------------------------------------------------------------------------------
 
-# In locked_by, the tick part begins with this prefix if the holder is a process that runs one long job.
+# The last part of locked_by, the tick, begins with this prefix if the holder of the lease is a process that runs one
+# long job.
 LONG: Final = "long-"
 
 
@@ -372,8 +378,8 @@ def adopt(
     """Transfer the lease *held* to *locked_by*, keeping the attempt. Return the job.
 
     Returns None if the lease is gone, or if *host* already runs *at_most* long jobs. If the attempt is lost, recovery
-    applies *policy*, a JSON text. If *policy* is None, the policy that the claim wrote stays. This is a
-    compare-and-swap: afterwards the previous holder fails the fence.
+    applies *policy*, a JSON text. If *policy* is None, the policy that the claim wrote stays. The transfer is a
+    compare-and-swap: after it, the previous holder fails the fence.
     """
     # Take the lock in a separate statement. If the next statement took the lock itself, its snapshot would be older
     # than the lock, and it could miss a long job that another process has just taken.
@@ -435,7 +441,7 @@ def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
 
 
 def settle(connection: Connection, finishes: Sequence[Finish], written: FinishResult) -> FinishResult:
-    """Correct *written* from the history.
+    """Correct *written*, the result of ``finish``, from the history.
 
     An end that seems lost may have been recorded after all, by a COMMIT whose reply was lost or by the attempt itself.
     If the attempt recorded its own success, add its late output and error to the history.

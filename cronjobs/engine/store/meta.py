@@ -1,4 +1,4 @@
-"""The meta row, which names the database's owner and the code that may use it.
+"""The meta row. It names the owner of the database, and the versions of the code that may use the database.
 
 Reading the row does not require alembic.
 """
@@ -27,13 +27,13 @@ from cronjobs.errors import (
 
 # If a database was copied elsewhere, its environment begins with this prefix.
 MOVED: Final = "moved to "
-# If a SQLite file was copied elsewhere, triggers whose names begin with this prefix make it refuse claims.
+# If a SQLite file was copied elsewhere, triggers whose names begin with this prefix make the old file refuse claims.
 FENCE: Final = "cronjobs_moved_"
 
 
 @dataclass(frozen=True)
 class Meta:
-    """The meta row. ``project`` and ``environment`` are "" until a project adopts the database."""
+    """The meta row. ``project`` and ``environment`` are "" until a project becomes the owner of the database."""
 
     project: str
     environment: str
@@ -63,7 +63,8 @@ def refuse_unsupported(revision: str) -> None:
 def require_schema(connection: Connection) -> Meta:
     """Make sure that this code can use the database's schema. Raises SchemaMissing, SchemaTooOld or SchemaTooNew.
 
-    A newer schema is fine if it still supports code of our revision, because old hosts keep ticking during a deploy.
+    A newer schema is accepted if it still supports code of our revision, because hosts with old code keep ticking
+    during a deploy.
     """
     found = read_meta(connection)
     require_revision(found.schema_revision, found.oldest_code)
@@ -82,11 +83,11 @@ def require_revision(schema_revision: str, oldest_code: str) -> None:
 
 
 def is_ours(settings: Settings, project: str, environment: str) -> bool:
-    """Return whether *project* and *environment*, the database's owner, are those of *settings*.
+    """Return whether *project* and *environment*, which own the database, are those of *settings*.
 
     Returns False if no project owns the database yet. Raises MovedDatabase if the database was copied elsewhere, and
-    ForeignDatabase if it has another owner. So we neither claim from nor write to a restored copy or another app's
-    database.
+    ForeignDatabase if it has another owner. Because of these errors, we never claim jobs in a restored copy or in
+    another app's database, and never write to it.
     """
     ours, theirs = (settings.project, settings.environment), (project, environment)
     if ours == theirs:
@@ -112,8 +113,8 @@ def require_ours(connection: Connection, settings: Settings) -> Meta:
 def adopt(connection: Connection, project: str, environment: str, actor: str | None, *, again: bool = False) -> Meta:
     """Give the database to *project* and *environment*, with an audit row. Return the previous meta row.
 
-    If *actor* is None, the actor is the user that the database sees. If *project* and *environment* own the database
-    already, nothing is written, unless *again*.
+    If *actor* is None, the actor is the database user of the connection. If *project* and *environment* already own the
+    database, nothing is written, unless *again* is True.
     """
     before = read_meta(connection)
     if (before.project, before.environment) == (project, environment) and not again:
@@ -145,7 +146,7 @@ def reopen(connection: Connection, project: str, environment: str, actor: str) -
 def has_table(connection: Connection, name: str) -> bool:
     """Return whether *name* exists in the configured schema or, if none is configured, on the search_path.
 
-    If the table is missing, this causes no SQL error.
+    A missing table causes no SQL error.
     """
     if connection.dialect.name == "sqlite":
         found = text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name")
@@ -156,7 +157,7 @@ def has_table(connection: Connection, name: str) -> bool:
 def qualified(connection: Connection, name: str) -> str:
     """Return *name* qualified with the configured schema.
 
-    If none is configured, return *name* alone, for the search_path.
+    If no schema is configured, return *name* alone, so that the search_path applies.
     """
     schema = schema_of(connection)
     if schema is None:
@@ -177,5 +178,5 @@ def database_name(connection: Connection) -> str:
     if connection.dialect.name == "sqlite" and url.database:
         # A relative path means a different file to an app in another folder.
         url = url.set(database=str(Path(url.database).absolute()))
-    # The query string may contain a password, too.
+    # The query string may also contain a password.
     return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)

@@ -1,8 +1,8 @@
 """The facts for deciding when to give up on a misfit, which is a job whose payload does not fit its handler.
 
-The facts are which versions of the code refused the job, and which versions still tick. A version is the hash of the
-job types and their source, which a tick records when it loads its handlers (``store.job_types``). While a payload waits
-for code that accepts it, every tick loads its handlers.
+The facts are: which versions of the code refused the job's payload, and which versions still run ticks. A version is
+the hash of the job types and their source, which a tick records when it loads its handlers (``store.job_types``). While
+a payload waits for code that accepts it, every tick loads its handlers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cronjobs.engine.store.sql import AMONG_IDS, LOCK, run
 from cronjobs.model import Job
 from cronjobs.text import ERROR_LIMIT, one_line
 
-# The number of jobs whose errors are compared.
+# Compare the errors of at most this many jobs.
 REASONS_READ: Final = 1000
 _LEAST_AGO: Final = after_now(str(-LEAST.total_seconds()))
 _MOST_AGO: Final = after_now(str(-MOST.total_seconds()))
@@ -39,7 +39,8 @@ _RUNNERS_HOST: Final = either(
 def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Refusals]:
     """Return the facts about the jobs among *ids* that have been misfits for long enough (LEAST) to be given up.
 
-    The caller holds the jobs' leases. The caller's own version counts as having refused the jobs.
+    The caller holds the jobs' leases. The caller's own version of the code counts as a version that has refused the
+    jobs.
     """
     found = run(
         connection,
@@ -62,7 +63,7 @@ def known_misfits(connection: Connection, ids: Collection[int]) -> dict[int, Ref
 
 
 def versions_that_tick(connection: Connection) -> dict[str, frozenset[str] | None]:
-    """Return the versions of the code that ticked lately, each with the job types it knows.
+    """Return the versions of the code that have ticked lately, each with the job types that it knows.
 
     The types are None if the tick's code is unknown. A tick that loaded no handlers counts as a tick of the last
     version that its host recorded.
@@ -113,7 +114,9 @@ def _refused(connection: Connection, ids: Collection[int]) -> dict[int, set[str]
 
 
 def outlived(connection: Connection, limit: int) -> Sequence[int]:
-    """Return the ids of up to *limit* waiting jobs whose payloads have been misfits for MOST, in index order."""
+    """Return the ids of up to *limit* waiting jobs whose payloads have been misfits for MOST, in the order of the
+    index.
+    """
     statement = f"SELECT id FROM {JOBS} WHERE {_OUTLIVED} ORDER BY job_type, misfit_since, id LIMIT :limit"
     return run(connection, statement, limit=limit).scalars().all()
 
@@ -121,7 +124,7 @@ def outlived(connection: Connection, limit: int) -> Sequence[int]:
 def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple[Job, str]]:
     """Mark these jobs as dead, and return them with their errors.
 
-    Jobs that no longer qualify, or that another session has locked, are skipped.
+    Jobs that are no longer misfits for that long, or that another transaction has locked, are skipped.
     """
     rows = run(
         connection,

@@ -45,7 +45,7 @@ _WAITS_TIMED: Final = f"{IN_LANE} AND j.{TIMED} AND j.run_at <= {NOW}"
 
 @dataclass(frozen=True)
 class WaitingLane:
-    """The due jobs of one type in one queue at one priority. ``rows`` has the first of them.
+    """The due jobs of one type in one queue at one priority. ``rows`` contains the first of these jobs.
 
     ``count`` is the number of jobs, counted up to COUNTED.
     """
@@ -61,7 +61,7 @@ class WaitingLane:
 def types_waiting(connection: Connection) -> list[str]:
     """Return the job types with waiting jobs, due or not.
 
-    This reads at most TYPES_SEEN types of rows that have their own timeout, and at most as many of rows that do not.
+    At most TYPES_SEEN types are read of jobs that have their own timeout, and at most as many types of other jobs.
     """
     rows = run(
         connection,

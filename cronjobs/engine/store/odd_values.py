@@ -1,4 +1,6 @@
-"""Find values whose type does not fit their column. Only SQLite stores such values. Used after unexpected errors."""
+"""Find values whose type does not fit their column. Only SQLite stores such values. This search runs after unexpected
+errors.
+"""
 
 from __future__ import annotations
 

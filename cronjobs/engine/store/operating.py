@@ -1,6 +1,6 @@
 """Operators' actions on jobs, in short batches: retry, cancel, dismiss, and release jobs whose runner is gone.
 
-No statement waits for a locked row: it skips the row, and the caller tries again.
+No statement waits for a locked row. It skips the row, and the caller tries again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from cronjobs.engine.store.ticks import record
 from cronjobs.model import Job, Status
 from cronjobs.reserved import EXEC_PREFIX
 
-# Change at most this many rows in one transaction, so that ticks are hardly delayed.
+# Change at most this many rows in one transaction, so that ticks are delayed only for a moment.
 BATCH: Final = 500
-# The statuses that each action applies to. The statements check the other conditions.
+# The statuses that each action applies to. The SQL statements check all other conditions.
 TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
     "retry": (Status.DEAD, Status.CANCELLED, Status.FAILED),
     "cancel": (Status.QUEUED, Status.FAILED, Status.RUNNING),
@@ -41,26 +41,28 @@ TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
 }
 CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, error_type = NULL, {RELEASE_KEY}"
 
-# A row may be older than these limits and exceed them. It may stay, but it must not become a waiting job again.
+# A row that is older than the limits of LENGTHS may exceed them. The row may stay, but must not become a waiting job
+# again.
 _TOO_LONG: Final = (
     "CASE " + " ".join(f"WHEN {in_bytes(f'j.{c}')} > {n} THEN '{c}'" for c, n in LENGTHS.items()) + " END"
 )
-# The statuses are literals and not parameters, so that the planner knows them.
+# The statuses are literals and not parameters, so that the database's planner knows their values.
 _CAN_RETRY: Final = f"""j.status IN ('dead', 'cancelled', 'failed') AND NOT {IS_STRIPPED} AND {_TOO_LONG} IS NULL
       AND NOT {IS_EXEC} AND {KEY_OWNER} IS NULL AND NOT EXISTS (SELECT 1 FROM {JOBS} n
         WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {AMONG_IDS})"""
-# After a job was chosen, another operator may have retried it, and it may have failed again. Leave such a job alone.
+# After a job was chosen, another operator may have retried it, and the job may have failed again. Do not change such a
+# job.
 _AS_IT_WAS: Final = """(j.status IN ('queued', 'running')
       OR coalesce(j.finished_at, j.last_failed_at, j.created_at) <= :as_of)"""
 CAN_CANCEL: Final = f"j.{WAITING}"
 CAN_DISMISS: Final = "j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)"
-# A run of exec cannot be asked to stop, because it never reads such a request.
+# A run of "cronjobs exec" cannot be asked to stop, because it never reads such a request.
 RUNS: Final = f"j.status = 'running' AND NOT {IS_EXEC}"
 
 
 @dataclass(frozen=True)
 class Changed:
-    """The result of a batch: ``done`` jobs were changed, and running jobs in ``asked`` were asked to stop."""
+    """The result of a batch: the jobs in ``done`` were changed, the running jobs in ``asked`` were asked to stop."""
 
     done: frozenset[int] = frozenset()
     asked: frozenset[int] = frozenset()
@@ -68,7 +70,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class OperatorAction:
-    """An operator's action, with who takes it, where and why, for the audit trail.
+    """An operator's action, and the facts about it for the audit trail: who acts, on which host, and why.
 
     ``filter`` holds the options by which the jobs were chosen, or is None if they were chosen by id. If ``as_of`` is
     given, jobs that have ended or failed since then are left unchanged.
@@ -103,7 +105,8 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
     try:
         with connection.begin_nested():
             done = _change(connection, ids, _CAN_RETRY, again, act.as_of)
-    # Somebody has meanwhile committed a job with the key of one of these jobs. The caller's next try will see that job.
+    # In the meantime, another transaction has committed a job with the key of one of these jobs. The caller's next try
+    # will see that job.
     except IntegrityError:
         return Changed()
     follow_renames(connection, done)
@@ -124,14 +127,16 @@ def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) ->
 
 
 def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
-    """Record that dead jobs were dealt with. They stay dead and are no longer reported."""
+    """Record that dead jobs were dealt with. The jobs stay dead, but are no longer reported."""
     done = _change(connection, ids, CAN_DISMISS, f"dismissed_at = {NOW}", act.as_of)
     record_act(connection, act, done)
     return Changed(done)
 
 
 def take_back(connection: Connection, ids: Collection[int], act: OperatorAction) -> frozenset[int]:
-    """Cancel the waiting jobs that never had an attempt, and return them. Running jobs are not asked to stop."""
+    """Cancel the waiting jobs among *ids* that never had an attempt, and return their ids. Running jobs are not asked
+    to stop.
+    """
     never_ran = f"{CAN_CANCEL} AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
     done = _change(connection, _locked(connection, ids), never_ran, CANCELLED, error=act.why)
     count_jobs(connection, done)
@@ -140,9 +145,9 @@ def take_back(connection: Connection, ids: Collection[int], act: OperatorAction)
 
 
 def begun(connection: Connection, ids: Collection[int]) -> dict[int, int | None]:
-    """Return the jobs that have or had an attempt, each with the number of its last attempt.
+    """Return the jobs among *ids* that have or had an attempt, each with the number of its last attempt.
 
-    The number is None for a pruned job, which had ended.
+    The number is None for a job that has been pruned, because only ended jobs are pruned.
     """
     statement = f"""
       SELECT j.id, j.attempts, CASE WHEN j.status IN ('queued', 'failed', 'cancelled')
@@ -192,8 +197,8 @@ def _change(
 class JobState:
     """The facts about a job that decide whether an action can be applied to it.
 
-    ``too_long`` says which text is longer than its limit, and how long it may be. ``key_owner`` is the job that now has
-    the key that this job released when it was cancelled.
+    ``too_long`` says which text is longer than its limit, and how long that text may be. ``key_owner`` is the id of the
+    job that now has the key that this job released when it was cancelled.
     """
 
     status: Status
@@ -233,7 +238,7 @@ def types_of(connection: Connection, ids: Collection[int]) -> set[str]:
 
 @dataclass(frozen=True)
 class HeldJob:
-    """A running job and its lease. If ``recorded``, the runner has already recorded the attempt's outcome.
+    """A running job and its lease. If ``recorded`` is True, the runner has already recorded the attempt's outcome.
 
     ``lease_s`` is the length of its runner's leases in seconds, or None if unknown. A cluster worker may run the job
     until ``permitted_until``. If that is None, no worker may run it.
@@ -274,9 +279,10 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
 
 
 def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> FinishResult:
-    """Put the jobs of runners that are certainly gone back in the queue, due now. Skip a job that fails its fence.
+    """Return the jobs in *gone* to the queue, due now. Their runners must certainly be gone. A job that fails its fence
+    is skipped.
 
-    This uses up no try, but it counts one more loss. A run of exec becomes dead instead.
+    No try is used up, but one more loss is counted. A run of "cronjobs exec" becomes dead instead.
     """
     now = database_now(connection)
     # On a cluster, a handler may outlive its supervisor until its permit ends.
@@ -315,8 +321,9 @@ def record_act(
 ) -> None:
     """Record the action in the audit trail.
 
-    If the jobs were named, or *each* is true, each job gets one row. Otherwise one row lists all ids of the batch.
-    *were_dead* are the jobs that were dead before the action, because their own rows no longer show that.
+    If the jobs were chosen by id, or if *each* is True, each job gets one row. Otherwise one row lists all ids of the
+    batch. *were_dead* are the jobs that were dead before the action. They are recorded because their own rows no longer
+    show that.
     """
     if not ids:
         return
@@ -339,10 +346,10 @@ def claims_in_flight(connection: Connection) -> frozenset[str]:
     """Return the ids of the transactions that are claiming jobs now.
 
     A claim that began before a pause was committed may not have seen the pause. In each claim, one statement reads the
-    pauses. Before it takes its snapshot, that statement locks the tables of pauses and jobs, and the claim holds these
-    locks until it ends. So call this once after the pause was committed: any claim that is not in the result sees the
-    pause. (A claim under limits, or row by row, leases its rows in a later statement. The locks cover that statement,
-    too.) On SQLite only one transaction at a time can write, so the result is empty.
+    pauses. Before that statement takes its snapshot, it locks the tables of pauses and jobs, and the claim holds these
+    locks until its end. So call this function once after the pause was committed. Any claim that is not in the result
+    sees the pause. (A claim under limits, or row by row, leases its rows in a later statement. The locks are still held
+    then.) On SQLite only one transaction at a time can write, so the result is empty.
     """
     if not is_postgresql(connection):
         return frozenset()

@@ -1,7 +1,7 @@
 """Decide which jobs of a schedule block each other. Only running jobs, and jobs that some host can run, block others.
 
 The SQL here compares a job ``j`` with the other jobs of its schedule, ``o``. ``:runnable`` is the list of job types
-that some host can run, or NULL if that is unknown: then any job counts as runnable.
+that some host can run. It is NULL if that is unknown. In that case every job counts as runnable.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ AMONG_RUNNABLE: Final = among("runnable")
 _SOMEBODY_CAN_RUN: Final = f"(CAST(:runnable AS text) IS NULL OR o.job_type {AMONG_RUNNABLE})"
 PRESENT_TYPE: Final = json_value("s.definition", "job")
 # Jobs of one schedule run one at a time, oldest first. The exceptions are schedules that allow overlap and jobs that a
-# person forced. No job starts while another runs, even if its id is lower. A job of a type that no host can run does
-# not block others. Jobs whose type comes from an earlier definition wait behind the rest. All of this is one subquery,
-# because a claim contains it several times, and planning a claim takes longer than executing it.
+# person forced. No job starts while another job of the schedule runs, even if the waiting job has a lower id. A job of
+# a type that no host can run does not block other jobs. Jobs whose type comes from an earlier definition wait behind
+# all others. All these rules are in one subquery, because a claim contains them several times, and it takes longer to
+# plan a claim than to execute it.
 IN_TURN: Final = f"""
       ({_FORCED} OR NOT EXISTS (
         SELECT 1 FROM {JOBS} o LEFT JOIN {SCHEDULES} s ON s.name = o.schedule
@@ -40,16 +41,16 @@ _ANOTHER_RUNS: Final = f"""
       EXISTS (SELECT 1 FROM {JOBS} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
         AND {_IS_RUNNING})"""
 # Without a lock, two concurrent claims could each take a job of the same schedule, because neither sees the other's
-# uncommitted changes. So only one claim at a time takes jobs of schedules, and it holds the lock until it commits.
-# After taking the jobs it checks again (see take_turns). The lock is on the row of cronjobs_meta, like the lock for
-# limits. It is not on a schedule's own row, because a tick that settles many schedules keeps their rows locked for a
-# while.
+# uncommitted changes. So only one claim at a time takes jobs of schedules. The claim holds the lock until it commits.
+# After it has taken the jobs, it checks again (take_turns). The lock is on the row of cronjobs_meta, like the lock for
+# limits. The lock is not on the row of a schedule, because a tick that settles many schedules keeps their rows locked
+# for a while.
 HOLDS_TURN: Final = f"""
       (j.schedule IS NULL OR {_FORCED}
        OR EXISTS (SELECT 1 FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE OF m SKIP LOCKED)
        OR {_OVERLAP_ALLOWED})"""
-# Only jobs of the schedule's present type keep it busy, because the others come from an older definition. Waiting jobs
-# of a type that no host can run do not count, because they may wait forever.
+# Only jobs of the schedule's present type keep the schedule busy, because all other jobs come from an older definition.
+# Waiting jobs of a type that no host can run do not count, because they may wait forever.
 _KEEPS_BUSY: Final = f"""
       (o.schedule IS NOT NULL AND o.finished_at IS NULL
        AND (s.id IS NULL OR o.job_type = coalesce({PRESENT_TYPE}, s.name))
@@ -57,17 +58,17 @@ _KEEPS_BUSY: Final = f"""
 
 
 def unfinished_jobs(connection: Connection, schedule: str, runnable: Collection[str] | None) -> list[Busy]:
-    """Return the unfinished jobs that keep *schedule* from creating another job. See ``busy_schedules``."""
+    """Return the unfinished jobs that keep *schedule* from creating another job. ``busy_schedules`` gives the rules."""
     return busy_schedules(connection, [schedule], runnable).get(schedule, [])
 
 
 def busy_schedules(
     connection: Connection, names: Collection[str], runnable: Collection[str] | None
 ) -> dict[str, list[Busy]]:
-    """Return, by schedule, the unfinished jobs that keep it from creating another job, oldest first.
+    """Return, for each schedule, the unfinished jobs that prevent it from creating another job, oldest first.
 
     Schedules without such jobs are left out. *runnable* are the job types that some host can run, or None if that is
-    unknown. The answer comes from rows, never from a lock that could outlive a crash.
+    unknown. The result comes from rows, and never from a lock that could outlive a crash.
     """
     busy: dict[str, list[Busy]] = {}
     rows = run(
@@ -88,7 +89,7 @@ def runnable_value(connection: Connection, runnable: Collection[str] | None) -> 
 
 
 def running_beside(connection: Connection, job_id: int) -> int | None:
-    """Return the running job of the same schedule that this job has to wait for, or None if there is none."""
+    """Return the running job of the same schedule that this job has to wait for, or None if no such job is running."""
     found = run(
         connection,
         f"SELECT o.id FROM {JOBS} j JOIN {JOBS} o ON o.schedule = j.schedule AND o.finished_at IS NULL "
@@ -100,10 +101,10 @@ def running_beside(connection: Connection, job_id: int) -> int | None:
 
 
 def take_turns(connection: Connection, claimed: Sequence[int]) -> None:
-    """Raise TurnTaken if a schedule whose job was just *claimed* is running another job.
+    """Raise TurnTaken if a schedule, of which a job has just been *claimed*, has another running job.
 
-    The claim itself took the lock (HOLDS_TURN). This check is a second statement, with a newer snapshot, so it also
-    sees jobs that another claim committed before we had the lock.
+    The claim itself took the lock (HOLDS_TURN). This check is a second statement, with a newer snapshot. So it also
+    sees jobs that another claim took and committed before we had the lock.
     """
     if not claimed or not is_postgresql(connection):
         return

@@ -1,4 +1,4 @@
-"""Delete rows that are past their retention. Each batch is one short statement, and none waits for a row lock.
+"""Delete rows that are past their retention. Each batch is one short statement. No batch waits for a row lock.
 
 We count deleted rows with RETURNING, because SQLite's driver reports no row count for a statement that begins with
 WITH.
@@ -31,19 +31,21 @@ from cronjobs.engine.store.sql import AMONG_IDS, AMONG_KEYS, IS_STRIPPED, JSON_T
 
 # Name at most this many ids in one audit entry.
 DEATHS_NAMED: Final = 20
-# A stripped job's payload is gone for good, so the job must not run again; see IS_STRIPPED in engine/store/sql.py.
+# The meta of a stripped job. Its payload is gone for good, so the job must not run again. IS_STRIPPED in
+# engine/store/sql.py tests for this mark.
 STRIPPED: Final = '{"cronjobs.stripped": "true"}'
 
-# After an exec run is recorded, nothing looks for its key any more, so the key may be deleted with the row.
+# After a run of "cronjobs exec" has been recorded, its key is never looked up again, so the key may be deleted with the
+# row.
 _KEYED: Final = f"(j.idempotency_key IS NOT NULL AND NOT {IS_EXEC})"
-# Skip rows that somebody's open transaction has locked. This is FOR UPDATE and not FOR NO KEY UPDATE, because DELETE
-# takes the stronger lock, for which it must not wait either.
+# Skip rows that somebody's open transaction has locked. Use FOR UPDATE and not FOR NO KEY UPDATE, because DELETE takes
+# the stronger lock, and must not wait for it either.
 _UNLOCKED: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")
 
 
 @dataclass(frozen=True)
 class PrunePosition:
-    """A position in a walk through the ended jobs of one status: right after the job with these values."""
+    """A position in a walk through the ended jobs of one status: directly after the job with these values."""
 
     finished_at: datetime
     id: int
@@ -54,7 +56,9 @@ BEGINNING: Final = PrunePosition(EPOCH, 0)
 
 @dataclass(frozen=True)
 class OldJob:
-    """An ended job past its retention. If ``keyed``, its key stays in use, so the job is stripped, not deleted."""
+    """An ended job past its retention. If ``keyed`` is True, the job's key stays in use, so the job is stripped and not
+    deleted.
+    """
 
     id: int
     finished_at: datetime
@@ -68,7 +72,7 @@ class OldJob:
 def old_jobs(
     connection: Connection, status: str, before: datetime, after: PrunePosition, limit: int
 ) -> Sequence[OldJob]:
-    """Return the next *limit* jobs in *status* that ended before *before*, the earliest first."""
+    """Return the next *limit* jobs in *status* that ended before *before*, the earliest end first."""
     rows = run(
         connection,
         f"SELECT j.id, j.finished_at, {_KEYED} AS keyed, {IS_STRIPPED} AS stripped FROM {JOBS} j "
@@ -83,15 +87,15 @@ def old_jobs(
     return [OldJob(row.id, row.finished_at, bool(row.keyed), bool(row.stripped)) for row in rows]
 
 
-# The status is checked again, because somebody may have retried a job since we read it. The "+" keeps SQLite from using
+# Check the status again, because somebody may have retried a job since we read it. The "+" prevents SQLite from using
 # the index of all ended jobs.
 _STILL_OLD: Final = either(
     postgresql=f"j.id {AMONG_IDS} AND j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before",
     sqlite=f"j.id {AMONG_IDS} AND +j.status = :status AND +j.finished_at < :before",
 )
 _WITHOUT_RUNS: Final = f"NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
-# Delete attempts first, in batches. A job that snoozed for a year may have half a million attempts, and deleting the
-# job would delete them all at once through the foreign key.
+# Delete the attempts of a job first, in batches. A job that snoozed for a year may have half a million attempts. To
+# delete the job would delete all of them at once through the foreign key.
 _RUNS: Final = f"""
   WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r
     WHERE r.job_id IN (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD}) LIMIT :limit {_UNLOCKED})
@@ -122,7 +126,7 @@ def delete_jobs(connection: Connection, ids: Collection[int], status: str, befor
 def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
     """Write an audit entry about the dead jobs among *gone* that nobody dismissed.
 
-    The finding about these jobs disappears with them.
+    The finding about these jobs disappears together with the jobs.
     """
     found: dict[str, dict[str, Any]] = {}
     for row in gone:
@@ -147,12 +151,12 @@ def _of(
 
 # --- other rows -------------------------------------------------------------------------------------------------------
 
-# Keep the effects of a job that may run again, by itself or after a retry. Otherwise the effects would be carried out
-# twice.
+# Keep the effects of a job that may run again, whether by itself or because a person retries it. Otherwise the effects
+# would be carried out twice.
 _SERVED: Final = f"""e.begun_at < :before
       AND NOT EXISTS (SELECT 1 FROM {JOBS} j WHERE j.id = e.job_id AND j.status <> 'succeeded')"""
 # Keep rows above the watermark, because a missing row there means that the occurrence is not settled yet. Keep a
-# schedule's newest row, because it explains a gap and shows whether a schedule that is due once a year has had its run.
+# schedule's newest row. It explains a gap, and shows whether a schedule that is due once a year has had its run.
 _MAY_GO: Final = f"""EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.id = c.schedule_id AND c.last_for < s.seen_until)
       AND EXISTS (SELECT 1 FROM {OCCURRENCES} n WHERE n.schedule_id = c.schedule_id AND n.last_for > c.last_for)"""
 _UNLOCKED_C: Final = either(postgresql="FOR UPDATE OF c SKIP LOCKED", sqlite="")
@@ -180,7 +184,7 @@ _EFFECTS: Final = f"""
 
 
 def remove_occurrences(connection: Connection, before: datetime, after: datetime, limit: int) -> Sequence[datetime]:
-    """Delete up to *limit* ledger rows that end before *before* and at or after *after*. Return when they end."""
+    """Delete up to *limit* ledger rows that end at or after *after* and before *before*. Return when these rows end."""
     return run(connection, _OCCURRENCES, before=before, after=after, limit=limit).scalars().all()
 
 
@@ -240,7 +244,7 @@ Past = tuple[int, datetime | None]
 
 _OLD_JOB: Final = "j.finished_at IS NOT NULL AND j.status = :status AND j.finished_at < :before"
 _KEY_GOES: Final = f"(NOT {_KEYED} OR j.finished_at < :keys)"
-# A dead or cancelled job keeps its effects only until the job itself is pruned.
+# Pruning keeps the effects of a dead or cancelled job only until it prunes the job itself.
 _JOB_STAYS: Final = f"""j.status <> 'succeeded' AND NOT (j.finished_at IS NOT NULL AND j.status IN ('dead', 'cancelled')
       AND j.finished_at < :dead AND {_KEY_GOES})"""
 
@@ -300,7 +304,7 @@ def past_job_type_lists(connection: Connection, before: datetime) -> Past:
 
 
 def last_tick_at(connection: Connection) -> datetime | None:
-    """Return when the newest tick, by id, began. See ``clock_jumped``."""
+    """Return when the newest tick, by id, began. ``clock_jumped`` uses this time."""
     at: datetime | None = run(connection, f"SELECT t.started_at FROM {TICKS} t ORDER BY t.id DESC LIMIT 1").scalar()
     return at
 
@@ -314,9 +318,9 @@ def _past(connection: Connection, what: str, **limits: Any) -> Past:
 
 
 def prune_from(connection: Connection) -> dict[str, datetime]:
-    """Return, by status, the instant before which only stripped jobs are left.
+    """Return, for each status, the instant before which all ended jobs that still exist are stripped.
 
-    There may be a million stripped jobs, and pruning need not read any of them.
+    A million stripped jobs may exist. Because of these instants, pruning need not read any of them.
     """
     stored = connection.execute(select(meta.c.prune_from).where(meta.c.id == 1)).scalar()
     found = {}
@@ -334,5 +338,7 @@ def set_prune_from(connection: Connection, places: dict[str, datetime]) -> None:
 
 
 def set_pruned_at(connection: Connection, now: datetime) -> None:
-    """Record that nothing was left to prune, or that the clock is unreliable. Pruning is due again in an hour."""
+    """Record that nothing was left to prune, or that the clock is unreliable. In both cases, pruning is due again in an
+    hour.
+    """
     connection.execute(update(meta).values(pruned_at=now))

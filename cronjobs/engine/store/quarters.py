@@ -1,8 +1,9 @@
-"""The recent outcomes of schedules' occurrences, as strips for the pages, and the table that caches closed hours.
+"""The recent outcomes of schedules' occurrences, as strips of letters for the web pages, and the table that caches
+closed hours.
 
 A row of ``cronjobs_quarters`` is one hour of one schedule in which nothing can change any more. An hour without a row
-is read from the ledger. So the table may be empty, but each of its rows saves reading up to sixty occurrences and their
-jobs.
+is read from the ledger. So the table may even be empty. But with each row, up to sixty occurrences and their jobs need
+not be read.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.sql import AMONG_IDS, group, run
 from cronjobs.errors import CronjobsError
 
-# The row with this schedule_id says until when all hours are closed. Real ids begin with 1.
+# In the row with this schedule_id, ``hour`` says until when all hours are closed. Real ids begin with 1.
 MARK: Final = 0
-# The lock row has this hour, which lies before all real hours. Its schedule_id is MARK, too.
+# The row that serves as the lock has this hour, which lies before all real hours. Its schedule_id is also MARK.
 NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 KEPT: Final = timedelta(hours=26)
-# Counting the occurrences of a longer range takes too long.
+# Do not count the occurrences of a longer range, because that takes too long.
 COUNTED: Final = timedelta(days=31)
 MICROSECOND: Final = timedelta(microseconds=1)
 SECONDS: Final = int(QUARTER.total_seconds())
@@ -56,8 +57,7 @@ def quarter_sql(instant: str) -> str:
 
 _QUARTER_OF_FIRST: Final = quarter_sql("c.first_for")
 _QUARTER_OF_LAST: Final = quarter_sql("c.last_for")
-# The status of the job that an occurrence created. This is a subquery because for a join PostgreSQL might read all
-# jobs.
+# The status of the job that an occurrence created. Use a subquery, because for a join PostgreSQL might read all jobs.
 _STATUS_OF_JOB: Final = (
     f"CASE WHEN c.outcome = 'enqueued' THEN (SELECT r.status FROM {JOBS} r WHERE r.id = c.job_id) END"
 )
@@ -73,11 +73,11 @@ _BECAME: Final = f"""c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_O
 _GAP_ROWS: Final = group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"})
 _HOUR_ROWS: Final = group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"})
 _SPAN_ROWS: Final = group("rows", {"schedule_id": "bigint", "first_for": "timestamptz", "last_for": "timestamptz"})
-# A gap is a range without closed hours. The last ledger row that belongs to it may begin in the gap and end after it.
+# A gap is a range of hours that are not closed. The last ledger row of a gap may begin inside the gap and end after it.
 _OF_GAP: Final = f"""c.schedule_id = g.schedule_id AND c.last_for >= g.begin AND c.last_for <= coalesce(
   (SELECT n.last_for FROM {OCCURRENCES} n WHERE n.schedule_id = g.schedule_id AND n.last_for >= g.ends
    ORDER BY n.last_for LIMIT 1), g.ends)"""
-# The limit keeps PostgreSQL from planning a join.
+# The LIMIT prevents PostgreSQL from planning a join.
 _IN_GAP: Final = either(
     postgresql=f"LATERAL (SELECT c.* FROM {OCCURRENCES} c WHERE {_OF_GAP} ORDER BY c.last_for LIMIT {1 << 31}) c",
     sqlite=f"{OCCURRENCES} c WHERE {_OF_GAP}",
@@ -90,7 +90,7 @@ _IN_GAP: Final = either(
 def strips(connection: Connection, ids: Collection[int], first: int, count: int) -> dict[int, str]:
     """Return, by schedule id, the worst letter of each of *count* quarter-hours, beginning with number *first*.
 
-    An occurrence that is due and that no tick has settled yet is waiting.
+    An occurrence that is due, but that no tick has settled yet, counts as waiting.
     """
     known = _hours(connection, ids, first)
     open_ranges = [
@@ -185,9 +185,9 @@ def _spans(connection: Connection, rows: Iterable[Row[Any]]) -> list[ResultSpan]
 def _due(connection: Connection, became: Iterable[ResultSpan]) -> Callable[[ResultSpan, int, int], Iterable[int]]:
     """Return a function for the quarters in which a row's occurrences were due.
 
-    The function uses the schedule's timing, or else spreads the occurrences evenly. A row may come from an earlier
-    definition. So the present timing is used only if it gives the same first and last occurrence, and the same number
-    of occurrences.
+    The function uses the schedule's present timing if possible. A row may come from an earlier definition. So the
+    present timing is used only if it gives the same first and last occurrence, and the same number of occurrences.
+    Otherwise the function spreads the occurrences evenly.
     """
     wide = sorted({row.schedule_id for row in became if row.span})
     statement = f"SELECT s.id, s.definition FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}"
@@ -246,7 +246,7 @@ def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
 
 
 def close_hour(connection: Connection, now: datetime) -> bool:
-    """Close the oldest ended hour that is still open, in one transaction. Return False if there is none."""
+    """Close the oldest ended hour that is still open, in one transaction. Return False if no hour can be closed."""
     _alone(connection)
     hour = next_open_hour(connection, now)
     if hour is None:
@@ -256,12 +256,12 @@ def close_hour(connection: Connection, now: datetime) -> bool:
 
 
 def _alone(connection: Connection) -> None:
-    """Let no other transaction close an hour or rewrite occurrences until this one ends.
+    """Until this transaction ends, let no other transaction close an hour or rewrite occurrences.
 
-    Wait for any that has begun.
+    Wait for any transaction that has already begun to do so.
     """
-    # Lock a row that is never deleted. If a session waited for the lock on a row and the row was then deleted, the
-    # session would go on without a lock.
+    # Lock a row that is never deleted. A session that waits for the lock on a row that is then deleted would continue
+    # without a lock.
     run(
         connection,
         f"""INSERT INTO {QUARTERS} AS q (schedule_id, hour, quarters) VALUES (:mark, :never, '')
@@ -272,7 +272,9 @@ def _alone(connection: Connection) -> None:
 
 
 def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
-    """Return the rows to store for *hour*: one for each schedule with occurrences in it that cannot change any more."""
+    """Return the rows to store for *hour*: one row for each schedule that has occurrences in the hour, if none of them
+    can change any more.
+    """
     place = {"hour": hour, "ends": hour + HOUR}
     settled = run(
         connection,
@@ -318,7 +320,7 @@ def _keep(connection: Connection, hour: datetime, rows: Sequence[dict[str, Any]]
 
 
 def forget_hours(connection: Connection, spans: Sequence[dict[str, Any]]) -> None:
-    """Reopen the hours of *spans* (schedule_id, first_for, last_for), whose occurrences will be written again."""
+    """Reopen the hours in *spans* (schedule_id, first_for, last_for). Their occurrences will be written again."""
     _alone(connection)
     rows = [span | {"first_for": _at(number_of(span["first_for"]) // IN_AN_HOUR * IN_AN_HOUR)} for span in spans]
     run(

@@ -1,4 +1,4 @@
-"""Capped queues: the row that enqueuers lock, the numbers of waiting and dropped jobs, and the caps set by sync."""
+"""The rows of capped queues: enqueuers lock them, they count dropped jobs, and sync writes the caps to them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _CAP_ROWS: Final = group("rows", {"name": "text", "max_waiting": "int", "on_full
 _THIS_TRANSACTION: Final = either(
     postgresql="CAST(pg_current_xact_id_if_assigned() AS text)", sqlite="CAST(NULL AS text)"
 )
-# An enqueue that expects no cap uses this condition. If the queue has a cap after all, it writes nothing, and the
+# An enqueue that expects no cap uses this condition. If the queue does have a cap, the enqueue writes nothing, and the
 # caller uses ``locked_room``.
 IS_CAPPED: Final = (
     f"EXISTS (SELECT 1 FROM {QUEUES} q WHERE q.name = CAST(:queue AS text) AND q.max_waiting IS NOT NULL)"
 )
 
-# Skip rows that another session has locked, so that nobody waits forever. Locking is a separate statement, because the
-# statement that counts must see everything that was committed before we had the lock. A function takes the lock,
-# because an enqueuer's role has no right to update the row, and so could not lock it with a plain SELECT.
+# Skip rows that another session has locked, so that nobody waits forever. The lock is taken in a separate statement,
+# because the statement that counts must see everything that was committed before we had the lock. A function takes the
+# lock, because an enqueuer's role has no right to update the row, and so cannot lock the row with a plain SELECT.
 _LOCK_POSTGRESQL: Final = f"""
   SELECT q.name, q.max_waiting, q.on_full, q.mine, CAST(pg_current_xact_id() AS text) AS xact
   FROM {LOCK_QUEUES}(ARRAY(SELECT v FROM json_array_elements_text(CAST(:names AS json)) v), false) q"""
 
-# This changes nothing, but it takes SQLite's write lock. Because it begins with UPDATE, Python's sqlite3 opens a
+# This statement changes nothing, but takes SQLite's write lock. Because it begins with UPDATE, Python's sqlite3 opens a
 # transaction for it.
 _LOCK_SQLITE: Final = f"""
   UPDATE {QUEUES} SET dropped = dropped WHERE name {AMONG_NAMES} AND max_waiting IS NOT NULL
@@ -48,7 +48,7 @@ _COUNT: Final = f"""
 class Room:
     """The ``caps`` in force for some queues, and how many jobs are waiting in each, counted up to the cap.
 
-    ``held`` are the queues that another transaction has locked. If there are any, no jobs were counted.
+    ``held`` are the queues that another transaction has locked. If any queue is held, no jobs were counted.
     """
 
     caps: Mapping[str, Cap]
@@ -58,7 +58,7 @@ class Room:
 
 @contextmanager
 def locked_room(connection: Connection, names: Collection[str]) -> Iterator[Room]:
-    """Lock the capped queues among *names* until the transaction ends, and yield their room.
+    """Lock the capped queues among *names* until the transaction ends, and yield the room that is left in them.
 
     If the connection is in autocommit mode, the block becomes one transaction.
     """
@@ -96,7 +96,8 @@ def _room(connection: Connection, names: Collection[str]) -> Room | None:
 
 
 def room_now(connection: Connection, names: Collection[str], changed: Collection[Cap], lifted: Collection[str]) -> Room:
-    """Return the room that the queues *names* would have with the *changed* caps and without the *lifted* ones.
+    """Return the room that the queues *names* would have if the caps *changed* were in force and the queues *lifted*
+    had no cap.
 
     Locks nothing.
     """
@@ -120,7 +121,7 @@ def _still_locked(connection: Connection, locked_in: str | None, counted_in: str
 
 
 def count_full(connection: Connection, queue: str, what: Literal["dropped", "refused"], jobs: int) -> None:
-    """Add *jobs* to the number that a full queue dropped or refused. The number stops growing at 2**62."""
+    """Add *jobs* to the number of jobs that a full queue has dropped or refused. The number stops growing at 2**62."""
     if is_postgresql(connection):
         statement = f"SELECT {COUNT_FULL}(CAST(:queue AS text), CAST(:what AS text), CAST(:jobs AS int))"
         run(connection, statement, queue=queue, what=what, jobs=min(jobs, (1 << 31) - 1))
@@ -130,12 +131,14 @@ def count_full(connection: Connection, queue: str, what: Literal["dropped", "ref
 
 
 def count_held(connection: Connection, queue: str) -> None:
-    """Count an enqueue that gave up because another transaction held the queue. The count survives a rollback."""
+    """Count an enqueue that gave up because another transaction held the queue. The count is kept even if the
+    transaction is rolled back.
+    """
     run(connection, f"SELECT {COUNT_FULL}(CAST(:queue AS text), 'held', 1)", queue=queue)
 
 
 def held_so_far(connection: Connection) -> int:
-    """Return how many enqueues gave up because a queue was held.
+    """Return how many enqueues have given up because another transaction held the queue.
 
     On SQLite no enqueue gives up: each one waits for its turn to write.
     """
@@ -157,7 +160,7 @@ def caps_in_force(connection: Connection) -> dict[str, Cap]:
 
 
 def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> set[str]:
-    """Put *caps* in force, and remove the caps of the queues *lifted*. The number of dropped jobs is kept.
+    """Put *caps* in force, and remove the caps of the queues *lifted*. The numbers of dropped jobs are kept.
 
     Returns the queues that were changed. Queues whose rows an enqueuer has locked are skipped.
     """
@@ -195,7 +198,7 @@ def pressures(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def paused_scope(connection: Connection, queue: str) -> str | None:
-    """Return the scope of a pause that holds the queue's jobs back now, "all" or "queue".
+    """Return the scope ("all" or "queue") of a pause that holds back the queue's jobs now.
 
     Return None without such a pause.
     """

@@ -1,7 +1,7 @@
 """SQL by which a cancelled job releases its key if none of its attempts ever began.
 
-Every way to cancel uses these pieces. The SQL functions of the migration do the same, and a test compares the resulting
-rows.
+All statements that cancel jobs contain these parts. The SQL functions in the migration do the same, and a test compares
+the resulting rows.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import Final
 
 from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS
 
-# A row in job_runs is an attempt that began. A job that died, and was retried while it was being pruned, has no such
-# row left, but ``last_failed_at`` shows that it ran.
+# A row in job_runs is an attempt that began. A job that died, and was retried while it was being pruned, may have lost
+# these rows. Then ``last_failed_at`` shows that the job ran.
 NEVER_BEGUN: Final = f"(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id))"
-# Clear the column of the unique key, so that ON CONFLICT in anybody's SQL lets a new job have the key.
+# Clear the column of the unique key, so that a new job can get the key, even with somebody's own SQL that uses ON
+# CONFLICT.
 RELEASE_KEY: Final = f"""
       released_key = CASE WHEN {NEVER_BEGUN} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
       idempotency_key = CASE WHEN {NEVER_BEGUN} THEN NULL ELSE j.idempotency_key END"""
 # A job that is retried takes its key back.
 TAKE_KEY_BACK: Final = "idempotency_key = coalesce(j.idempotency_key, j.released_key), released_key = NULL"
-# The job that now has the released key, or NULL.
+# The id of the job that now has the released key, or NULL.
 KEY_OWNER: Final = f"(SELECT k.id FROM {JOBS} k WHERE k.idempotency_key = j.released_key)"

@@ -28,7 +28,7 @@ from cronjobs.engine.store.sql import (
     run,
 )
 
-# The watermark, and the occurrences of earlier definitions that are still to be settled.
+# A watermark, and the occurrences of earlier definitions that still have to be settled.
 Settled = tuple[datetime, list[Any] | None]
 
 
@@ -37,8 +37,8 @@ class StoredSchedule:
     """A row of ``cronjobs_schedules``, with the pauses that affect it.
 
     ``owed`` are the occurrences of earlier definitions that are still to be settled (``schedules.planning``). If a
-    pause of everything or of this schedule is in force, ``paused`` says who paused it and why. ``pauses`` are all such
-    pauses, past ones too, as ``pauses_of_schedules`` returns them.
+    pause of everything or of this schedule is in force, ``paused`` says who paused it and why. ``pauses`` are all
+    present and past pauses that affect the schedule, as ``pauses_of_schedules`` returns them.
     """
 
     id: int
@@ -50,7 +50,7 @@ class StoredSchedule:
     next_at: datetime | None
     owed: list[Any] | None = None
     paused: str | None = None
-    read_at: datetime | None = None  # by the database's clock
+    read_at: datetime | None = None  # when the row was read, by the database's clock
     pauses: Sequence[Row[Any]] = ()
 
     @property
@@ -78,7 +78,7 @@ class LedgerRow:
 _ABOVE: Final = "c.schedule_id = r.schedule_id AND c.last_for > r.above"
 
 _LEDGER_ROWS: Final = group("rows", kinds(occurrences))
-# The limit keeps PostgreSQL from planning a join, which would read the whole ledger.
+# The LIMIT prevents PostgreSQL from planning a join, which would read the whole ledger.
 _ROWS_ABOVE: Final = either(
     postgresql=f"LATERAL (SELECT c.* FROM {OCCURRENCES} c WHERE {_ABOVE} ORDER BY c.last_for LIMIT {1 << 31}) c",
     sqlite=f"{OCCURRENCES} c WHERE {_ABOVE}",
@@ -103,7 +103,8 @@ def stored_schedules(connection: Connection, rows: Sequence[Row[Any]]) -> list[S
     by_name: dict[str, list[Row[Any]]] = {}
     for pause in pauses_of_schedules(connection):
         (of_everything if pause.scope == "all" else by_name.setdefault(pause.name, [])).append(pause)
-    # Pass the columns by position. Passing them by name takes twice as long, and there may be ten thousand schedules.
+    # Pass the columns by position. To pass the columns by name takes twice as long, and ten thousand schedules may
+    # exist.
     return [_schedule(*row, pauses=[*of_everything, *by_name.get(row.name, ())]) for row in rows]
 
 
@@ -124,12 +125,12 @@ def due_schedules(
     after: StoredSchedule | None = None,
     limit: int | None = None,
 ) -> list[StoredSchedule]:
-    """Return schedules that are due and not paused, the longest due first. Locks nothing.
+    """Return schedules that are due and not paused, those that have been due longest first. Locks nothing.
 
     Leaves out the names in *but* and, if *after* is given, all schedules up to that one in this order. A schedule whose
-    watermark is in the future (a clock was wrong) counts as due, so that the watermark can be corrected. A schedule
-    that is not paused also counts as due, even if it is retired, as long as occurrences of its earlier definitions are
-    still to be settled.
+    watermark is in the future, because a clock was wrong, also counts as due, so that the watermark can be corrected. A
+    schedule that is not paused also counts as due, even if it is retired, as long as occurrences of its earlier
+    definitions are still to be settled.
     """
     behind = "" if after is None else f"AND ({_DUE_SINCE}, j.id) > (:after_at, :after_id) "
     place = {} if after is None else {"after_at": after.next_at or after.seen_until, "after_id": after.id}
@@ -146,7 +147,9 @@ def due_schedules(
 
 
 def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled]:
-    """Lock the rows of these schedules that no other session has locked. Return how far each of them is settled."""
+    """Lock the rows of these schedules that no other session has locked. Return how far each locked schedule is
+    settled.
+    """
     rows = run(
         connection,
         f"SELECT j.id, j.seen_until, j.owed FROM {SCHEDULES} j WHERE j.id {AMONG_IDS} ORDER BY j.id {LOCK}",
@@ -158,8 +161,8 @@ def lock_rows(connection: Connection, ids: Collection[int]) -> dict[int, Settled
 def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> set[int]:
     """Lock the schedules whose ``settled`` value has not changed since we read it. Return their ids.
 
-    Schedules that another tick has locked are left out. Because of this comparison, the transaction may safely write
-    results that were computed before it began.
+    Schedules that another tick has locked are left out. Because the value has not changed, the transaction may safely
+    write results that were computed before the transaction began.
     """
     locked = lock_rows(connection, [each.id for each in stored])
     return {each.id for each in stored if locked.get(each.id) == each.settled}
@@ -168,7 +171,7 @@ def lock_schedules(connection: Connection, stored: Sequence[StoredSchedule]) -> 
 def wait_for_schedule(connection: Connection, name: str) -> None:
     """Lock a schedule's row until the transaction ends.
 
-    If another session has locked it, wait (a tick would skip it).
+    If another transaction has locked the row, wait for it. (A tick would skip the row instead.)
     """
     run(connection, f"SELECT j.id FROM {SCHEDULES} j WHERE j.name = :name {WAIT_FOR_LOCK}", name=name)
 
@@ -200,7 +203,7 @@ def move_watermarks(connection: Connection, moved: Sequence[Watermark]) -> None:
 
 
 def put_owed(connection: Connection, schedule_id: int, owed: list[dict[str, Any]] | None) -> None:
-    """Write which occurrences of a locked schedule's earlier definitions are still to be settled."""
+    """Write the time ranges of a locked schedule's earlier definitions in which occurrences are not settled yet."""
     connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(owed=owed))
 
 
@@ -221,7 +224,7 @@ def ledger_between(connection: Connection, schedule_id: int, first: datetime, la
 def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict[int, list[LedgerRow]]:
     """Return, by schedule id, the ledger rows that end after the schedule's instant in *limits*, oldest first.
 
-    Schedules without such rows are left out. Normally there are no rows above a watermark.
+    Schedules without such rows are left out. Normally no ledger row is above a watermark.
     """
     found: dict[int, list[LedgerRow]] = {}
     rows = [{"schedule_id": schedule_id, "above": instant} for schedule_id, instant in limits.items()]
@@ -236,7 +239,10 @@ def ledger_above(connection: Connection, limits: Mapping[int, datetime]) -> dict
 
 
 def forget_occurrences(connection: Connection, rows: Sequence[LedgerRow]) -> None:
-    """Delete ledger rows because their occurrences are about to be written again. The counts keep the old outcome."""
+    """Delete ledger rows because their occurrences are about to be written again.
+
+    The old outcomes stay in the counts.
+    """
     if rows:
         from cronjobs.engine.store.quarters import forget_hours
 
@@ -255,8 +261,8 @@ def record_occurrences(
 ) -> None:
     """Insert ledger rows. If an occurrence already has a row, the primary key makes the transaction fail.
 
-    Rows without a ``decided_at`` get *now* and *tick*. A row that is the rest of an earlier row keeps that row's
-    values.
+    Rows without a ``decided_at`` get *now* and *tick*. A row that is what remains of an earlier row keeps the values of
+    that row.
     """
     if rows:
         here = {"decided_at": now, "tick": tick}
@@ -288,7 +294,7 @@ class Definition:
 
 
 def put_definitions(connection: Connection, definitions: Sequence[Definition]) -> None:
-    """Insert or redefine schedules, and make them active."""
+    """Insert schedules, or replace the definitions of existing ones, and make them all active."""
     if not definitions:
         return
     rows = [vars(each) | {"definition": json_text(each.definition)} for each in definitions]
@@ -304,7 +310,8 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
 
 
 def rename(connection: Connection, names: Mapping[str, str]) -> None:
-    """Rename schedules, and change the name in their unfinished jobs and pauses, too. *names* maps old to new names.
+    """Rename schedules. Also change the name in their unfinished jobs and in their pauses. *names* maps old to new
+    names.
 
     The ledger and the watermark refer to a schedule's id, so they need no change.
     """
@@ -334,7 +341,10 @@ def renames(connection: Connection) -> list[tuple[datetime, str, str]]:
 
 
 def name_now(name: str, renamed: Sequence[tuple[datetime, str, str]]) -> str:
-    """Return the present name of the schedule once called *name*. *renamed* is every renaming, oldest first."""
+    """Return the present name of the schedule that was once called *name*.
+
+    *renamed* is every renaming, oldest first.
+    """
     for _, old, new in renamed:
         if old == name:
             name = new
@@ -344,7 +354,7 @@ def name_now(name: str, renamed: Sequence[tuple[datetime, str, str]]) -> str:
 def follow_renames(connection: Connection, ids: Collection[int]) -> None:
     """Give these jobs their schedule's present name.
 
-    They may run again, and the overlap rules find jobs by that name.
+    These jobs may run again, and the overlap rules find a schedule's jobs by its present name.
     """
     gone = run(
         connection,
@@ -400,7 +410,8 @@ def pause(
 ) -> None:
     """Begin a pause, or change the pause in force. If *until* is None, the pause has no end.
 
-    A pause that is changed keeps its beginning and the person who began it. If *skip* changes, a new pause begins.
+    A pause that is changed keeps its beginning and the person who began it. If the value of *skip* changes, a new pause
+    begins instead.
     """
     there = pause_row(connection, scope=scope, name=name)
     goes_on = there is not None and (there.until is None or there.until > now) and bool(there.skip) == skip
@@ -423,7 +434,7 @@ def pause_row(connection: Connection, *, scope: str, name: str) -> Row[Any] | No
 def resume(connection: Connection, *, scope: str, name: str, now: datetime) -> bool:
     """End a pause. Return whether it was in force.
 
-    The row is kept, because occurrences that are settled later need the pause's beginning and end.
+    The row is kept, because the beginning and the end of the pause are needed to settle occurrences later.
     """
     ended = connection.execute(
         update(pauses)

@@ -32,20 +32,23 @@ _LONGER: Final = {
 
 
 def columns_shown(*names: str) -> str:
-    """Return text columns of ``j`` (a job or an attempt) as a list for SELECT."""
-    # The CAST is for SQLite, which keeps bytes even in a text column.
+    """Return SQL for text columns of ``j``, a job or an attempt, as a list for SELECT."""
+    # The CAST is needed on SQLite, which may store bytes even in a text column.
     return ", ".join(f"CAST(substr(j.{name}, 1, {_LONGER.get(name, LONGEST)}) AS text) AS {name}" for name in names)
 
 
 def shown(
     connection: Connection, columns: Iterable[Column[Any]], *, with_json: bool = True
 ) -> list[ColumnElement[Any]]:
-    """Return the SQL to select *columns* with. Without *with_json*, every JSON column is treated as too large."""
+    """Return the SQL expressions with which to select *columns*. Without *with_json*, every JSON column is treated as
+    too large.
+    """
     return [_one(is_postgresql(connection), column, with_json) for column in columns]
 
 
 def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
-    """Return the rows of *query*, a function that is told whether to fetch JSON.
+    """Return the rows of a query. *query* returns the query with JSON columns if its argument is True, or else without
+    them.
 
     If the query fails, try again without JSON, because a few bytes of jsonb can hold numbers with a gigabyte of digits.
     """
@@ -68,7 +71,7 @@ def _one(postgresql: bool, column: Column[Any], with_json: bool) -> ColumnElemen
         kind = "jsonb" if postgresql else "text"
         return literal_column(f"""CAST('"{TOO_LARGE}"' AS {kind})""", Json()).label(column.name)
     if isinstance(column.type, Json):
-        # Use the table's name without a schema. In this SELECT it refers to the table of the configured schema.
+        # Use the table's name without a schema. In this SELECT the name refers to the table of the configured schema.
         fetched = if_not_too_large(f"{column.table.name}.{column.name}")
         sql = statement_text(fetched, postgresql=postgresql)
         return literal_column(sql, Json()).label(column.name)

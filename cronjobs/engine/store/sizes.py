@@ -9,26 +9,28 @@ from cronjobs.engine.probe.sql_text import either
 from cronjobs.engine.rules.payload import MOST_FETCHED, ODD_NUMBER, TOO_LARGE
 from cronjobs.text import BrokenText
 
-# This text replaces a payload that was not read. It cannot be a real payload, which is never plain text.
+# This text stands in for a payload that was not read. A real payload is never plain text, so it cannot be equal to this
+# text.
 UNREAD: Final = "cronjobs unread"
 # The values that the database returns instead of JSON.
 NOT_FETCHED: Final = (TOO_LARGE, ODD_NUMBER)
 
-# In bytes of jsonb. As text, such a value is at most sixty times as long, unless it has odd numbers.
+# In bytes of jsonb. The text of such a value is at most sixty times as long, unless the value contains odd numbers.
 _SMALL: Final = 16 * 1024
 # In bytes on disk. Decompressed, such a value is at most 255 times as long.
 _COMPRESSED: Final = 2_000
-# This is larger than MOST_FETCHED because jsonb can take twelve bytes for two characters of text: a digit and its
-# comma.
+# This limit is larger than MOST_FETCHED, because jsonb can take twelve bytes for two characters of text: a digit and
+# its comma.
 _SURELY_LARGE: Final = 2 * MOST_FETCHED
 
 
 def if_not_too_large(column: str) -> str:
     """Return SQL for JSON *column* if it is small enough to fetch, else for ``TOO_LARGE`` or ``ODD_NUMBER``.
 
-    On PostgreSQL the checks go from cheap to expensive. Reading the size on disk costs nothing. To get the size of the
-    value, the database must decompress it. (That is why the SQL concatenates: a concatenated value is not compressed.)
-    To get the size of the text, the database must build the text, which odd numbers can make a thousand times larger.
+    On PostgreSQL the checks go from cheap to expensive. Reading the size on disk costs nothing. For the size of the
+    value, the database must decompress the value. (That is why the SQL concatenates: a concatenated value is not
+    compressed.) For the size of the text, the database must build the text, which odd numbers can make a thousand times
+    larger.
     """
     return either(
         postgresql=f"""
@@ -49,7 +51,7 @@ def in_bytes(column: str) -> str:
 
 
 def stored(text: Any) -> Any:
-    """Return a text that was read from a row as a parameter with which the row can be found again.
+    """Return *text*, which was read from a row, as a parameter with which the same row can be found again.
 
     A text that is not valid UTF-8 is passed as its bytes, which the SQL on SQLite casts to text.
     """

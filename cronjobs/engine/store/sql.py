@@ -1,7 +1,7 @@
 """Run statements. This module also holds the parts that many statements share: groups of rows, locks, types.
 
-A statement is an f-string that is written once for both databases; ``engine/probe/sql_text.py`` explains how. A piece
-of SQL that several statements share is a constant in the module for its subject.
+A statement is an f-string that is written once for both databases; ``engine/probe/sql_text.py`` explains how. SQL that
+several statements share is a constant in the module for its subject.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ AMONG_IDS: Final = either(
 )
 
 
-# The result columns that need decoding, by name, in whatever statement they appear.
+# The types of result columns that need decoding, by column name. A name has the same type in all statements.
 _TYPES: Final = {
     column.name: column.type
     for table in tables.metadata.sorted_tables
@@ -60,7 +60,7 @@ _TYPES: Final = {
 }
 
 
-# This does not match the star in count(*) or in 2 * 3.
+# Matches a star that selects all columns, but not the star in count(*) or in 2 * 3.
 _EVERY_COLUMN: Final = re.compile(r"(^|\b(SELECT|ALL|DISTINCT)|[,.])\s*\*", re.I)
 _WORD: Final = re.compile(r"\w+")
 
@@ -92,7 +92,7 @@ AMONG_KEYS: Final = among("keys")
 def group(parameter: str, columns: Mapping[str, str]) -> str:
     """Return SQL for a group of rows from one JSON parameter.
 
-    Compared with executemany, this sends far fewer bytes, and the database plans the statement only once.
+    Compared with executemany, far fewer bytes are sent, and the database plans the statement only once.
 
     *columns* maps names to "bigint", "int", "float8", "text" or "timestamptz".
     """
@@ -114,9 +114,9 @@ def shaped(
     """Return the parameters of a group of rows, the columns with one value for all rows, and the varying columns.
 
     Apart from their keys, the rows of one group differ little. So a value that all rows share becomes one parameter,
-    unless its column is one of *from_json*. A column without values is in neither list. ``shaped_rows`` turns the
-    parameters back into rows. *as_json* are columns whose values are JSON texts. On PostgreSQL they are sent as JSON,
-    not as strings within JSON.
+    unless its column is in *from_json*. A column that has no value in any row is in neither of the two lists.
+    ``shaped_rows`` turns the parameters back into rows. *as_json* are columns whose values are JSON texts. On
+    PostgreSQL, these values are sent as JSON, and not as strings within JSON.
     """
     postgresql = is_postgresql(connection)
     parameters: dict[str, Any] = {}
@@ -141,7 +141,7 @@ def shaped(
 def _may_be_bound(value: Any, postgresql: bool) -> bool:
     """Return whether every driver sends *value* unchanged as a parameter, in every client encoding.
 
-    If not, the value is sent within JSON, which is ASCII. Drivers treat enums differently, and cannot encode all
+    Otherwise the value is sent within JSON, which is ASCII. Drivers treat enums differently, and cannot encode all
     characters in every encoding. psycopg itself rejects a NUL, but within JSON the server rejects it as a bad value.
     """
     if type(value) is str:
@@ -195,7 +195,7 @@ def _kind(column: Column[Any]) -> str:
             return "timestamptz"
         case BigInteger():
             return "bigint"
-        # This includes SmallInteger.
+        # This case includes SmallInteger.
         case Integer():
             return "int"
         case Float():
@@ -226,15 +226,15 @@ def json_text(value: Mapping[str, Any]) -> str:
     return _ENCODER.encode(value)
 
 
-# While a test has stopped the clock, this expression replaces the database's clock. PostgreSQL treats it as stable,
-# like the real clock, so statements keep their plans.
+# While a test has stopped the clock, this expression replaces the database's clock. PostgreSQL treats the expression as
+# stable, like the real clock, so statements keep their plans.
 STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:now_ AS timestamptz) END)"
 
 
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
     """Run *statement* with bound *parameters*. A list becomes one JSON parameter, as ``among`` and ``group`` need it.
 
-    Every statement that is written for both databases goes through this function, on whatever connection.
+    Every statement that is written for both databases is run by this function, on any kind of connection.
     """
     postgresql, clock = is_postgresql(connection), clock_of(connection)
     # While a test has stopped the database's clock, ``stands_at`` is set.
@@ -260,7 +260,7 @@ def _prepare(statement: str, postgresql: bool, schema: str | None, stands: bool)
 
 
 def _returned_types(statement: str) -> dict[str, TypeEngine[Any]]:
-    """Return those of ``_TYPES`` that *statement* may return.
+    """Return the entries of ``_TYPES`` for columns that *statement* may return.
 
     SQLAlchemy compares each of these types with every result, so fewer types are faster.
     """
@@ -272,7 +272,7 @@ def _returned_types(statement: str) -> dict[str, TypeEngine[Any]]:
 def inserted_into(connection: Connection, table: Table) -> Any:
     """Return an INSERT that can take an ON CONFLICT clause."""
     if is_postgresql(connection):
-        # Imported only here, because this imports every PostgreSQL dialect, and ticks on SQLite need none of them.
+        # Imported only here, because the import loads every PostgreSQL dialect, and ticks on SQLite need none of them.
         from sqlalchemy.dialects import postgresql
 
         return postgresql.insert(table)
@@ -282,7 +282,7 @@ def inserted_into(connection: Connection, table: Table) -> Any:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error in a savepoint ended the connection, so that no further statement on it can work."""
+    """Return whether an error in a savepoint has ended the connection, so that no further statement can run on it."""
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 

@@ -22,13 +22,13 @@ from cronjobs.engine.probe.sql_text import AUDIT, JOBS, QUEUES, SCHEDULES, TICKS
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.sql import INSTANT_TYPE, JSON_TYPE, group, inserted_into, json_text, run
 
-# If a lease is too long by more than this, the clock was wrong when it was written.
+# If a lease ends more than this later than any correct lease could, a wrong clock wrote it.
 CLOCK_SLACK: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
 class Overview:
-    """All the facts that an idle tick needs. One round trip reads them."""
+    """All facts that an idle tick needs. They are read in one round trip."""
 
     now: datetime
     project: str
@@ -37,28 +37,29 @@ class Overview:
     oldest_code: str
     pruned_at: datetime | None
     expired: bool  # a lease has expired
-    far_lease: bool  # a lease ends later than any that this host could write
-    held_here: bool  # a process, dead or alive, whose ``locked_by`` begins with *place* holds a lease
+    far_lease: bool  # a lease ends later than any lease that this host could write
+    held_here: bool  # a process of this place, dead or alive, holds a lease. Its ``locked_by`` begins with *place*
     schedules_due: bool
     jobs_due: bool
-    last_fingerprint: str | None  # the fingerprint of the file at this host's previous tick
+    last_fingerprint: str | None  # the fingerprint of the file that this host's previous tick used
     fingerprint_known: bool  # some host has applied this file before
     sync_unfinished: bool  # a sync is running, or was killed
     last_tick_at: datetime | None  # when the last tick of any host began
     paused_due: bool  # jobs are due in paused queues
     misfits: bool  # a job whose payload did not fit its handler is waiting
-    # The due jobs that this host's last tick with handlers did not start, as that tick recorded them.
+    # The due jobs that were not started by this host's last tick with handlers, as that tick recorded them.
     not_started: Any
     handlers_at: datetime | None  # when this host's last tick with handlers began
     look_at: datetime | None  # the earliest instant at which a finding may begin, end or be repeated
-    # True if that instant has come or is unset, or if it is over an hour away.
+    # True if ``look_at`` has come, is unset, or is over an hour away.
     look_due: bool
-    # True if there are so many queues that reading all waiting jobs is quicker than stepping from queue to queue.
+    # True if so many queues have waiting jobs that it is quicker to read all waiting jobs than to step from queue to
+    # queue.
     many_queues: bool
 
     @property
     def handlers_stale(self) -> bool:
-        """Whether no tick of this host has loaded handlers for so long that a deploy may have changed the handlers."""
+        """Whether this host's last tick with handlers is so long ago that a deploy may have changed the handlers."""
         every = timedelta(seconds=HANDLERS_EVERY_S)
         return self.handlers_at is None or abs(self.now - self.handlers_at) >= every
 
@@ -66,7 +67,10 @@ class Overview:
 def overview(
     connection: Connection, *, host: str, place: str, fingerprint: str, lease: timedelta = timedelta(days=1)
 ) -> Overview:
-    """Read what is due. The arguments describe this tick. *place* is the beginning of its ``locked_by``."""
+    """Read the facts about due work.
+
+    The arguments describe this tick. *place* is the beginning of its ``locked_by``.
+    """
     row = run(
         connection,
         f"WITH RECURSIVE {BRANCHES} {SEEN}",
@@ -87,15 +91,15 @@ def overview(
 
 def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
     """Write the row of a tick that has work, and return the row's id. ``end_tick`` completes the row."""
-    # The tick may load its handlers after its first write.
+    # The tick may load its handlers only after its first write, so write job_types again if the row exists.
     return _put_tick(connection, row, {"job_types": row.get("job_types")})
 
 
 class DeathSigns(NamedTuple):
     """The signs that a tick died while it was reading a job's row.
 
-    ``deaths`` is the number of recent ticks that never recorded their end, and after which no tick of the same host has
-    ended either. If ``doubtful``, jobs are waiting whose rows may have killed a tick.
+    ``deaths`` is the number of recent ticks that never recorded their end, and after which no other tick of the same
+    host has ended. If ``doubtful`` is True, jobs are waiting whose rows may have killed a tick.
     """
 
     deaths: int
@@ -106,7 +110,7 @@ NO_SIGNS: Final = DeathSigns(0, False)
 # Read at most this many of the newest ticks.
 _NEWEST: Final = 200
 _FORGOTTEN_S: Final = 600.0
-# A tick that has not recorded its end counts as dead when its budget has been over for this long.
+# A tick that has not recorded its end counts as dead if its budget was used up at least this long ago.
 _DEAD_AFTER: Final = timedelta(seconds=3)
 
 
@@ -132,7 +136,7 @@ def signs_of_death(connection: Connection, budget: timedelta) -> DeathSigns:
 
 
 def overran_lately(connection: Connection) -> frozenset[str]:
-    """Return the job types that a tick of the last day expected to end in time, but had to interrupt."""
+    """Return the job types whose jobs a tick of the last day expected to end in time, but had to interrupt."""
     rows = run(
         connection, f"SELECT t.did FROM {TICKS} t WHERE t.started_at > {after_now('-86400')} AND {_SOME_OVERRAN}"
     ).scalars()
@@ -176,7 +180,7 @@ def record(
 ) -> int:
     """Append an entry to the audit trail, and return its id.
 
-    If *actor* is None, the actor is the user that the database sees.
+    If *actor* is None, the actor is the database user of the connection.
     """
     values = {"action": action, "subject": subject, "host": host, "why": why, "detail": detail}
     if actor is not None:
@@ -228,14 +232,14 @@ class BegunSync:
     """A sync that has begun but not ended: it is running, or was killed."""
 
     id: int
-    subject: str  # the file's fingerprint
+    subject: str  # the fingerprint of the file
     host: str | None
     at: datetime
     detail: dict[str, Any] | None
 
 
 def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: str, at: datetime, removals: bool) -> int:
-    """Record that a file is being applied, and return the entry's id.
+    """Record that a sync has begun to apply a file, and return the id of the entry.
 
     *removals* says whether the sync may remove schedules.
     """
@@ -244,7 +248,7 @@ def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: st
 
 
 def unfinished_sync(connection: Connection) -> BegunSync | None:
-    """Return the newest sync if it has not ended, else None."""
+    """Return the newest sync if it has not ended. Otherwise return None."""
     row = run(
         connection,
         f"SELECT a.id, a.subject, a.host, a.at, a.detail FROM {AUDIT} a WHERE {UNFINISHED_SYNC} "
@@ -254,14 +258,14 @@ def unfinished_sync(connection: Connection) -> BegunSync | None:
 
 
 def last_sync(connection: Connection) -> int:
-    """Return the id of the newest "sync" or "sync_begun" entry, or 0 if there is none."""
+    """Return the id of the newest "sync" or "sync_begun" entry, or 0 if no such entry exists."""
     statement = f"SELECT max(a.id) FROM {AUDIT} a WHERE a.action IN ('sync', 'sync_begun')"
     found: int = run(connection, statement).scalar() or 0
     return found
 
 
 def file_in_force(connection: Connection) -> str | None:
-    """Return the fingerprint of the file that was applied last, or None if no file was applied."""
+    """Return the fingerprint of the file that was applied last, or None if no file has been applied yet."""
     # "+ 0" makes the planner use the index on action, instead of reading back through every later row.
     statement = f"SELECT a.subject FROM {AUDIT} a WHERE a.action = 'sync' ORDER BY a.id + 0 DESC LIMIT 1"
     found: str | None = run(connection, statement).scalar()
@@ -269,7 +273,7 @@ def file_in_force(connection: Connection) -> str | None:
 
 
 def carried_since(connection: Connection, fingerprint: str, since: datetime) -> bool:
-    """Return whether a tick that began after *since* had the file with this *fingerprint*."""
+    """Return whether any tick that began after *since* used the file with this *fingerprint*."""
     statement = f"SELECT 1 FROM {TICKS} t WHERE t.started_at > :since AND t.fingerprint = :fingerprint LIMIT 1"
     return run(connection, statement, since=since, fingerprint=fingerprint).first() is not None
 
@@ -282,7 +286,8 @@ def last_of_host(connection: Connection, host: str) -> Row[Any] | None:
 
 def last_with_config(connection: Connection, host: str, config: str, since: datetime) -> Row[Any] | None:
     """Return ``fingerprint`` of the last tick of this host that began after *since* with the file at *config*."""
-    # "+ 0" makes the planner use the index on started_at. The one on host would read back through all the host's ticks.
+    # "+ 0" makes the planner use the index on started_at. With the index on host, the query would read back through all
+    # ticks of the host.
     statement = f"""SELECT t.fingerprint FROM {TICKS} t WHERE t.started_at > :since AND t.host = :host
                      AND t.config = :config ORDER BY t.id + 0 DESC LIMIT 1"""
     return run(connection, statement, since=since, host=host, config=config).first()
@@ -291,16 +296,16 @@ def last_with_config(connection: Connection, host: str, config: str, since: date
 # Read at most this many hosts, because with containers every tick may have its own host name.
 HOSTS_AT_MOST: Final = 200
 
-# This is not written as "l.host = h.name". For a host that stopped ticking, PostgreSQL would then read back through all
-# later ticks.
+# Do not write "l.host = h.name". With that condition, PostgreSQL would read back through all later ticks for a host
+# that has stopped ticking.
 _LAST_OF_HOST: Final = f"(SELECT l.id FROM {TICKS} l WHERE l.host <= h.name ORDER BY l.host DESC, l.id DESC LIMIT 1)"
 
 
 def last_ticks(connection: Connection) -> list[Row[Any]]:
     """Return the last tick of each host, newest first.
 
-    This takes one index step per host, however many ticks there are. If there are more than HOSTS_AT_MOST hosts, only
-    the first ones by name are read. The newest tick is always included.
+    The query takes one index step per host, however many ticks a host has. If more than HOSTS_AT_MOST hosts exist, only
+    the first hosts by name are read. The newest tick is always included.
     """
     found = run(
         connection,

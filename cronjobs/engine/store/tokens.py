@@ -1,10 +1,10 @@
 """The tokens of attempts that run on a cluster: who may run the handler, and until when.
 
 The supervisor of a cluster writes a token before it submits the attempt (``put``). The worker takes the token
-(``take``), and confirms its permit while the handler runs (``confirm``). Whoever ends the attempt takes the token back
-(``close``). The token's row decides between the supervisor and the worker. While the worker's permit is valid, nobody
-else may end or begin the attempt. Once the row is deleted, the worker can neither take the token nor confirm its
-permit. On PostgreSQL a worker calls two functions, so its role needs no rights on any table.
+(``take``), and confirms its permit while the handler runs (``confirm``). The process that ends the attempt takes the
+token back (``close``). The row of the token decides whether the supervisor or the worker may act. While the worker's
+permit is valid, no other process may end or begin the attempt. Once the row is deleted, the worker can neither take the
+token nor confirm its permit. On PostgreSQL a worker calls two functions, so its role needs no rights on any table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from cronjobs.engine.probe.sql_text import CONFIRM_PERMIT, JOB_RUNS, JOBS, NOW, 
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.store.sql import group, is_postgresql, run
 
-# In characters. A worker does not record a longer end in the row, but sends it only through the cluster.
+# The longest description of an end that a worker records in the row, in characters. The worker sends a longer one only
+# through the cluster.
 MOST_ENDED: Final = 900_000
 
 
@@ -37,7 +38,7 @@ Answer = Literal["yours", "taken", "cancelled", "done", "over"]
 
 
 class TokenKey(NamedTuple):
-    """The key with which a worker takes and confirms one attempt."""
+    """The key with which a worker takes the token of one attempt and confirms its permit."""
 
     job_id: int
     attempt: int
@@ -45,7 +46,7 @@ class TokenKey(NamedTuple):
 
 
 class Permit(NamedTuple):
-    """The answer to a worker. Its lease ends in ``left_s`` seconds by the database's clock.
+    """The answer to a worker. The attempt's lease ends in ``left_s`` seconds, by the database's clock.
 
     "cancelled" means that the permit is valid, but the handler should stop. "done" means that the handler has ended its
     job in its own transaction.
@@ -59,9 +60,9 @@ class Permit(NamedTuple):
 
 
 def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
-    """Write the tokens of claimed attempts. Return the jobs whose token was written.
+    """Write the tokens of claimed attempts. Return the ids of the jobs whose token was written.
 
-    The other jobs must not begin, because an earlier attempt of theirs may still be running.
+    The attempts of all other jobs must not begin, because an earlier attempt of the same job may still be running.
     """
     rows = run(
         connection,
@@ -80,8 +81,8 @@ def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
 class Closed(NamedTuple):
     """The result of taking tokens back.
 
-    ``over`` are the jobs whose attempt no worker can begin or continue any more. ``unbegun`` are those of them whose
-    attempt no worker has begun.
+    ``over`` are the jobs whose attempt no worker can begin or continue any more. ``unbegun`` are the jobs among these
+    whose attempt no worker has begun.
     """
 
     over: frozenset[int]
@@ -89,7 +90,7 @@ class Closed(NamedTuple):
 
 
 def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
-    """Take back the tokens of these attempts, except those with a valid permit, whose handlers may still be running."""
+    """Take back the tokens of these attempts, except those with a valid permit, whose handler may still run."""
     if not leases:
         return Closed(frozenset(), frozenset())
     attempts = [{"job_id": lease.job_id, "attempt": lease.attempt} for lease in leases]
@@ -101,8 +102,7 @@ def close(connection: Connection, leases: Sequence[Lease]) -> Closed:
         RETURNING job_id, holder""",
         attempts=attempts,
     ).all()
-    # This is a separate statement, so that it sees a token that a worker took while the DELETE waited for the token's
-    # row.
+    # Use a separate statement, so that it sees a token that a worker took while the DELETE waited for the token's row.
     held = run(
         connection,
         f"SELECT t.job_id FROM {TOKENS} t JOIN {_THESE_ATTEMPTS} AS o ON {_IS_THIS_ATTEMPT}",
@@ -131,7 +131,7 @@ def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
 class TokenRow(NamedTuple):
     """The row of a token. A worker took the token ``taken_s`` seconds ago, or has not taken it if ``taken_s`` is None.
 
-    The permit lasts for ``left_s`` more seconds. If that is negative, no part of the attempt is still running.
+    The permit lasts for ``left_s`` more seconds. If ``left_s`` is negative, no part of the attempt is still running.
     ``ended`` is JSON that the worker wrote when the attempt ended.
     """
 
@@ -143,7 +143,7 @@ class TokenRow(NamedTuple):
 
 
 def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow]:
-    """Return the tokens of these attempts, by job id. If a token is missing, it was taken back."""
+    """Return the tokens of these attempts, by job id. A token that is missing in the result has been taken back."""
     rows = run(
         connection,
         f"""
@@ -171,7 +171,7 @@ def cancelled(connection: Connection, keys: Sequence[TokenKey]) -> list[int]:
 
 
 def take(connection: Connection, key: TokenKey, holder: str) -> Permit:
-    """Take the token for *holder*, who may call this again.
+    """Take the token for *holder*, which may repeat the call.
 
     Returns "yours", "taken" (by another), "cancelled" or "over".
     """
@@ -200,7 +200,9 @@ def take(connection: Connection, key: TokenKey, holder: str) -> Permit:
 
 
 def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> Permit:
-    """Renew the permit if the attempt is still leased. If *ended* is given, record it as the attempt's end instead."""
+    """Renew the permit if the attempt is still leased. If *ended* is given, record it as the end of the attempt instead
+    of renewing.
+    """
     if is_postgresql(connection):
         return _call(connection, CONFIRM_PERMIT, key, ended)
     if ended is not None:
@@ -225,7 +227,8 @@ def confirm(connection: Connection, key: TokenKey, ended: str | None = None) -> 
     return Permit("cancelled" if lease.cancel_requested else "yours", lease.left_s)
 
 
-# The statements for SQLite do what the migration's functions do. SQLite has only one writer.
+# These statements for SQLite do the same as the functions in the migration. They need no locks, because SQLite has only
+# one writer.
 _THIS_TOKEN: Final = "t.job_id = :job_id AND t.attempt = :attempt AND t.token = :token"
 _ENDED_ITSELF: Final = f"""
       r.job_id = :job_id AND r.attempt = :attempt AND r.outcome = 'succeeded'

@@ -15,7 +15,7 @@ from cronjobs.engine.store.sql import AMONG_KNOWN, OPEN_QUEUE, run
 
 LOOKED_AT: Final = 1000
 
-# Here "b" is a job, and OPEN_QUEUE is about the job's queue.
+# In this condition, "b" is a job, and OPEN_QUEUE is about the job's queue.
 _DUE_HERE: Final = f"""
       b.{WAITING} AND b.run_at <= {NOW} AND b.job_type {AMONG_KNOWN} AND {OPEN_QUEUE}"""
 
@@ -44,7 +44,7 @@ def due_jobs(connection: Connection, *, known: Collection[str], queue: str | Non
 
 
 def expired_leases(connection: Connection) -> int:
-    """Return how many attempts a tick would settle first, because their leases have expired."""
+    """Return how many attempts a tick would have to settle before other work, because their leases have expired."""
     counted = run(
         connection, f"SELECT count(*) FROM {JOBS} WHERE locked_until IS NOT NULL AND locked_until < {NOW}"
     ).scalar_one()
@@ -83,7 +83,7 @@ def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str
 def due_attempts(connection: Connection) -> set[tuple[int, int]]:
     """Return up to LOOKED_AT due jobs as (id, attempts).
 
-    With ``attempts``, a job that ran and is due again looks new.
+    With the number of attempts, a job that has run and is due again differs from the same job before.
     """
     rows = run(
         connection,

@@ -27,13 +27,16 @@ from cronjobs.errors import CronjobsError, DatabaseError
 if TYPE_CHECKING:
     from cronjobs.engine.tick.extras import Extras
 
-# During this share of the tick's time, the parts before the work may be retried.
+# The parts of a tick before its work may be retried during this share of the tick's time.
 PATIENT_SHARE: Final = 0.5
 
 
 @dataclass
 class TickContext:
-    """One run of ``run-due``. ``began`` (the process's start) and ``deadline`` are seconds of the monotonic clock."""
+    """One run of ``run-due``.
+
+    ``began`` (when the process started) and ``deadline`` are seconds of the monotonic clock.
+    """
 
     settings: Settings
     database: Database
@@ -49,21 +52,22 @@ class TickContext:
     # The seconds between progress lines on a terminal.
     say_progress_s: float = math.inf
     waits_for_long_jobs: bool = False  # if True, signals are passed on to the long jobs
-    # How this process was started. The fast path of the next tick compares this with its own start.
+    # How this process was started. The fast path of the next tick compares this ``start`` with its own.
     start: Start | None = None
-    # Under this address, ``exec`` runs wait for this project to record them (see ``probe.state_files.spool_address``).
+    # Under this address, runs of "cronjobs exec" wait for this project to record them
+    # (``probe.state_files.spool_address``).
     spool: str = "-"
-    # True if the last report about the code of this file said that it is faulty.
+    # True if the last report about the user's code of this project said that the code is faulty.
     code_at_fault: bool = False
-    # Why earlier ticks of this host did not start, as ``Alarm.kept_from_starting`` returns it.
+    # Why earlier ticks of this host did not start, in the form that ``Alarm.kept_from_starting`` returns.
     kept_from_starting: Sequence[dict[str, Any]] = ()
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
     # How long a whole tick may take, if this one is only a part of a lingering tick.
     whole_s: float | None = None
-    # Schedules that replace crontab lines. Until now, cron itself has run these lines.
+    # Names of schedules that replace crontab lines. Until now, cron itself has run these lines.
     taken_over: Collection[str] = ()
-    # These fields have repr=False because signal.signal() asks for the old handler's repr, and thus for the tick's,
-    # perhaps before they are set.
+    # The next two fields have repr=False. signal.signal() asks for the repr of the old handler, and thus of the tick,
+    # perhaps before these fields are set.
     # The database's time at the instant ``now_read_at`` of the monotonic clock.
     database_now: datetime = field(init=False, repr=False)
     now_read_at: float = field(init=False, repr=False)
@@ -76,9 +80,10 @@ class TickContext:
         self.extras: Extras | None = None
         self.stop_requested: str | None = None
         self.database_gone = False
-        # If True, there are so many queues that reading all waiting jobs is quicker than stepping from queue to queue.
+        # True if so many queues have waiting jobs that it is quicker to read all waiting jobs than to step from queue
+        # to queue.
         self.many_queues = False
-        # True if a part before the work was retried. The failed try may have created jobs of which we do not know.
+        # True if a part before the work was retried. The failed try may have created jobs that we do not know about.
         self.tried_again = False
         self.patient_until = self.end_of(PATIENT_SHARE)
 
@@ -100,9 +105,9 @@ class TickContext:
     def try_part(self, do: Callable[[], None], *, retry_until: float | None = None) -> None:
         """Run one part of a tick.
 
-        After a database error in it, the other parts still run. The part must be safe to repeat. After a transient
-        error, the part is retried until *retry_until*. If that is None, it is retried during the first part of the tick
-        (PATIENT_SHARE), so that time is left for the work.
+        If the part fails with a database error, the other parts still run. The part must be safe to repeat. After a
+        transient error, the part is retried until *retry_until*. If *retry_until* is None, it is retried only during
+        the first share of the tick's time (PATIENT_SHARE), so that time is left for the work.
         """
         until = self.patient_until if retry_until is None else retry_until
         try:

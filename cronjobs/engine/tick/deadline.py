@@ -38,7 +38,7 @@ class Guard:
     whole_s: float = math.inf
 
     def limit(self, budget: timedelta, every: timedelta) -> float:
-        """Set the tick's deadline, and let the watchdog act just after it.
+        """Set the tick's deadline. The watchdog ends the process just after the deadline.
 
         Return the deadline on the monotonic clock.
         """
@@ -64,8 +64,8 @@ def arm() -> Guard:
     global _armed
     if _armed is None:
         open_standard_streams()
-        # This prevents a traceback if Ctrl-C comes before the tick has installed its own handler, or after it has
-        # removed it.
+        # With the default action, Ctrl-C causes no traceback before the tick has installed its own signal handler, or
+        # after it has removed the handler.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         age = SYSTEM.monotonic() - began()
         _armed = Guard(began(), SYSTEM.now().timestamp() - age, Watchdog(SYSTEM), Start(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Ends of attempts on their way from the workers to the database: collect, judge, write, count and report them."""
+"""Take the ends of attempts from the workers to the database: collect, judge, write, count and report them."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ from cronjobs.model import Finished, Released, RetryPolicy, Succeeded
 NOT_BEGUN: Final = Released()
 CLAIM_TOO_SLOW: Final = Released("the database took as long to answer the claim as the lease lasts")
 STILL_HERE: Final = Released("an earlier attempt of this job lost its lease, and that attempt's code still runs here")
-# If jobs are this short, their ends are written together, because waiting for the next end takes less time than a
-# commit.
+# If jobs take at most this long, write their ends together: it takes less time to wait for the next end than to commit.
 BRIEF_S: Final = 0.0005
 
 
 @dataclass
 class EndWriter:
-    """Writes the ends of attempts. Ends not written yet wait in ``in_flight``.
+    """Writes the ends of attempts. Ends that are not written yet wait in ``in_flight``.
 
     ``database_now`` was read when the monotonic clock showed ``now_read_at``. ``caught`` is called with each unexpected
-    error. ``last`` is the end that was recorded last.
+    error. ``last`` is the most recently recorded end.
     """
 
     clock: Clock
@@ -64,12 +63,16 @@ class EndWriter:
     named_types: set[str] = field(default_factory=set)
     last: Decided | None = None
     progress_at: float = -math.inf  # when progress was last reported
-    without_process: dict[str, str] = field(default_factory=dict)  # type of a long job → why its process did not start
+    # For each type of long job whose process did not start, the reason.
+    without_process: dict[str, str] = field(default_factory=dict)
 
     # --- collecting ---------------------------------------------------------------------------------------------------
 
     def collect(self, wait_s: float) -> None:
-        """Wait for an end, then take all ends that have arrived. If the jobs are short, wait a moment for more ends."""
+        """Wait for an end, then take all ends that have arrived.
+
+        If the jobs are short, wait a moment for further ends.
+        """
         try:
             ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
             first = self.clock.monotonic()
@@ -95,7 +98,7 @@ class EndWriter:
         """Return how long to wait for another end, so that one write covers many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
-        # The number of workers that take no other job before the end of their last job is written.
+        # The number of workers that start no other job before the end of their last job is written.
         waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)
         if left > 0 and not waiting and running > max(self.workers.count, self.planner.ahead() // 2):
             return left
@@ -104,7 +107,7 @@ class EndWriter:
     def _take_safely(self, ended: Ended) -> None:
         try:
             self._take(ended)
-        # The end has already left the queue, so make sure that it is not lost.
+        # This end has already left the queue, so make sure that it is not lost.
         except Exception as error:
             self.caught(error)
             if ended.attempt.is_leased and not ended.attempt.has_ended:
@@ -118,12 +121,12 @@ class EndWriter:
         if attempt.phase is Phase.LOST:
             self.in_flight.move(attempt, Phase.GONE)
         if attempt.phase is Phase.GONE:
-            # The attempt has lost its lease, so record nothing.
+            # The attempt has lost its lease, so its end must not be recorded.
             return
         if isinstance(ended.finished.outcome, Released):
             self.release([attempt], ended.finished.outcome)
             return
-        # The job may have enqueued other jobs.
+        # The job may have enqueued further jobs.
         self.pace.look_again()
         self.planner.note(attempt.job.job_type, ended.finished.duration)
         late = timed_out(attempt) if attempt.recorded == "timed_out" else None
@@ -149,16 +152,16 @@ class EndWriter:
         self.release([attempt])
 
     def release(self, attempts: Sequence[Attempt], why: Released = NOT_BEGUN) -> None:
-        """Release these jobs as if they had never been claimed."""
+        """Release the jobs of *attempts*, as if they had never been claimed."""
         now = self.clock.monotonic()
-        # Another process or thread would probably fail to start, too.
+        # If one process or thread could not be started, another probably could not either. So pause.
         if why.error is not None:
             self.pace.pause(now)
         for attempt in attempts:
             if attempt.is_leased and not attempt.has_ended:
                 outcome = unbegun(attempt) or why
                 self.in_flight.end(Ended(attempt, Finished(attempt.job, outcome), now))
-                # Claim no jobs ahead until new ends show how long jobs take.
+                # Claim no jobs ahead until the ends of further jobs show how long jobs take.
                 self.planner.typical_s = None
 
     def lost(self, attempt: Attempt) -> None:
@@ -181,7 +184,7 @@ class EndWriter:
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def decided(self) -> list[End]:
-        """Return the ends to write, each with the decision on what becomes of its job."""
+        """Return the ends to write, each with the decision about what happens to its job."""
         at = self._now()
         return [(ended, self._decide(ended, at)) for ended in self.in_flight.unwritten.values()]
 
@@ -212,9 +215,9 @@ class EndWriter:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write_one_by_one(self) -> bool:
-        """Write each outcome alone, so that one bad value does not block the others.
+        """Write each outcome in its own transaction, so that one bad value does not block the other outcomes.
 
-        Return whether the database stayed up.
+        Return False if the database failed for another reason than a bad value.
         """
         for ended in list(self.in_flight.unwritten.values()):
             try:
@@ -223,8 +226,8 @@ class EndWriter:
                 if not isinstance(error, BadValue):
                     self.outage.note(error)
                     return False
-                # The database refused the outcome even without its texts. So the lease will expire, and a tick will
-                # record the attempt as lost.
+                # The database refused the outcome even without its texts. So give up on the outcome: the lease will
+                # expire, and a tick will record the attempt as lost.
                 self._drop(ended, error)
             except Exception as error:
                 self.caught(error)
@@ -250,8 +253,8 @@ class EndWriter:
     def written(self, turn: BatchResult) -> None:
         """Report the ends that a committed turn wrote, and stop tracking their attempts.
 
-        If this raises, the ends that it has not reached stay in ``unwritten``. The next turn will find them in the
-        history.
+        If reporting an end raises an error, the ends after it stay in ``unwritten``. The next turn will find them in
+        the history.
         """
         answered = turn.written.written | turn.written.lost
         for ended, decided in turn.ends:
@@ -264,7 +267,7 @@ class EndWriter:
         released = isinstance(decided.finished.outcome, Released)
         if job_id in written.written:
             if released:
-                # The job is due again, and perhaps no other runner will take it.
+                # The job is due again, and perhaps no other runner will take it. So look for work again.
                 self.pace.nothing_due = False
             if job_id in written.cancelled:
                 decided = as_cancelled(decided, written.cancelled[job_id])
@@ -272,8 +275,8 @@ class EndWriter:
                 decided = succeeded_itself(decided)
             self._report(ended.attempt, decided)
         elif not (released or ended.attempt.handed_over):
-            # A released job is not reported as lost. If only the reply to the COMMIT was lost, the job was released,
-            # and another runner may have claimed it since.
+            # Do not report a released job as lost. If only the reply to the COMMIT was lost, the job was in fact
+            # released, and another runner may have claimed it since.
             self.lost(ended.attempt)
 
     def _report(self, attempt: Attempt, decided: Decided) -> None:
@@ -298,7 +301,9 @@ class EndWriter:
             self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
 
     def report_the_rest(self) -> None:
-        """At the tick's end, report unwritten ends, and jobs that recorded their own success and are still running."""
+        """When the tick ends, report unwritten ends, and attempts that recorded their own success and are still
+        running.
+        """
         self.outage.report()
         why = "the database could not be reached" if self.outage.error else "another session kept its row locked"
         self._report_unwritten(self.in_flight.unwritten.values(), why)

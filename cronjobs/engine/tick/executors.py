@@ -1,4 +1,5 @@
-"""How a tick starts the supervisors of executors: processes that submit jobs to a cluster, and outlive the tick.
+"""Start the supervisors of executors from a tick. A supervisor is a process that submits jobs to a cluster. It outlives
+the tick.
 
 A host has one supervisor per combination of configuration file, executor and queue. For as long as the supervisor takes
 jobs, it holds a lock file in the user's state folder. A tick itself never claims jobs whose type has an executor.
@@ -26,14 +27,14 @@ from cronjobs.engine.store.not_started import lanes_due
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.long_jobs import start_apart
 
-# docs/how-to/long-work.md tells operators to signal the supervisor by this name.
+# The name of this program is fixed: docs/how-to/long-work.md tells operators to signal the supervisor by it.
 PROGRAM: Final = "cronjobs.contrib.dask.supervisor"
 NOT_INSTALLED: Final = "Dask is not installed: pip install 'cronjobs[dask]'"
 
 
 @dataclass(frozen=True)
 class Supervision:
-    """What a supervisor is given when it starts.
+    """The facts that a supervisor is given when it starts.
 
     The supervisor reads everything else from the configuration file. If ``queue`` is None, the supervisor serves every
     queue.
@@ -62,7 +63,9 @@ class Supervision:
 
 
 class SupervisorLock:
-    """The lock of the one supervisor that takes jobs. ``release`` lets the next tick start another supervisor."""
+    """The lock that only the supervisor that takes jobs may hold. After ``release``, the next tick can start another
+    supervisor.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor

@@ -1,9 +1,9 @@
 """Run the extras of a tick in such a way that they cannot harm it.
 
 Each extra has its own thread, which runs the extra's calls one after another. So an error, a hang or a slow network
-harms only that extra. The tick waits at most two seconds in total for each extra. Then it continues without that extra,
-reports this, and does not call the extra again. At the end, after the tick's row is written, the tick waits for extras
-until its deadline.
+harms only that extra. The tick waits at most two seconds in total for each extra. After that it continues without the
+extra, reports the delay, and does not call the extra again. When the tick's row has been written at the end, the tick
+waits for extras until its deadline.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 # A tick with work waits at most this long in total for one extra.
 WAIT_S: Final = 2.0
-# A process without a deadline waits this long for its extras at its end.
+# A process that has no deadline waits this long for its extras when it ends.
 LAST_S: Final = 10.0
 
 
 class Door(NamedTuple):
-    """The entrance to an extra: the module with its ``hook``.
+    """The module of an extra that has its ``hook``.
 
     ``wanted`` says whether a project with these settings uses it.
     """
@@ -68,7 +68,10 @@ DOORS: Final = {
 
 @dataclass(frozen=True)
 class HookContext:
-    """The objects that a hook may use. A hook opens short transactions of its own, apart from the tick's connection."""
+    """The objects that a hook may use.
+
+    A hook opens its own short transactions, and does not use the tick's connection.
+    """
 
     settings: Settings
     database: Database
@@ -77,35 +80,35 @@ class HookContext:
     clock: Clock = SYSTEM
     deadline: float = math.inf  # the tick's deadline on the monotonic clock
     go_on: Callable[[], bool] = lambda: True  # returns False if the tick has to stop, or the database is gone
-    # The facts that the tick read at its beginning, or None in a process that runs a job outside a tick.
+    # The facts that the tick read when it began. None in a process that runs a job outside a tick.
     seen: Overview | None = None
-    # The address under which ``exec`` runs wait for this project to record them.
+    # Runs of "cronjobs exec" wait under this address for this project to record them.
     spool: str = "-"
 
 
 class RunSummary(NamedTuple):
-    """The facts that ``Hook.end`` gets. The hook must be done by ``until``, on the monotonic clock."""
+    """The facts that ``Hook.end`` gets. The hook must have finished by the instant ``until`` of the monotonic clock."""
 
     until: float
     exit_code: int = 0
     trouble: str = ""
-    news: bool = False  # whether a problem may have begun or ended
+    news: bool = False  # true if a problem may have begun or ended in this tick
     types: JobTypes | None = None  # None if this process did not load the handlers
 
 
 class Hook:
     """The work that an extra does alongside a tick.
 
-    Override the methods you need; they run in the extra's own thread.
+    Override the methods that you need. They run in the extra's own thread.
     """
 
-    schedules: frozenset[str] = frozenset()  # the hook is called for attempts of these schedules' jobs
+    schedules: frozenset[str] = frozenset()  # the schedules for whose jobs the hook is called
 
     def __init__(self, context: HookContext) -> None:
         self.context = context
 
     def begin(self) -> None:
-        """Called before anything is recovered or claimed."""
+        """Called before the tick recovers or claims anything."""
 
     def before_work(self) -> None:
         """Called before a tick's work, for tasks that no recent tick has had time for."""
@@ -114,7 +117,7 @@ class Hook:
         """Called when the code of *job* starts."""
 
     def ended(self, finished: Finished) -> None:
-        """Called when the job's code has ended. A later ``job_event`` says what becomes of the job."""
+        """Called when the job's code has ended. A later ``job_event`` reports what happens to the job."""
 
     def job_event(self, event: events.Event) -> None:
         """Called with each event about a job for which ``started`` was called."""
@@ -124,7 +127,7 @@ class Hook:
         return False
 
     def end(self, summary: RunSummary) -> None:
-        """Called when everything has been recorded. It may run until the tick's deadline."""
+        """Called when the tick has recorded everything. The call may take until the tick's deadline."""
 
 
 class Extras:
@@ -180,7 +183,9 @@ class Extras:
             extra.call(lambda hook: hook.ended(finished))
 
     def forwarding(self, emit: Callable[[events.Event], None]) -> Callable[[events.Event], None]:
-        """Return a function that passes an event to *emit*, then to the extras that were called at the job's start."""
+        """Return a function that passes an event to *emit*, and then to the extras that were called when the job
+        started.
+        """
         if not self.follow_attempts:
             return emit
 
@@ -205,14 +210,16 @@ class _Extra:
         self._given_up = False
 
     def call(self, do: Callable[[Hook], None]) -> threading.Event | None:
-        """Queue *do*. Return an event that is set when *do* has run, or None if this extra was given up."""
+        """Queue *do*. Return an event that is set when *do* has run. Return None if the tick continues without this
+        extra.
+        """
         if self._given_up:
             return None
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"cronjobs-extra-{self.name}", daemon=True)
             try:
                 self._thread.start()
-            # This process or its user has reached a limit on threads or memory.
+            # This process or its user has reached a limit on threads or on memory.
             except (RuntimeError, MemoryError) as error:
                 self._given_up = True
                 self._context.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
@@ -224,7 +231,7 @@ class _Extra:
     def wait(self, done: threading.Event, until: float | None) -> None:
         """Wait for a call until the instant *until*.
 
-        If that is None, wait for as much as is left of the two seconds (WAIT_S).
+        If *until* is None, wait for the part of the two seconds (WAIT_S) that is left.
         """
         began = SYSTEM.monotonic()
         if not done.wait(max(0.0, self._left_s if until is None else until - began)):
@@ -246,7 +253,7 @@ class _Extra:
                 do(hook)
             except CronjobsError as error:
                 self._context.emit(events.extra_failed(self.name, str(error)))
-            # Whatever an extra does, the tick continues.
+            # The tick must continue, whatever an extra does.
             except BaseException as error:
                 self._context.emit(events.extra_failed(self.name, f"{type(error).__name__}: {error}"))
             finally:
@@ -254,7 +261,7 @@ class _Extra:
 
 
 def extras_of_tick(context: HookContext) -> Extras:
-    """Return our own extras that this project uses, and the third-party extras that its file names."""
+    """Return the extras of cronjobs that this project uses, and the third-party extras that its file names."""
     doors = {name: door for name, door in DOORS.items() if door.wanted(context.settings, context.spool)}
     if named := context.settings.extras:
         prepare_imports(context.settings)
@@ -272,7 +279,7 @@ def extras_of_job(settings: Settings, database: Database, emit: Callable[[events
 
 
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
-    """Let extras report a tick that did not start. Wait for them until *until*, on the monotonic clock."""
+    """Make extras report that this tick did not start. Wait for them until *until*, on the monotonic clock."""
     threads: list[threading.Thread] = []
     for door in DOORS.values():
         if door.reports and door.wanted(settings, "-"):

@@ -1,6 +1,6 @@
 """The parts of a tick that deal with schedules: apply the file, and turn due occurrences into jobs and ledger rows.
 
-An idle tick runs 1,440 times a day, so the modules that do this work are imported only where they are used.
+Idle ticks run 1,440 times a day, so the modules that do this work are imported only where they are used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cronjobs.errors import DatabaseBusy
 class Firing:
     """The schedule steps of one tick.
 
-    ``verdict`` says whether the tick has to apply its file, ``applied`` that it has done so.
+    ``verdict`` says whether the tick has to apply its file. ``applied`` is True if the tick has applied it.
     """
 
     tick: TickContext
@@ -35,9 +35,9 @@ class Firing:
             self.verdict = judge_file(connection, seen, tick.settings, host=tick.identity.host)
 
     def take_over(self) -> None:
-        """Let the schedules of ``taken_over`` begin now, and clear that list.
+        """Make the schedules in ``taken_over`` begin now, and clear that list.
 
-        No schedule may fire before this has succeeded.
+        No schedule may fire before this call has succeeded.
         """
         from cronjobs.engine.schedules.materialise import take_over
 
@@ -60,7 +60,7 @@ class Firing:
             with tick.database.read() as connection:
                 if not ticks.any_schedule(connection) and not ticks.any_cap(connection):
                     tick.row.fingerprint = mark
-                    # The file defines nothing, and there is no schedule or cap to remove.
+                    # The file defines nothing, and the database has no schedule or cap to remove.
                     return
         from cronjobs.engine.schedules.sync import sync
 
@@ -78,8 +78,8 @@ class Firing:
             tick.result.refused = done.plan.refused
             tick.emit(events.fault(str(tick.settings.file), done.plan.refused))
         if done.applied:
-            # Set the fingerprint only now. If this tick is killed or its file is refused, the next tick then sees the
-            # change.
+            # Set the fingerprint only now. If this tick is killed before, or if its file is refused, the next tick
+            # still sees that the file has changed.
             tick.row.fingerprint, self.applied = mark, True
 
     def materialise(self) -> None:
@@ -96,9 +96,9 @@ class Firing:
         )
 
     def _has_time(self) -> bool:
-        """Return whether there is still time to settle occurrences.
+        """Return whether time is left to settle occurrences.
 
-        They get at most half of the tick; the rest is for jobs.
+        Settling occurrences gets at most half of the tick. The other half is for jobs.
         """
         return self.tick.go_on() and self.tick.clock.monotonic() < self.tick.patient_until
 

@@ -1,12 +1,13 @@
-"""Run one job now, in the main thread of a process at a terminal: pdb works, and output is shown and recorded.
+"""Run one job now, in the main thread of a process at a terminal. pdb works there, and output is both shown and
+recorded.
 
-The run is an attempt like any other. A tick's loop runs in a second thread, with this one job. The loop renews the
-lease, sees cancel requests, and records the end. A handler has no time limit here, because a person may be using a
+The run is an attempt like any other. A loop like a tick's runs in a second thread, for this one job. The loop renews
+the lease, sees cancel requests, and records the end. A handler has no time limit here, because a person may be using a
 debugger. Only declared commands have a time limit.
 
-A job that was started by its type or schedule has one try, and no tick ever picks it up again. After a failure the job
-is dead. After Ctrl-C it is cancelled. Even after kill -9 it does not run again, because its history row was written at
-the start, and the next tick reads that row. A job that was started by its id and then interrupted keeps its due time.
+A job that was started by its type or schedule has one try, and no tick ever claims it again. After a failure the job is
+dead. After Ctrl-C it is cancelled. Even after kill -9 it does not run again, because its history row was written at the
+start, and the next tick reads that row. A job that was started by its id and then interrupted keeps its due time.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ from cronjobs.model import (
     Succeeded,
 )
 
-# After this many seconds, a message says that the end is not recorded yet.
+# If the end is not recorded after this many seconds, a message says so.
 SLOW_S: Final = 2.0
-PROGRESS_S: Final = 0.25  # minimum seconds between progress lines
+PROGRESS_S: Final = 0.25  # minimum seconds between two progress lines
 LOCKED: Final = "another transaction holds the job's row"
-HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals with which a person ends a run
+HAND_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals with which a person ends a run
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class RunResult:
     """The end of a run.
 
     If ``decided`` is None, the lease was lost and nothing was recorded. If a person stopped the run with a signal,
-    ``signal`` is its number, otherwise None.
+    ``signal`` is the number of that signal. Otherwise it is None.
     """
 
     job: Job
@@ -96,20 +97,23 @@ class _ReportedStop(StopSignal):
 
 
 class _LeaseIsLost(BaseException):
-    """Raised to end the handler. It is not a KeyboardInterrupt, because a debugger catches that and continues."""
+    """Raised to end the handler. It is not a KeyboardInterrupt, because a debugger would catch a KeyboardInterrupt and
+    continue.
+    """
 
 
 class Terminated(BaseException):
     """Raised to end the handler on SIGTERM and SIGHUP. It is not a KeyboardInterrupt either."""
 
 
-# The exceptions that mean that a person left the handler or the debugger, in the form in which an outcome names them.
+# Names of exceptions, in the form that an outcome uses. Such an exception means that a person left the handler or the
+# debugger.
 QUIT: Final = ("KeyboardInterrupt", "bdb.BdbQuit", f"{Terminated.__module__}.{Terminated.__qualname__}")
 
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Hold back Ctrl-C, SIGTERM and SIGHUP until ``Foreground`` handles them, so that no claimed job is left behind."""
+    """Hold back Ctrl-C, SIGTERM and SIGHUP until ``Foreground`` handles them, so that no claimed job is abandoned."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HAND_SIGNALS)
     try:
         yield
@@ -120,8 +124,8 @@ def signals_wait() -> Iterator[None]:
 class Foreground:
     """Runs one claimed job in the main thread.
 
-    *by_hand* is True if the job was created for this run (see the module's docstring). *claimed* is when the claim was
-    sent, on the monotonic clock.
+    *by_hand* is True if the job was created for this run (the module's docstring says what that means for the job).
+    *claimed* is when the claim was sent, on the monotonic clock.
     """
 
     def __init__(
@@ -160,7 +164,8 @@ class Foreground:
         self._running = False  # True while the job's own code is running
         self._lost = False
         self._ended = False  # True once the loop has received the job's end
-        # The loop has no watchdog, because a person may suspend this process (Ctrl-Z), and a handler may set alarms.
+        # The loop has no watchdog, because a person may suspend this process with Ctrl-Z, and because a handler may set
+        # alarms.
         self._loop = Loop.for_one_job(
             self._attempt,
             database,
@@ -196,19 +201,19 @@ class Foreground:
         return RunResult(self._job, decided, self._signal if self._was_stopped else None)
 
     def _keep(self) -> None:
-        """Keep the job's lease until the job has ended, and then record the end.
+        """Renew the job's lease until the job has ended, and then record its end.
 
-        This runs in the second thread. The job itself runs in the main thread.
+        This method runs in the second thread. The job itself runs in the main thread.
         """
         self._loop.run()
         if self._ended:
             self._loop.finish()
         elif not self._lost:
-            # The loop ended although the job has not, so nobody renews the lease any more.
+            # The loop has ended before the job, so nothing renews the lease any more.
             self._attempt.stop.set("lease lost")
 
     def _hand_back(self, finished: Finished) -> None:
-        """Give the end to the loop, which tries to record it for at least the length of a lease."""
+        """Give the job's end to the loop, which tries to record it for at least the length of a lease."""
         self._allow_time()
         self._loop.workers.ended.put(Ended(self._attempt, finished, self._clock.monotonic()))
         self._ended = True
@@ -219,7 +224,8 @@ class Foreground:
             why = self._loop.outage.error or LOCKED
             self._streams.say(f"the outcome cannot be recorded yet, retrying: {why}")
         while beside.is_alive():
-            # Another session has locked the row. Keep waiting for as long as our user does.
+            # If the database has no error, another transaction has locked the job's row. Keep waiting for as long as
+            # our user does.
             if self._loop.outage.error is None:
                 self._allow_time()
             beside.join(SLOW_S)
@@ -239,7 +245,7 @@ class Foreground:
                 if self._signal is not None:
                     raise KeyboardInterrupt
                 finished = run_attempt(self._attempt, self._around, self._clock)
-            # A signal arrived before the job started, or this is a command's second Ctrl-C.
+            # Either a signal arrived before the job started, or this is the second Ctrl-C for a command.
             except (KeyboardInterrupt, Terminated, _LeaseIsLost):
                 ran = timedelta(seconds=self._clock.monotonic() - began)
                 finished = Finished(self._job, Interrupted(), ran, WORKER)
@@ -251,7 +257,7 @@ class Foreground:
     def _by_a_person(self, outcome: Outcome) -> Outcome:
         """Return the outcome to record for a run that a person watched, and may have stopped.
 
-        The run ended with *outcome*.
+        *outcome* is the outcome with which the run ended.
         """
         self._was_stopped = self._is_stop(outcome)
         if self._was_stopped:
@@ -269,7 +275,7 @@ class Foreground:
     def _is_stop(self, outcome: Outcome) -> bool:
         """Return whether a person stopped the job.
 
-        If the debugger caught the Ctrl-C, a later failure is the job's own.
+        If the debugger caught the Ctrl-C, a later failure is a failure of the job itself.
         """
         if isinstance(outcome, Interrupted):
             return self._signal is not None
@@ -280,7 +286,8 @@ class Foreground:
             self._signal is not None and (self._attempt.is_command or any(name in said for name in QUIT))
         )
 
-    # --- what the loop says, from its thread --------------------------------------------------------------------------
+    # --- what the loop reports, from its thread
+    # --------------------------------------------------------------------------
 
     def _on_event(self, event: events.Event) -> None:
         if event.name == "job.progress":
@@ -303,16 +310,16 @@ class Foreground:
             why = f"expired: {trouble}" if trouble else "was taken over or expired"
             self._streams.say(f"stopping the job; this attempt will record nothing, because the lease {why}")
             self._lost = True
-            # Only a signal to that thread interrupts a sleep or a read in it.
+            # Only a signal to the main thread interrupts a sleep or a read in that thread.
             signal.pthread_kill(self._main, signal.SIGINT)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Let Ctrl-C, a closed terminal or SIGTERM end the job, and make sure that its end is recorded.
+        """Make Ctrl-C, a closed terminal or SIGTERM end the job, and make sure that the job's end is recorded.
 
-        A command gets its grace period first.
+        A command first gets its grace period.
 
         Signals that were ignored before (nohup, a script's "&") stay ignored. We also send SIGINT to ourselves when the
         lease is lost. A signal that arrives while the end is being recorded allows only one more try to record it.
@@ -334,7 +341,7 @@ class Foreground:
 
         taken = [number for number in HAND_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, on_signal) for number in taken}
-        # Signals that were sent since the claim, and were blocked until now, arrive here.
+        # The signals that were sent since the claim, and were blocked until now, arrive here.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HAND_SIGNALS)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Give up jobs whose payload has not fitted any code for a day, including jobs that no tick claims any more."""
+"""Give up on jobs whose payload no code has accepted for a day, including jobs that no tick claims any more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH: Final = 200
 
 
 def give_up(tick: TickContext, types: Callable[[], JobTypes]) -> None:
-    """Record and report these jobs as dead, in short transactions, as long as there is time."""
+    """Record these jobs as dead, and report them, in short transactions, as long as the tick has time."""
     while tick.go_on():
         with tick.database.read() as connection:
             found = outlived(connection, BATCH)
@@ -31,5 +31,5 @@ def give_up(tick: TickContext, types: Callable[[], JobTypes]) -> None:
             tick.result.counts.dead += 1
             tick.emit(events.job_ended(end, dead, policy, tick.settings.folder))
         if len(given_up) < len(found):
-            # Another session has locked the remaining jobs. The next tick will try to give them up.
+            # Another transaction has locked the remaining jobs. The next tick will try again to give up on them.
             return

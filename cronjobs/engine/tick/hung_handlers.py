@@ -1,6 +1,6 @@
-"""Handlers in threads that run past their timeout, or past the end of the tick. A thread cannot be killed.
+"""Handlers in threads that run past their timeout, or past the end of the tick. Such a thread cannot be killed.
 
-So such an attempt is recorded and asked to stop, but it keeps its slot, its row and its lease. When no other job can
+So the attempt is recorded and asked to stop, but it keeps its worker, its row and its lease. When no other job can
 start, the loop ends (``pacing``) and cuts the leases of such attempts to 2 s (``loop``). The process exits before these
 leases end (``command.leaving``). A handler in its own process is killed by ``execution.process``.
 """
@@ -24,7 +24,8 @@ from cronjobs.model import Interrupted, Job, TimedOut, duration_text
 
 @dataclass
 class HungHandlers:
-    """Records which handlers run past their time. ``collect`` takes the ends that workers have delivered so far.
+    """Records which handlers run past their time. ``collect`` is a function that takes the ends that workers have
+    delivered so far.
 
     ``secrets_of`` returns the values to mask in a job's output.
     """
@@ -39,11 +40,11 @@ class HungHandlers:
     def note_overdue(self) -> None:
         """Record attempts whose thread has run past its timeout, and ask them to stop.
 
-        Such attempts keep their slot, row and lease.
+        Such attempts keep their worker, their row and their lease.
         """
         if not self._overdue():
             return
-        # An attempt that ended during a slow turn is not overdue.
+        # Collect the ends first, because an attempt that ended during a slow turn is not overdue.
         self.collect()
         now = self.clock.monotonic()
         for attempt in self._overdue():
@@ -60,7 +61,7 @@ class HungHandlers:
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
         """Return the attempts that are still running as the tick ends.
 
-        Those that are not overdue yet are recorded as interrupted.
+        Attempts that are not overdue yet are recorded as interrupted.
         """
         stuck = self.in_flight.busy()
         for attempt in stuck:

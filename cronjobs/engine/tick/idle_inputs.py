@@ -1,4 +1,4 @@
-"""The file that a full tick leaves for the fast path of later ticks: see ``probe.inputs``."""
+"""Write the file that a full tick leaves for the fast path of later ticks. ``probe.inputs`` describes the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def leave(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> None:
-    """Let the next ticks of this command line take the fast path. Call this only after a tick without faults."""
+    """Store the inputs, so that the next ticks of this command line can take the fast path. Call this only after a tick
+    without faults.
+    """
     inputs = inputs_of(start, settings, address, seen, spool)
     if inputs is None:
         State().take(start.name)
@@ -29,7 +31,7 @@ def leave(start: Start, settings: Settings, address: Address, seen: Overview, sp
 
 def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> Inputs | None:
     """Return the inputs, or None if the fast path cannot handle this project. *spool* comes from ``spool_address``."""
-    if not start.folder or settings.by_django:  # the fast path cannot see when Django's settings change
+    if not start.folder or settings.by_django:  # the fast path cannot detect a change of Django's settings
         return None
     variables = sorted({*settings.variables, *ALWAYS})
     sources = Sources(start, variables, {str(file): content for file, content in settings.contents.items()})
@@ -72,17 +74,18 @@ def _often(settings: Settings) -> bool:
 
 
 def _linger_s(start: Start, settings: Settings) -> float:
-    """Return the seconds after which a tick of this command line looks for work again, or 0 if it does not linger.
+    """Return the seconds after which a tick of this command line looks for work again, or 0 if such a tick does not
+    linger.
 
-    A tick with ``--wait``, ``--limit`` or ``--budget`` does not linger, because these options apply to a single look
-    for work.
+    A tick with ``--wait``, ``--limit`` or ``--budget`` does not linger, because each of these options is meant for one
+    tick that looks for work once.
     """
     for_one = tuple(word.startswith((b"--wait", b"--limit", b"--budget")) for word in start.arguments)
     return 0 if settings.run.linger is None or any(for_one) else settings.run.linger.total_seconds()
 
 
 def _as_libpq_reads_it(url: str, address: Address) -> str | None:
-    """Return *url* without its scheme, or None if libpq understands the URL differently (see ``parse_url``)."""
+    """Return *url* without its scheme, or None if libpq reads the URL differently from SQLAlchemy."""
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
     from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -101,7 +104,7 @@ def _as_libpq_reads_it(url: str, address: Address) -> str | None:
 
 
 def _libpq() -> str | None:
-    """Return the path of the libpq that psycopg has loaded into this process, or None if unknown."""
+    """Return the path of the libpq that psycopg has loaded into this process, or None if the path is unknown."""
     for line in (read("/proc/self/maps") or "").splitlines():
         _, slash, path = line.partition("/")
         if path.rpartition("/")[2].startswith("libpq") and ".so" in path:

@@ -1,4 +1,4 @@
-"""The log file of the ``log:`` setting, and the function that worker threads call to report that a job has started."""
+"""The log file that ``log:`` names, and the function that worker threads call to report that a job has started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Log:
     """Writes one line per event, as JSON if the file's name ends in .jsonl.
 
-    A log that cannot be written never stops the tick.
+    An error while writing the log never stops the tick.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -29,7 +29,8 @@ class Log:
         self.fault: str | None = None
         if file is not None:
             try:
-                # Without O_NOFOLLOW, somebody could plant a link in a shared folder and make us append to another file.
+                # Without O_NOFOLLOW, somebody could place a link in a shared folder, and make us append to another
+                # file.
                 self._descriptor = open_regular(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
             except OSError as error:
                 self.fault = f"log {file} cannot be written: {error.strerror}"
@@ -37,7 +38,7 @@ class Log:
     def write(self, event: events.Event, traceback: str | None = None) -> None:
         """Add a line for *event*.
 
-        In a text log, *traceback* follows the line, indented. In JSON it is one of the facts.
+        In a text log, *traceback* follows the line, indented. In a JSON log, *traceback* is one of the facts.
         """
         if self._descriptor is None:
             return
@@ -64,7 +65,7 @@ class Log:
 def start_reporter(write: Callable[[events.Event], None], extras: Extras | None = None) -> Callable[[Attempt], None]:
     """Return the function to call when the code of an attempt starts.
 
-    It is called in the worker's thread, so *write* must be thread-safe.
+    The function is called in the worker's thread, so *write* must be thread-safe.
     """
 
     def started(attempt: Attempt) -> None:

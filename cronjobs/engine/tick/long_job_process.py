@@ -1,10 +1,10 @@
 """Runs one long job in its own process. ``long_jobs`` starts this module with ``python -m``.
 
 Before any user code runs, this process takes over the tick's lease with a compare-and-swap of ``locked_by``, under the
-same attempt. If no row matches, the process exits. Otherwise it answers the tick and runs the tick's loop for this one
-job. It renews the lease, obeys the timeout, cancel requests and SIGTERM, and records the result. The process only
-supervises. The handler or command is its child, in a separate session, and is killed if the process dies. As in a tick,
-the watchdog ends the process before the lease ends.
+same attempt. If no row matches, the process exits. Otherwise it answers the tick, and runs a loop like the tick's for
+this one job. The loop renews the lease, obeys the timeout, cancel requests and SIGTERM, and records the result. This
+process only supervises the job. The handler or command runs in a child process, in a separate session, and is killed if
+this process dies. As in a tick, the watchdog ends this process before the lease ends.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 
-# At the end, extras get this much time to look for findings and to send alerts.
+# When the job has ended, extras get this much time to look for findings and to send alerts.
 REPORT_S: Final = 30.0
 
 
 class Signals:
     """Asks the loop to stop when a signal arrives.
 
-    If the loop does not exist yet, it is asked later, so no signal is lost.
+    If the loop does not exist yet, it is asked as soon as it exists, so no signal is lost.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Signals:
         self._loop: Loop | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        # The job keeps running when the tick's terminal is closed.
+        # Ignore SIGHUP, so that the job keeps running when the tick's terminal is closed.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -89,7 +89,7 @@ def main() -> None:
         _answer(descriptor, str(error).partition("\n")[0])
         os._exit(error.exit_code)
     if adopted is None:
-        # We answer FULL even if the reason is that the tick took the job back, because then the tick no longer listens.
+        # Answer FULL even if the tick has taken the job back, because in that case the tick no longer listens.
         _answer(descriptor, STOPPED if signals.came else FULL)
         os._exit(0)
     _answer(descriptor, ADOPTED)
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def _answer(descriptor: int, word: str) -> None:
-    # If this fails, the tick is gone, but the job is still ours.
+    # If writing fails, the tick is gone. The job is still ours.
     with suppress(OSError):
         os.write(descriptor, f"{word}\n".encode())
         os.close(descriptor)
@@ -116,8 +116,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
 
     def emit(event: events.Event) -> None:
         to_log(event)
-        # Leave this line for the next tick to print. This process has no output, and cron mails only what a tick
-        # prints.
+        # Leave a line about a dead job for the next tick to print. This process has no output, and cron mails only what
+        # a tick prints.
         mail_throttle.leave_death(settings.file, "a long job", event)
 
     around = replace(around, on_start=start_reporter(log, extras), on_end=extras.ended)
@@ -125,8 +125,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         attempt,
         database,
         Workers(1, around, SYSTEM),
-        # The job's own timeout ends the job. This deadline is for the case that renewals work, but the end cannot be
-        # recorded.
+        # The job's own timeout ends the job. This deadline matters only if renewals work, but the end of the job cannot
+        # be recorded.
         deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
         database_now=adopted.now,
         emit=emit,

@@ -2,8 +2,8 @@
 
 Before any user code runs, the process takes over the lease with a compare-and-swap, and answers with one word on a
 pipe. After "adopted" only the process owns the job. If no answer comes, the tick releases the job, but only if the
-job's ``locked_by`` is still the tick's. So if the tick and the process both act, the second one finds that it has lost
-the lease.
+job's ``locked_by`` is still the tick's. So if the tick and the process both act, whichever acts second finds that it
+has lost the lease.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 PROGRAM: Final = (
     "cronjobs.engine.tick.long_job_process"  # docs/how-to/long-work.md tells operators to signal long jobs by this name
 )
-# This is so long because a loaded host may take seconds to start an interpreter.
+# This time is long, because a loaded host may take seconds to start an interpreter.
 ANSWER_WITHIN_S: Final = 20.0
 REAPED_WITHIN_S: Final = 0.1
 ADOPTED: Final = "adopted"
-# This host is already running as many long jobs as it may.
+# The answer if this host is already running as many long jobs as it may.
 FULL: Final = "full"
 STOPPED: Final = "the job was asked to stop before it began"
 SILENT: Final = "no answer in time"
@@ -53,7 +53,7 @@ SILENT: Final = "no answer in time"
 
 @dataclass(frozen=True)
 class Handover:
-    """What a long job's process is given when it starts.
+    """The facts that the process of a long job is given when it starts.
 
     The process reads everything else from the configuration file.
     """
@@ -67,10 +67,11 @@ class Handover:
     timeout_s: float
     is_command: bool
     max_memory: int | None
-    # ``success`` and ``permanent`` are exit statuses; see ExitCodes.
+    # Exit statuses of the command, as in ExitCodes.
     success: list[int]
     permanent: list[int]
-    # The AttemptPolicy for the job's row, as JSON. The process also decides by it whether to retry the job.
+    # The AttemptPolicy for the job's row, as JSON. The process also uses this policy to decide whether to retry the
+    # job.
     row_policy: str
 
     @classmethod
@@ -106,7 +107,7 @@ class Handover:
     def as_type(self, settings: Settings) -> JobType:
         """Return the job type as the tick knew it.
 
-        If it is a command, the command's own settings are read from the file again. Raises CronjobsError if the file no
+        For a command, the command's own settings are read from the file again. Raises CronjobsError if the file no
         longer declares the command.
         """
         declared = settings.job_types.get(self.job_type)
@@ -143,10 +144,12 @@ class Handovers:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self, attempt: Attempt, until: float) -> None:
-        """Start a process for *attempt*. Its answer will be on the queue by *until*, on the monotonic clock."""
+        """Start a process for *attempt*. The answer of the process will be on the queue by *until*, on the monotonic
+        clock.
+        """
         attempt.handed_over = attempt.on_its_way = True
-        # Do this in a thread, because the process may take a second to start and answer, and the loop must renew its
-        # leases.
+        # Start the process in a thread, because it may take a second to start and answer, and the loop must renew its
+        # leases in the meantime.
         thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)
         try:
             thread.start()
@@ -157,7 +160,7 @@ class Handovers:
         try:
             process, reader = _start(Handover.of(self.settings, attempt))
             self.started.append(process)
-            # The attempt was asked to stop while the process was starting.
+            # The attempt may have been asked to stop while the process was starting.
             if attempt.stop.reason is not None:
                 process.terminate()
             until = min(until, self.clock.monotonic() + ANSWER_WITHIN_S)
@@ -165,7 +168,7 @@ class Handovers:
                 answer = _read_line(opened.fileno(), self.clock, until) or _why_silent(process)
         except OSError as error:
             answer = f"cannot start a process: {error.strerror}"
-        # There must be an answer, or the tick would wait for it until the tick's end.
+        # Always put an answer on the queue. Otherwise the tick would wait for the answer until the tick's end.
         except Exception as error:
             answer = f"cannot start a process: {type(error).__name__}: {error}"
         self._answer(attempt, answer)
@@ -246,7 +249,8 @@ PAUSE_S: Final = 0.2
 class Adopted:
     """The job that we took over.
 
-    ``sent`` is when we sent the statement, on the monotonic clock. ``now`` is the database's time.
+    ``sent`` is when we sent the statement that took the lease over, on the monotonic clock. ``now`` is the database's
+    time.
     """
 
     job: Job
@@ -255,10 +259,10 @@ class Adopted:
 
 
 def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted | None:
-    """Take over the lease.
+    """Take over the lease of a long job from the tick.
 
     Return None if the tick no longer has the job, or if too many long jobs already run on this host. If the reply to
-    the COMMIT is lost, this tries again, and reads from the row whether we already have the lease. Raises
+    the COMMIT is lost, the call tries again, and finds out from the job's row whether we already have the lease. Raises
     DatabaseError.
     """
     identity = Identity.here()

@@ -1,7 +1,7 @@
 """The loop of a tick: claim jobs, hand them to workers, collect and write their outcomes, renew leases, keep time.
 
-In each round the loop does one turn (``turn``): one transaction that writes leases and outcomes. Workers do not write
-to the database, with two exceptions: a handler may record its own success in ``ctx.transaction()`` (ADR 11), and
+In each round the loop does one turn (module ``turn``): one transaction that writes leases and outcomes. Workers do not
+write to the database, with two exceptions: a handler may record its own success in ``ctx.transaction()`` (ADR 11), and
 handlers write effects. The loop changes its own memory only after the commit of a turn, so it can simply repeat a
 failed turn.
 """
@@ -43,14 +43,14 @@ from cronjobs.engine.tick.turn import (
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 from cronjobs.errors import BadValue, DatabaseError
 
-# At the end the loop cuts leases to 2 s, so this process must have exited within this time.
+# When the loop ends, it cuts leases to 2 s. This process must exit within this time after that.
 EXIT_MARGIN_S: Final = 1.5
 # A tick hands over a long job only if at least this much of its time is left.
 HANDOVER_S: Final = 5.0
 
 
 def nothing(_connection: Connection) -> None:
-    """The ``before_writing`` of loops without a tick row. Does nothing."""
+    """Do nothing. Used as ``before_writing`` by loops that have no tick row."""
 
 
 @dataclass
@@ -62,29 +62,30 @@ class Loop:
     workers: Workers
     locked_by: str
     deadline: float
-    # The database's time at the instant ``now_read_at``. The loop computes later times from these two.
+    # The database's time at the instant ``now_read_at``. The loop computes later times from these two values.
     database_now: datetime
     now_read_at: float
     emit: Callable[[events.Event], None]
     before_writing: Callable[[Connection], None] = nothing
     watchdog: Watchdog = field(default_factory=Unarmed)
-    host: str = ""  # the host whose long jobs count towards ``long_jobs``
+    host: str = ""  # long jobs on this host count towards ``long_jobs``
     limits: TickFilter = field(default_factory=TickFilter)
     counts: Counts = field(default_factory=Counts)
-    # Types that crashed runners. Their jobs run in child processes.
+    # Job types that crashed runners. Jobs of these types run in child processes.
     crashing: Collection[str] = ()
-    # Types whose jobs were running when a single runner died.
+    # Job types whose jobs were held by one runner that died.
     suspected: Collection[str] = ()
-    # If True, there are so many queues that reading all waiting jobs is quicker than stepping from queue to queue.
+    # True if so many queues have waiting jobs that it is quicker to read all waiting jobs than to step from queue to
+    # queue.
     many_queues: bool = False
     tells_each: bool = True  # report every job's start and success
     # Returns the types whose jobs took longer than expected within the last day, or None if that is unknown.
     overran: Callable[[], Collection[str] | None] = unknown
     overran_now: set[str] = field(default_factory=set)  # types of the jobs that this tick had to interrupt
-    # The signs that reading a job's row may have killed earlier ticks.
+    # Signs that earlier ticks died while they were reading a job's row.
     signs: DeathSigns = NO_SIGNS
     say_progress_s: float = math.inf  # seconds between progress lines on a terminal
-    # If True, unexpected exceptions are caught. Tests set this to False, so that they propagate.
+    # If True, unexpected exceptions are caught. Tests set this to False, so that the exceptions propagate.
     catches: bool = True
 
     def __post_init__(self) -> None:
@@ -148,7 +149,7 @@ class Loop:
         self.handover_s = min(HANDOVER_S, (self.deadline - self.clock.monotonic()) / 2)
         self.takes_reports = True
         self.gone_by = math.inf  # this process must have exited by this instant
-        self.finishing = False  # True once ``finish`` has begun: no job starts any more
+        self.finishing = False  # True once ``finish`` has begun. From then on, no job starts
 
     @classmethod
     def for_one_job(
@@ -162,7 +163,7 @@ class Loop:
         emit: Callable[[events.Event], None],
         watchdog: Watchdog | None = None,
     ) -> Loop:
-        """Return a loop for *attempt* alone, whose lease this process holds. ``begin_adopted`` starts the attempt.
+        """Return a loop that runs only *attempt*, whose lease this process holds. ``begin_adopted`` starts the attempt.
 
         *database_now* was read when the lease was taken over.
         """
@@ -182,7 +183,7 @@ class Loop:
     # --- the story ----------------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Work until nothing is due, time is up, no slot will come free, or a stop is requested. Return the reason.
+        """Work until nothing is due, time is up, no worker will become free, or a stop is requested. Return the reason.
 
         After an unexpected error the loop claims no more jobs, releases those that have not started, and lets running
         jobs finish.
@@ -213,7 +214,8 @@ class Loop:
 
     def _caught(self, error: Exception) -> None:
         self.net.catch(error)
-        # The failed turn may have committed a claim. Read our leases again, and release the jobs that never started.
+        # The failed turn may have committed a claim. So the next turn must read our leases again, and release the jobs
+        # that never started.
         self.writer.claim_unsettled = True
 
     def stop(self, reason: str) -> None:
@@ -234,8 +236,8 @@ class Loop:
         self.workers.wake()
 
     def _report_stopping(self) -> None:
-        # stop() does not report this, because a signal handler calls stop(), and the signal may interrupt the very line
-        # that writes to the log.
+        # The loop reports the stop, and not stop() itself: a signal handler calls stop(), and the signal may interrupt
+        # the very line that writes to the log.
         if self.stopping is not None and not self.stop_reported:
             self.stop_reported = True
             self.emit(events.signalled(self.stopping))
@@ -246,16 +248,16 @@ class Loop:
         The transaction writes the outcomes, and the history rows of attempts that are still running. It cuts the leases
         of these attempts to 2 s, and then calls *last_write*, which by default marks that findings may have changed.
 
-        If a thread is still running, the caller must end the process before the thread's lease ends, so that no second
-        owner can start the job while its code is still running here. Assume that the lease has been cut as soon as the
-        first try begins: the try may seem to fail although it was committed.
+        If a thread is still running, the caller must end the process before the lease of its attempt ends. Otherwise
+        another runner could start the job while its code is still running here. Assume that the lease has been cut as
+        soon as the first try begins: the try may seem to fail although it was committed.
         """
         self.finishing = True
         try:
             return self._finish(last_write)
         except Exception as error:
             self._caught(error)
-        # Write only the tick's row. Leases that were not cut will expire after this process has ended.
+        # Write only the tick's row. Leases that were not cut will expire only after this process has ended.
         try:
             self.writer.write_alone(last_write)
         except Exception as error:
@@ -279,13 +281,13 @@ class Loop:
                     self.writer.cut_leases(connection, stuck)
                 last_write(connection)
 
-            # If an earlier claim got no answer, this turn finds the jobs that the claim took, and the next turn
-            # releases them.
+            # If an earlier claim got no answer, this turn finds the jobs that the claim took, and a further turn must
+            # release them.
             unsettled = self.writer.claim_unsettled
             went_well = self._turn(last=write)
             done = went_well and not unsettled
-            # Normally a second signal ends the loop at once. But if this turn has just looked for such jobs, the
-            # database works, so the next turn can release them.
+            # Normally a second signal ends the loop at once. But if this turn has just found such jobs, the database
+            # works, so one further turn can release them.
             hurried = self.hurry and not (went_well and unsettled)
             until = min(self.deadline, stop_by, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
@@ -318,7 +320,7 @@ class Loop:
         no_claim = last is not None or self.writer.claim_unsettled
         room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
         renew = now >= self._next_renewal() and not last
-        # Look for long jobs only if enough time is left to hand one over.
+        # Look for long jobs only if enough time is left to hand a long job over.
         may_look = not (no_claim or self._claims_nothing or now < self.pace.next_long_claim)
         long = self.planner.long_admission() if may_look and self.deadline - now >= self.handover_s else None
         to_write = self.in_flight.unwritten or self.in_flight.unrecorded() or self.writer.claim_unsettled
@@ -345,7 +347,8 @@ class Loop:
         )
 
     def _after_failure(self, batch: Batch, error: Exception) -> bool:
-        """Handle *error*, which was raised while writing *batch*. The batch may have been committed in spite of it.
+        """Handle *error*, which was raised while writing *batch*. The batch may have been committed in spite of the
+        error.
 
         Return whether the turn counts as done.
         """
@@ -356,7 +359,8 @@ class Loop:
             return False
         self._begin(BatchResult(batch.now, unsure=self.writer.unconfirmed))
         if batch.reports and isinstance(error, BadValue):
-            # From now on renew leases without reports, because no lease may be lost over a bad value in a report.
+            # From now on, renew leases without reports, because no lease may be lost because of a bad value in a
+            # report.
             self.takes_reports = False
             return False
         if isinstance(error, BadValue) and self.in_flight.unwritten and self.ends.write_one_by_one():
@@ -381,7 +385,8 @@ class Loop:
         if batch.long is not None:
             self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
         if batch.room:
-            # A wary claim takes one job at a time. Count it as a full one, so that the next claim follows at once.
+            # A wary claim takes only one job. Treat it as if it had found as many jobs as there was room for, so that
+            # the next claim follows at once.
             found = batch.room if turn.unread else len(turn.claimed)
             self.pace.looked(turn.sent, room=batch.room, found=found, more_due=turn.more_due)
             if turn.postponed:
@@ -408,16 +413,16 @@ class Loop:
     def _begin(self, turn: BatchResult) -> None:
         """Hand the claimed jobs to the workers.
 
-        Jobs of an earlier claim that got no answer start only if they still fit into the tick. If the claim took as
-        long as its leases last, no job starts, because another tick may have taken the jobs by now.
+        Jobs of an earlier claim that got no answer start only if they still fit into the tick's remaining time. If the
+        claim took as long as its leases last, no job starts, because another tick may have taken the jobs by now.
         """
         attempts = []
         for job in (*turn.settled, *turn.unsure, *turn.claimed, *turn.long):
             job_type = self.job_types.types.get(job.job_type)
-            # The claim took a job of a type that this loop no longer knows. Let the lease expire.
+            # The claim took a job of a type that this loop no longer knows. Let the job's lease expire.
             if job_type is None:
                 continue
-            # We run this job already. Somebody reset its row by hand, or a clock jumped.
+            # This loop already runs the job. Somebody has reset its row by hand, or a clock has jumped.
             if job.id in self.in_flight.held:
                 self._lose(self.in_flight.held[job.id])
             attempt = Attempt(job, job_type, timeout_of(job, job_type), claimed=turn.sent, lease_s=self.lease_s)
@@ -430,7 +435,7 @@ class Loop:
             self.ends.release(attempts, CLAIM_TOO_SLOW)
             return
         if attempts:
-            # Do this before any code of the jobs runs, because this process may be frozen at any line.
+            # Move the watchdog before any code of the jobs runs, because this process may be frozen at any line.
             self._move_watchdog()
         still_here = {attempt.job.id for attempt in self.in_flight.without_lease}
         for attempt in attempts:
@@ -449,9 +454,9 @@ class Loop:
     def _begin_one(self, attempt: Attempt, late: bool) -> None:
         long = attempt.timeout > self.planner.longest
         if self.stopping is not None:
-            # The job was claimed when the signal came, so ``on_shutdown: drop`` applies to it, too.
+            # The job was claimed when the signal came, so ``on_shutdown: drop`` applies to this job, too.
             attempt.stop.set("shutdown")
-        # The claim itself may have taken the rest of the time.
+        # The claim itself may have taken all the remaining time.
         left_s = self.deadline - self.clock.monotonic()
         time_is_up = left_s <= 0
         if self._takes_nothing or time_is_up or (late and not long and attempt.timeout.total_seconds() > left_s):
@@ -468,13 +473,13 @@ class Loop:
         if self.workers.fault is not None and before is None:
             self.planner.workers = self.workers.count
             self.emit(events.worker_not_started(self.workers.fault, self.workers.count))
-        # No slot is left. Set the error, so that the loop claims no more jobs.
+        # No worker exists and none can be started. Set the error, so that the loop claims no more jobs.
         if not handed:
             self.net.error = self.net.error or RuntimeError(self.workers.fault)
             self.ends.release([attempt])
 
     def begin_adopted(self, attempt: Attempt) -> None:
-        """Run an attempt whose lease this process took over. ``attempt.claimed`` is when it sent the statement."""
+        """Run an attempt whose lease this process took over. ``attempt.claimed`` is when the statement was sent."""
         self._take(attempt)
         self._move_watchdog()
         self._hand(attempt)
@@ -498,7 +503,7 @@ class Loop:
         """
         self.in_flight.lose(attempt)
         attempt.stop.set("lease lost")
-        # For an attempt that was handed over, the long job's own process took the lease, as intended.
+        # If the attempt was handed over, the job's own process has taken the lease, as intended.
         if not attempt.handed_over:
             self.ends.lost(attempt)
 
@@ -513,14 +518,18 @@ class Loop:
                 self._lose(attempt)
 
     def _move_watchdog(self) -> None:
-        """Set the kernel's timer to fire before the first lease ends, so that no code outlives its lease."""
+        """Set the kernel's timer to fire before the first lease ends, so that no code of a job runs longer than its
+        lease.
+        """
         first = self.in_flight.first_leased(working=True) + self.lease_s - lease_margin_s(self.lease_s)
         self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first, self.gone_by))
 
     # --- keeping time -------------------------------------------------------------------------------------------------
 
     def _give_back_what_waits(self) -> None:
-        """Release the jobs claimed ahead if one of them waits too long behind slow jobs, or if no more may start."""
+        """Release the jobs that were claimed ahead, if one of them waits too long behind slow jobs, or if no more jobs
+        may start.
+        """
         now = self.clock.monotonic()
         waits = any(attempt.started is None and now - attempt.taken > UNBEGUN_S for attempt in self.in_flight.busy())
         if waits or self._takes_nothing:

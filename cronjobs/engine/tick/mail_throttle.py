@@ -23,16 +23,17 @@ CAUSES_KEPT: Final = 500
 # A line that is kept for the next tick has at most this many characters.
 WORD: Final = 4000
 
-# The values of *about*, which says what a cause is about.
+# The possible values of *about*, which says what a cause is about.
 CODE: Final = "code"
 DATABASE: Final = "database"
 
 
 class Alarm:
-    """Remembers, in the user's state folder, which causes were reported for one configuration file and *database*.
+    """Remembers, in the user's state folder, which causes were reported for one configuration file and one *database*.
 
     The file may take its database from a variable, and a cause may be over in one database and not in another. If
-    *database* is "", the causes are those for which ticks did not come to know their database. See ``database_name``.
+    *database* is "", the causes are those of ticks that could not find out which database they use (see
+    ``database_name``).
 
     Never raises. If nothing can be stored, every cause is reported every time.
     """
@@ -48,7 +49,7 @@ class Alarm:
         return list(self._load())
 
     def forget(self, cause: str) -> None:
-        """Forget *cause*, as if it had never been reported."""
+        """Forget *cause*, as if the alarm had never reported it."""
         known = self._load()
         if known.pop(cause, None) is not None:
             self._store(known)
@@ -56,7 +57,7 @@ class Alarm:
     def kept_from_starting(self) -> list[dict[str, Any]]:
         """Return the causes that have kept ticks from starting since a tick last started.
 
-        Each has ``ticks``, ``since`` and ``why``. ``since`` is ISO 8601 text, by this host's clock.
+        Each cause has ``ticks``, ``since`` and ``why``. ``since`` is an instant of this host's clock as ISO 8601 text.
         """
         return [
             {"ticks": entry["not_started"], "since": entry["since"], "why": str(entry.get("said", cause))}
@@ -131,12 +132,12 @@ class Alarm:
     ) -> list[str]:
         """Forget the causes that have ended, which are those not in *still*.
 
-        Return a sentence for each that had repeated. *unknown* names what this tick could not check: CODE, DATABASE or
-        both. Causes about these are kept.
+        Return a sentence for each cause that has ended and had occurred more than once. *unknown* names what this tick
+        could not check: CODE, DATABASE or both. Causes about what it could not check are kept.
 
         A cause with a job type has ended when no job has died of it for an hour and a job of that type has succeeded
-        since the last death. *well* are the job types that succeeded in this tick. If no job of that type succeeds, the
-        cause is forgotten a day after that hour, and its end is not reported.
+        since the last death. *well* contains the types of the jobs that succeeded in this tick. If no job of the
+        cause's type succeeds, the cause is forgotten a day after that hour, and its end is not reported.
         """
         known = self._load()
         lines, changed = [], False
@@ -179,7 +180,7 @@ def all_kept_from_starting(*alarms: Alarm | None) -> list[dict[str, Any]]:
 
 
 def _quiet_until(known: dict[str, Any]) -> dict[str, int]:
-    """Return, for the fast path, the instant before which none of these causes can end in a tick without work.
+    """Return the instant before which none of these causes can end in a tick without work. The fast path uses it.
 
     Return {} if any cause is not a cause of jobs' deaths, because such a cause may end at any time. A cause of deaths
     ends an hour after the last death if a job has succeeded since, and otherwise a day after that hour.
@@ -206,7 +207,7 @@ def _is_sound(entry: Any) -> bool:
 
 
 def leave_message(config: Path, line: str) -> None:
-    """Keep *line* for the next tick of *config* to print. Processes whose output nobody reads use this."""
+    """Keep *line* for the next tick of *config* to print. Processes whose output nobody reads call this function."""
     State().append(messages_name(config), one_line(line, WORD) + "\n")
 
 
@@ -224,7 +225,7 @@ def take_messages(config: Path) -> list[str]:
     return (State().take(messages_name(config)) or "").splitlines()
 
 
-# --- the log of a file that cannot be read any more -------------------------------------------------------------------
+# --- the log of a file that can no longer be read ---------------------------------------------------------------------
 
 
 def remember_log(config: Path, log: Path | None) -> None:
@@ -241,7 +242,10 @@ def known_log(config: Path) -> Path | None:
 
 
 def database_name(settings: Settings) -> str:
-    """Return the URL of the file's database without secrets, or "" if there is none. A new password changes nothing."""
+    """Return the URL of the file's database without secrets, or "" if there is none.
+
+    A new password does not change it.
+    """
     from cronjobs.engine.database.address import parse_url  # commands without a database do not need SQLAlchemy
 
     try:
@@ -251,7 +255,8 @@ def database_name(settings: Settings) -> str:
 
 
 def alarms_of(settings: Settings) -> tuple[Alarm, Alarm | None]:
-    """Return the alarm of the file and its database, and that of the file alone. The latter is None if it is the same.
+    """Return the alarm of the file and its database, and the alarm of the file alone. The second is None if both are
+    the same.
 
     When a tick starts, the causes of both may be over.
     """
@@ -267,7 +272,7 @@ def alarm_name(config: Path, database: str = "") -> str:
 def away_name(config: Path) -> str:
     """The name of the file that lists the channels to which the alert "no tick can start here" was sent.
 
-    It is the same for all databases: if another database is written into the file, the alert is over.
+    The name is the same for all databases, because the alert is over if another database is written into the file.
     """
     return f"away-{_name(config)}.json"
 

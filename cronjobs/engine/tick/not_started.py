@@ -1,7 +1,7 @@
 """The due jobs that a tick did not start, and why: for the tick's row, its log, and ``explain``. Pure.
 
-A record is a JSON list of entries. An entry has ``why`` (a key of WHY), ``job_type``, ``queue``, the number of ``jobs``
-(the least number, if ``more`` is set), and the facts that its reason needs.
+A record is a JSON list of entries. An entry contains ``why`` (a key of WHY), ``job_type``, ``queue``, the number of
+``jobs`` (there may be more if ``more`` is set), and the facts that the text of its reason needs.
 """
 
 from __future__ import annotations
@@ -59,15 +59,16 @@ class TickState:
     """The capacity that a tick had left when it ended.
 
     A job that may take longer than ``longest_s`` counts as long, and runs only if the host may run another long job.
-    ``longest_s`` is infinite if the host may run none (``long_jobs: 0``). ``left`` is how many more jobs --limit
-    allowed. ``slots`` says whether a worker was free. ``running`` counts the running jobs by concurrency key.
-    ``without_process`` is why the tick could not start the process of a long job. It then tried to start no other.
+    ``longest_s`` is infinite if the host may not run any long job (``long_jobs: 0``). ``left`` is how many more jobs
+    --limit allowed. ``slots`` says whether a worker was free. ``running`` counts the running jobs by concurrency key.
+    ``without_process`` is why the tick could not start the process of a long job. After such an error the tick does not
+    try to start another long job.
     """
 
     types: JobTypes
     longest_s: float
     remaining_s: float
-    whole_s: float = math.inf  # how long a tick may take that is not a part of a lingering one
+    whole_s: float = math.inf  # how long a tick may take that is not part of a lingering one
     queue: str | None = None
     only: str | None = None
     left: int = 1_000_000
@@ -80,7 +81,7 @@ class TickState:
 
 
 def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
-    """Return the first reason that applies to the job of *row*, with the facts for its sentence."""
+    """Return the first reason that applies to the job of *row*, with the facts that its sentence needs."""
     known = tick.types.types.get(lane.job_type)
     if lane.paused:
         return {"why": "paused"}
@@ -123,7 +124,7 @@ def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]
     for lane in lanes:
         known = tick.types.types.get(lane.job_type)
         if known is not None and known.executor is not None:
-            # A supervisor takes these jobs, so no tick has to explain why it did not start them.
+            # A supervisor runs these jobs, so a tick does not have to explain why it did not start them.
             continue
         counts: dict[tuple[Any, ...], int] = {}
         for row in lane.rows:
@@ -150,7 +151,7 @@ def counted(lanes: Iterable[WaitingLane]) -> dict[str, int]:
 
 
 def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
-    """Return the entry for a job type that *schedules* use but no tick knows."""
+    """Return the entry for a job type that *schedules* use but that no tick knows."""
     names = [one_line(name, LONGEST_NAME) for name in schedules[:MOST_ENTRIES]]
     return {"why": UNKNOWN_TYPE, "job_type": one_line(job_type, LONGEST_NAME), "schedules": names}
 
@@ -182,7 +183,7 @@ def in_words(entry: Mapping[str, Any]) -> str | None:
     """Return an entry as a sentence, or None if the entry lacks a fact."""
     try:
         spans = {name: rough(timedelta(seconds=value)) for name, value in entry.items() if name.endswith("_s")}
-        # If both times were rounded, they would look the same, as if the timeout fitted. So show a decimal.
+        # Rounded to whole seconds, both times would look the same, as if the timeout fitted. So show a decimal.
         if spans.get("left_s") == spans.get("timeout_s"):
             spans |= {name: f"{entry[name]:.1f}s" for name in ("left_s", "timeout_s") if name in spans}
         stop = f", with {spans['stop_s']} to stop its process," if "stop_s" in spans else ""
@@ -194,7 +195,9 @@ def in_words(entry: Mapping[str, Any]) -> str | None:
 
 
 def why_it_must_fit(entry: Mapping[str, Any]) -> str:
-    """Return text to append to ``in_words`` if only an earlier interruption kept the jobs from starting."""
+    """Return text to append to ``in_words`` if the jobs could not start only because an earlier tick had to interrupt
+    jobs of their type.
+    """
     return _INTERRUPTED if entry.get("overran") else ""
 
 

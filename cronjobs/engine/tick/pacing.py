@@ -1,4 +1,4 @@
-"""When a loop ends, and how long it may wait until there is something to do. Pure."""
+"""Decide when a loop ends, and how long it may wait until there is something to do. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cronjobs.engine.execution.attempt import Attempt, Phase
 from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.engine.tick.trouble import FAULT
 
-# While jobs run and slots are free, the loop looks for new work once in this time.
+# While jobs run and workers are free, the loop looks for new work at this interval.
 POLL_S: Final = 1.0
 # If another runner was just checking limits, the loop waits this long before its next claim.
 MORE_DUE_S: Final = 0.02
-# If a job that was claimed ahead has not started after this time, the loop releases such jobs, because no slot will be
-# free soon.
+# If a job that was claimed ahead has not started after this time, the loop releases such jobs, because no worker will
+# be free soon.
 UNBEGUN_S: Final = 1.0
 # A handler that is asked to stop at its timeout has this much time to end while the loop still runs.
 LAST_CHANCE_S: Final = 0.25
@@ -35,7 +35,7 @@ class Pace:
     """When to look for work next, on the monotonic clock.
 
     ``nothing_due`` is True if the last claim found fewer jobs than there was room for. While ``closed`` is True, the
-    loop claims nothing. Nor does it claim anything before ``not_before``, even if ``next_claim`` is earlier.
+    loop claims nothing. It also claims nothing before ``not_before``, even if ``next_claim`` is earlier.
     """
 
     next_claim: float = 0.0
@@ -54,9 +54,9 @@ class Pace:
         self.next_long_claim = math.inf
 
     def looked(self, sent: float, *, room: int, found: int, more_due: bool) -> None:
-        """Note the result of the claim that was sent at *sent*: it found *found* jobs, and had room for *room* jobs.
+        """Note the result of the claim that was sent at *sent*. It found *found* jobs and had room for *room* jobs.
 
-        If *more_due*, another runner was checking limits.
+        If *more_due* is True, another runner was checking limits at the same time.
         """
         self.nothing_due = found < room and not more_due
         self.next_claim = sent + (POLL_S if self.nothing_due else MORE_DUE_S if more_due else 0.0)
@@ -70,10 +70,10 @@ class Pace:
 class LoopState:
     """The state of a loop. Instants are seconds of the monotonic clock, and infinity means never.
 
-    ``busy`` has the claimed attempts that have not ended. ``running_on`` has attempts that recorded their own success
-    and are still within their timeouts. ``without_lease`` counts the attempts that occupy a slot without a lease,
-    including ``running_on``. ``left`` is how many more jobs the caller allows. ``outage_pause_s`` is how long to wait
-    after a database error, or None if there was none. ``outage_stays`` is True if waiting cannot fix that error.
+    ``busy`` contains the claimed attempts that have not ended. ``running_on`` contains attempts that recorded their own
+    success and are still within their timeouts. ``without_lease`` counts the attempts that occupy a worker without a
+    lease, including ``running_on``. ``left`` is how many more jobs the caller allows. ``outage_pause_s`` is how long to
+    wait after a database error, or None if there was none. ``outage_stays`` is True if waiting cannot fix that error.
     """
 
     now: float
@@ -131,14 +131,14 @@ def why_ended(state: LoopState) -> str | None:
 
 
 def wait_s(state: LoopState) -> float:
-    """Return the seconds until the next thing to do. An attempt that ends wakes the loop earlier."""
+    """Return in how many seconds the loop has something to do. An attempt that ends wakes the loop earlier."""
     now = state.now
     if state.outage_pause_s is not None:
         return max(SHORTEST_WAIT_S, min(state.outage_pause_s, state.deadline - now, state.stop_by - now))
     moments = [state.deadline, state.stop_by, state.next_renewal]
     if now < state.last_chance_until:
         moments.append(state.last_chance_until)
-    # Another session has locked the rows of these attempts.
+    # Another transaction has locked the rows of these attempts.
     if state.unwritten or state.unrecorded:
         moments.append(now + LOCKED_PAUSE_S)
     if state.stopping is None and len(state.busy) + state.without_lease < state.workers:

@@ -52,7 +52,7 @@ class Before:
 def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
     """Return, by kind, how many rows a ``Pruner`` would remove now, and the time of the oldest of them.
 
-    Locked rows are counted, too, although a ``Pruner`` would skip them. This writes nothing.
+    Locked rows are counted, too, although a ``Pruner`` would skip them. This function writes nothing.
     """
     found: dict[str, store.Past] = {}
     for status, limit in before.jobs:
@@ -68,7 +68,7 @@ def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
 
 
 def next_batch(rows: int, took_s: float, share_s: float) -> int:
-    """Return the size of the next batch, if the last batch of *rows* rows took *took_s* seconds."""
+    """Return the size of the next batch. The last batch removed *rows* rows in *took_s* seconds."""
     if took_s > share_s:
         return max(SMALLEST_BATCH, rows // 2)
     return min(LARGEST_BATCH, rows * 2) if took_s < share_s / 3 else rows
@@ -78,7 +78,7 @@ def next_batch(rows: int, took_s: float, share_s: float) -> int:
 class Pruner:
     """Removes rows older than *before* in batches while *go_on* returns True.
 
-    ``counts`` has the number of rows removed, by the kinds of ``store.pruning.KINDS``.
+    ``counts`` contains the number of rows removed of each kind in ``store.pruning.KINDS``.
     """
 
     database: Database
@@ -92,7 +92,7 @@ class Pruner:
 
     @property
     def gone(self) -> int:
-        """The number of rows removed. Attempts, and jobs that were only stripped, do not count."""
+        """The number of rows removed. Removed attempts are not counted, nor are jobs that were only stripped."""
         return self.counts.total() - self.counts["stripped"] - self.counts["attempts"]
 
     def run(self) -> bool:
@@ -123,10 +123,11 @@ class Pruner:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def _ended_jobs(self, status: str, before: datetime) -> bool:
-        """Delete ended jobs, but only strip those with a key. The next round will start after the stripped jobs."""
+        """Delete ended jobs without a key, and strip those with a key. The next round will start after the stripped
+        jobs.
+        """
         place = PrunePosition(self._places.get(status, EPOCH), 0)
-        # If a job was locked, and so was not removed, this is when the first such job ended. The next round will start
-        # there.
+        # The instant when the first job ended that was locked, and so was not removed. The next round will start there.
         stuck: datetime | None = None
         while self.go_on():
             page = self._page(status, before, place)
@@ -135,7 +136,7 @@ class Pruner:
             wanted = [job for job in page if not (job.keyed and job.stripped)]
             left = self._remove(wanted, status, before) if wanted else []
             if not self.go_on() and left:
-                # Perhaps these jobs are left only because time was up, and not because they are locked.
+                # Perhaps these jobs are left only because time was up, and are not locked.
                 return False
             if left and stuck is None:
                 stuck = left[0].finished_at
@@ -150,7 +151,10 @@ class Pruner:
             return list(store.old_jobs(connection, status, before, place, self._batch))
 
     def _remove(self, jobs: list[OldJob], status: str, before: datetime) -> list[OldJob]:
-        """Delete or strip these jobs, even if they have very many attempts. Return the jobs that remain."""
+        """Delete or strip these jobs, even if they have a very large number of attempts.
+
+        Return the jobs that are left.
+        """
         left = {job.id: job for job in jobs}
         while left and self.go_on():
             with self._write() as connection:
@@ -183,7 +187,7 @@ class Pruner:
                 self._remove(keyed, status, before)
         return False
 
-    # --- the rest -----------------------------------------------------------------------------------------------------
+    # --- other rows ---------------------------------------------------------------------------------------------------
 
     def _rows(
         self,
@@ -232,7 +236,9 @@ class Pruner:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        """Write in a short transaction, and then let others write. Its duration sets the size of the next batch."""
+        """Write in a short transaction, and then let others write. The size of the next batch depends on how long this
+        took.
+        """
         is_sqlite = self.database.is_sqlite
         with self.database.write(patience=PATIENCE_S) as connection:
             began = self.clock.monotonic()

@@ -1,6 +1,6 @@
 """Decide when a tick removes old rows, and for how long.
 
-The module ``pruner`` removes them; an idle tick does not import it.
+The module ``pruner`` removes the rows. An idle tick does not import it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cronjobs.engine.probe.idle_conditions import PRUNE_EVERY_S, WRONG_CLOCK_S
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.errors import DatabaseBusy
 
-# A round of pruning is due this long after the last one. A round has no limit but time.
+# A round of pruning is due this long after the last round. Only time limits how much a round removes.
 EVERY: Final = timedelta(seconds=PRUNE_EVERY_S)
 # If pruning has not been completed for this long, even a tick with work spends a little of its time on it.
 OVERDUE: Final = timedelta(hours=2)
@@ -27,7 +27,7 @@ OVERDUE_SHARE: Final = 0.1
 def is_due(pruned_at: datetime | None, now: datetime) -> bool:
     """Return whether to prune now.
 
-    That includes the case that a wrong clock has set *pruned_at* far into the future.
+    Pruning is due, too, if a wrong clock has set *pruned_at* far into the future.
     """
     return pruned_at is None or abs(now - pruned_at) >= EVERY
 
@@ -37,9 +37,9 @@ def is_overdue(pruned_at: datetime | None, now: datetime) -> bool:
 
 
 def clock_jumped(last_tick_at: datetime | None, now: datetime) -> bool:
-    """Return whether the clock differs by more than a day from the last tick, which is the one with the highest id.
+    """Return whether the clock differs by more than a day from the last tick, which is the tick with the highest id.
 
-    If so, the age of no row is certain.
+    If so, we do not know for certain how old any row is.
     """
     return last_tick_at is not None and abs(now - last_tick_at) > WRONG_CLOCK
 
@@ -59,7 +59,7 @@ def prune(tick: TickContext, now: datetime, share: float = SHARE) -> None:
     try:
         done = pruner.run()
     except DatabaseBusy as error:
-        # Another session has locked a whole table, or SQLite. Old rows can wait for the next tick.
+        # Another transaction has locked a whole table, or the SQLite file. Old rows can wait for the next tick.
         tick.emit(events.pruning_put_off(str(error)))
         done = False
     finally:

@@ -1,4 +1,4 @@
-"""Settle the attempts of runners that are gone, and cut leases that were written by a wrong clock."""
+"""Settle the attempts of runners that are gone, and shorten leases that were written while a clock was wrong."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Recovery:
     def _look_far(self, connection: Connection, now: datetime) -> None:
         """Find leases so long that the clock was wrong when they were written.
 
-        Runners of this host from before its last boot count as dead. About the other runners we know nothing. Their
-        leases are cut to the normal length, so those that are alive renew their leases.
+        Runners of this host from before its last boot count as dead. Whether the other runners are alive is unknown.
+        Their leases are cut to the normal length, so a runner that is alive will renew its leases.
         """
         found = expiry.far_leases(connection, self.tick.settings.run.lease, RECOVER_BATCH)
         wrong = [each for each in found if lease_is_wrong(each.locked_until, now, each.lease_s)]
@@ -103,8 +103,8 @@ class Recovery:
         runner = expired.job.locked_by or ""
         died = runner in self.runners.dead or is_gone(runner, self.tick.identity) is None
         if died and isinstance(end.finished.outcome, Lost) and _policy_of(expired).in_thread:
-            # If several attempts of a type are found together, count one death: switching a machine off ends them all
-            # at once.
+            # If several attempts of a type are found together, count one death, because switching a machine off ends
+            # all of its attempts at once.
             self.deaths[expired.job.job_type] = runner
 
     def _record_deaths(self) -> None:
@@ -147,7 +147,9 @@ class Recovery:
 
 
 def _policy_of(expired: Expired) -> AttemptPolicy:
-    """Return the policy that the claim wrote. If there is none, plain SQL claimed the job, so it must not run again."""
+    """Return the policy that the claim wrote. If there is none, plain SQL claimed the job, so the job must not run
+    again.
+    """
     if expired.policy is not None:
         return expired.policy
     return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")

@@ -28,8 +28,8 @@ class TickFilter:
     queue: str | None = None
     only: str | None = None  # a job type
     jobs: int | None = None  # the most jobs that the tick may claim
-    # The supervisor of this executor takes only jobs of the executor's types. None means only types without an
-    # executor.
+    # The supervisor of this executor takes only jobs of the executor's types. If this is None, the loop takes only
+    # types without an executor.
     executor: str | None = None
 
     def options(self) -> dict[str, Any]:
@@ -49,18 +49,18 @@ class Counts:
     cancelled: int = 0
     interrupted: int = 0
     snoozed: int = 0
-    # These are counted in ``failed`` or ``dead``, too, unless the attempt's code is still running.
+    # These attempts are counted in ``failed`` or ``dead``, too, unless their code is still running.
     timed_out: int = 0
-    # Long jobs, whose own processes record how they end.
+    # Long jobs that were handed to their own processes, which record how the jobs end.
     handed_over: int = 0
     released: int = 0
     lost: int = 0
     lease_lost: int = 0
 
     def count(self, decided: Decided, recorded: str | None = None) -> None:
-        """Count a recorded end.
+        """Count an end that was recorded.
 
-        *recorded* is the outcome that was recorded and counted while the attempt was still running.
+        *recorded* is the outcome that was already recorded and counted while the attempt was still running.
         """
         if recorded == "timed_out":
             # Count the final result instead of the one that was recorded earlier.
@@ -86,7 +86,7 @@ class Counts:
                 setattr(self, name, getattr(self, name) + 1)
 
 
-# A tick's row stores only these exit codes. The others follow from the other facts in the row.
+# A tick's row stores only these exit codes. All other exit codes follow from other facts in the row.
 TOLD_CODES: Final = (3, 4, EX_SOFTWARE)
 
 
@@ -121,7 +121,7 @@ class Result:
     signal: int | None = None
 
     def left(self) -> list[dict[str, Any]]:
-        """Return what the tick left undone, for its row: due jobs, and code that it could not load."""
+        """Return what the tick left undone, for its row. This is due jobs, and code that it could not load."""
         return [*self.not_started, *({"why": NOT_LOADED, "where": where} for where in noted(self.not_loaded))]
 
     def did(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def did_in_words(did: Mapping[str, Any]) -> str:
     return ", ".join(f"{count} {WORDS[name]}" for name, count in counts.items() if isinstance(count, int) and count)
 
 
-# Each tick records at most this many faults, because a file may stay broken for weeks.
+# Each tick records at most this many faults, because a broken file may stay broken for weeks.
 MOST_NOTED: Final = 5
 
 
@@ -193,7 +193,7 @@ def as_noted(where: str, what: str) -> tuple[str, str]:
 
 
 def noted_causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return why ticks before this one did not start (``Alarm.kept_from_starting``), shortened for the tick's row."""
+    """Return why earlier ticks did not start (``Alarm.kept_from_starting``), shortened for the tick's row."""
     return [
         {"ticks": cause["ticks"], "since": cause["since"], "why": one_line(masking.hide(cause["why"]), 200)}
         for cause in causes[:MOST_NOTED]
@@ -201,7 +201,8 @@ def noted_causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_code_fault(not_started: Any) -> bool:
-    """Return whether a tick's record (``Result.left``, written by any version) says that the user's code had a fault.
+    """Return whether a tick's record (``Result.left``, perhaps of another version) says that the user's code had a
+    fault.
 
     Only a tick that loads the handlers can see that such a fault was fixed.
     """

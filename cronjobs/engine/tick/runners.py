@@ -1,4 +1,4 @@
-"""The runners of this host that hold leases: which are dead, and which are alive and keep even an expired lease."""
+"""Decide which of this host's runners with leases are dead, and which are alive and keep even an expired lease."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Runners:
 def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners:
     """Sort the lease holders of this host into dead and working runners.
 
-    *holders* has, by ``locked_by``, the highest age that the process of the runner can reach, or None if unknown.
+    *holders* contains, by ``locked_by``, the highest age that the process of the runner can reach, or None if unknown.
 
     When a clock steps forward or a machine resumes, leases of live processes expire. So a runner keeps its leases if it
-    is certainly alive, is not stopped, and is not older than its own limit: it is about to renew them. A runner beyond
-    its limit is stuck or frozen, and the fence protects the job's next owner from it.
+    is certainly alive, is not stopped, and is not older than its own limit, because such a runner will renew them soon.
+    A runner older than its limit is stuck or frozen. The fence protects the job's next owner from such a runner.
     """
     dead, working = [], []
     for locked_by, limit_s in holders.items():
@@ -50,6 +50,6 @@ def lease_is_wrong(locked_until: datetime, now: datetime, lease_s: float | None)
 
 
 def before_a_reboot(locked_by: str, here: Identity) -> bool:
-    """Return whether a runner of this host name ran before the last boot, or on another machine of the same name."""
+    """Return whether a runner of this host name ran before the last boot, or on another machine with the same name."""
     holder = Identity.parse(locked_by)
     return holder is not None and holder.host == here.host and holder.boot_id != here.boot_id

@@ -1,6 +1,6 @@
 """The tasks of a tick besides its work: prune, fold counts, close hours, and call extras.
 
-A task's modules are imported only when the task is due.
+The modules for a task are imported only when the task is due.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class SpareTime:
         """Note whether the clock jumped, and let the extras begin. A tick calls this before anything else."""
         tick, seen = self.tick, self.seen
         if pruning.clock_jumped(seen.last_tick_at, seen.now):
-            # Do this before this tick's row is written. The next tick compares its clock with that row, so it will see
-            # no jump.
+            # Note the jump before this tick's row is written. The next tick compares its clock with that row, so it
+            # will not see the jump.
             tick.try_part(partial(pruning.note_pruned, tick, seen.now))
         self.extras.begin()
 
     def before_work(self) -> None:
-        """Do overdue tasks, for which no recent tick has had time."""
+        """Do the tasks that are overdue because no recent tick has had time for them."""
         tick, seen = self.tick, self.seen
         if pruning.is_overdue(seen.pruned_at, seen.now):
             tick.try_part(partial(self._prune, pruning.OVERDUE_SHARE))

@@ -25,7 +25,8 @@ from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result, i
 from cronjobs.engine.tick.spare_time import SpareTime
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
 
-# An idle tick runs 1,440 times a day, so modules that only a tick with work needs are imported where they are used.
+# An idle tick runs 1,440 times a day, so modules that are needed only by a tick with work are imported where they are
+# used.
 if TYPE_CHECKING:
     import subprocess
 
@@ -49,7 +50,7 @@ class Tick(TickContext):
         self.to_recover = False
         self.seen: Overview | None = None
 
-    # --- the story ----------------------------------------------------------------------------------------------------
+    # --- the steps ----------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
         """Do the tick and return what it did. Raises ForeignDatabase or a schema error before anything has run."""
@@ -71,7 +72,7 @@ class Tick(TickContext):
             if self.fire_schedules and not self.taken_over:
                 self.try_part(partial(self.firing.sync, seen))
                 if seen.schedules_due and self.go_on():
-                    # This is a separate part, so a retry does not repeat the sync.
+                    # This step is separate from the sync, so a retry does not repeat the sync.
                     self.try_part(self.firing.materialise)
             made = result.recovered or result.occurrences.get("enqueued") or self.tried_again
             if (seen.jobs_due or made) and self.go_on():
@@ -96,7 +97,7 @@ class Tick(TickContext):
         if self.result.fault is not None:
             from cronjobs.engine.store.odd_values import odd_value
 
-            # The error came from a value that plain SQL wrote, so it is not a bug in cronjobs.
+            # A value that plain SQL wrote caused the error, so it is not a bug in cronjobs.
             if (odd := odd_value(self.database)) is not None:
                 self.result.fault, self.result.trouble = None, str(odd)
 
@@ -136,7 +137,7 @@ class Tick(TickContext):
 
     @property
     def long_jobs(self) -> list[subprocess.Popen[bytes]]:
-        """The processes to which this tick handed long jobs. They outlive the tick."""
+        """The processes to which this tick handed long jobs. They continue after the tick has ended."""
         return self.loop.handovers.started if self.loop is not None else []
 
     def _look(self) -> Overview:
@@ -180,7 +181,7 @@ class Tick(TickContext):
     def _recover(self) -> None:
         try:
             self.recovery.run()
-        # Do this even if recovery fails, because the next try continues where this one stopped.
+        # Note the number even if recovery fails, because the next try continues where this one stopped.
         finally:
             self.result.recovered = self.recovery.recovered
 
@@ -191,7 +192,7 @@ class Tick(TickContext):
 
     def _work(self) -> None:
         loop = self.work.prepare()
-        # Set our signal handlers again, because one of the user's modules may have replaced them.
+        # Install our signal handlers again, because one of the user's modules may have replaced them.
         self._listen()
         if self.stop_requested is not None and loop.stopping is None:
             loop.stop(self.stop_requested)
@@ -202,7 +203,7 @@ class Tick(TickContext):
             begin_supervisors(self, types, loop.handovers.started)
         self.result.ended = loop.run()
         if loop.outage.reported and loop.outage.error is not None:
-            # Keep this error even if the last write succeeds, because work was left undone.
+            # Keep the loop's error even if the last write succeeds, because work was left undone.
             self.result.trouble = str(loop.outage.error)
 
     def _record(self) -> None:
@@ -214,15 +215,15 @@ class Tick(TickContext):
                 self.result.trouble = str(self.loop.outage.error)
             return
         if not self.database_gone:
-            # If the reply to the COMMIT is lost, simply try again, because the one statement of an idle tick is safe to
-            # repeat.
+            # If the reply to the COMMIT is lost, simply try again. An idle tick writes only one statement, and that is
+            # safe to repeat.
             with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
 
     def _note_why_ended(self) -> None:
         result = self.result
         if result.trouble is not None and result.ended in ("", NOTHING_DUE, NOTHING_ELSE_DUE, ALL_PAUSED):
-            result.ended = self.stop_requested or DATABASE_FAILED  # it may not have seen what is due
+            result.ended = self.stop_requested or DATABASE_FAILED  # the tick may not have seen what is due
         elif not result.ended:
             result.ended = self.stop_requested or self._why_idle()
 
@@ -245,7 +246,9 @@ class Tick(TickContext):
 
     @property
     def knows_the_code(self) -> bool:
-        """Whether this tick loaded the handlers and compared them with due jobs, so it knows which faults are fixed."""
+        """Whether this tick loaded the handlers and compared them with the due jobs. If so, it knows which faults are
+        fixed.
+        """
         return self._has_loaded() and self.result.trouble is None and self.result.fault is None
 
     # --- small things -------------------------------------------------------------------------------------------------
@@ -262,7 +265,7 @@ class Tick(TickContext):
                 process.send_signal(number)
         if self.loop is not None:
             self.loop.stop(self.stop_requested)
-        # Perhaps handlers are being imported. The import gets as much time to stop as a handler does.
+        # Perhaps handlers are being imported. The import gets as much time to stop as a handler gets.
         elif first:
             grace_s = self.settings.run.shutdown_grace.total_seconds()
             self.watchdog.stand_at(min(self.clock.monotonic() + grace_s, self.deadline) + PAST_DEADLINE_S)
@@ -273,7 +276,7 @@ class Tick(TickContext):
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Shut down on SIGTERM or SIGINT, and end at once on a second signal."""
+        """Stop in an orderly way on the first SIGTERM or SIGINT, and end at once on the second."""
 
         before = self._listen()
         try:

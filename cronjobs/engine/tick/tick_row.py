@@ -1,4 +1,4 @@
-"""The tick's own row. The first write inserts it, so that a killed tick leaves a trace. The last write completes it."""
+"""The tick's own row. The first write inserts the row, so a killed tick leaves a trace. The last write completes it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class TickRow:
     """The contents of a tick's row. ``fingerprint`` identifies the definitions that the tick found or applied.
 
-    It is None if the tick waits to apply its file (``applying.Verdict``), so that the next tick decides again.
-    ``loaded`` has the tick's job types and the version of their code, or is None if the tick did not load handlers.
+    ``fingerprint`` is None if the tick waits to apply its file (``applying.Verdict``), so that the next tick decides
+    again. ``loaded`` has the tick's job types and the version of their code, or is None if the tick did not load
+    handlers.
     """
 
     identity: Identity
@@ -39,7 +40,7 @@ class TickRow:
         """Insert the row in the transaction of the first write, and update it when the handlers are known."""
         types = self.loaded is not None
         if not self.begun or (types and not self._types_recorded):
-            # If this transaction rolls back, the last write still writes the whole row.
+            # Even if this transaction rolls back, the last write writes the whole row.
             self.begun, self._types_recorded = True, types
             ticks.begin_tick(connection, self._facts(connection))
 
@@ -76,7 +77,8 @@ class TickRow:
             "fingerprint": self.fingerprint,
             "schedules_on": int(self.schedules_on),
             "started_at": self.started_at,
-            # Until ``end`` replaces it: this host can prove with it that a tick without an end is gone.
+            # If the tick never ends, this host can prove with this entry that the tick is gone. ``end`` replaces the
+            # entry.
             "did": {"runner": str(self.identity)},
             "job_types": self._recorded_types(connection),
         }

@@ -1,6 +1,6 @@
 """Handle errors in a loop.
 
-After a bug in cronjobs, running jobs still finish. After a database error, the loop retries.
+After an error caused by a bug in cronjobs, running jobs still finish. After a database error, the loop retries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ FRAMES: Final = 6
 
 @dataclass
 class SafetyNet:
-    """Catches unexpected errors. ``error`` is the first one. If ``spread`` is False, errors propagate, for tests.
+    """Catches unexpected errors. ``error`` is the first one. If ``spread`` is False, errors are raised at once, for
+    tests.
 
     After the first error, no more jobs are claimed. The loop changes its memory only after a commit, so it can simply
     repeat a turn that an error interrupted. It reads the rows to find jobs that such a turn may have claimed.
@@ -42,7 +43,7 @@ class SafetyNet:
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next try, so that a permanent error does not keep a processor busy."""
+        """How many seconds to wait before the next try, so that a permanent error does not keep a processor busy."""
         return min(0.2, 0.01 * 2.0 ** min(self.falls, 10))
 
     def catch(self, error: Exception) -> None:
@@ -74,7 +75,7 @@ def place(error: BaseException) -> str:
 
 SHORTEST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-# Waiting for the write lock is normal, so report it only after this time.
+# Waiting for the write lock is normal, so it is reported only if it takes longer than this.
 BUSY_IS_TROUBLE_S: Final = 3.0
 
 
@@ -104,12 +105,12 @@ class Outage:
             gc.collect()
         if not (isinstance(error, DatabaseBusy) and now - self.since < BUSY_IS_TROUBLE_S):
             self.report()
-        # Retry quickly while only the write lock is busy, so that we do not miss our turn.
+        # Retry quickly while only the write lock is busy, so that we do not miss the moment when it becomes free.
         longest_s = SHORTEST_PAUSE_S if isinstance(error, DatabaseBusy) else LONGEST_PAUSE_S
         self.pause_s = min(longest_s, self.pause_s * 2) * random.uniform(0.8, 1.2)
 
     def report(self) -> None:
-        """Report the error if there is one and it has not been reported yet."""
+        """Report the current error, if there is one that has not been reported yet."""
         if self.error is not None and not self.reported:
             self.emit(events.database_trouble(str(self.error), self.error.cause))
             self.reported = True
@@ -119,5 +120,5 @@ class Outage:
 
     @property
     def stays(self) -> bool:
-        """Whether this is an error that waiting cannot fix."""
+        """Whether the error is one that waiting cannot fix."""
         return self.error is not None and not isinstance(self.error, TransientTrouble)

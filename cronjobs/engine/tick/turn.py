@@ -1,7 +1,8 @@
-"""One turn of the loop: decide which jobs to claim next, then write, renew and claim in one transaction.
+"""One turn of the loop: decide which jobs to claim next, then write outcomes, renew leases and claim jobs in one
+transaction.
 
 The caller applies a turn's result to its own memory only after the commit, so it can simply repeat a failed turn. The
-objects in this module remember only facts about the database.
+objects in this module remember nothing but facts about the database.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ from cronjobs.model import Finished, Job, Released, RetryPolicy, Status
 
 # --- what to claim ----------------------------------------------------------------------------------------------------
 
-# Write at most this many outcomes at once. Meanwhile workers run the other claimed jobs.
+# Write at most this many outcomes at once. While they are written, workers run the other claimed jobs.
 GROUP: Final = 400
 # Claim at most this many jobs before a worker is free for them.
 MOST_AHEAD: Final = 2 * GROUP
 AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
 NO_LIMIT: Final = 1_000_000
 # After one tick has died, the next tick claims this many rows one at a time. If a row killed the tick, that row is
-# among the first that are due. If another tick dies all the same, the tick after that claims all rows one at a time.
+# among the first that are due. If this next tick dies, too, the tick after it claims all rows one at a time.
 WARY_ROWS: Final = 50
 
 
@@ -67,7 +68,7 @@ WARY_ROWS: Final = 50
 LEAST_ENDS: Final = 20
 # For each type, keep only this many of the latest run times.
 MOST_ENDS: Final = 100
-# The expected time is the longest of these run times, multiplied by this, plus EXPECTED_MORE.
+# The expected time is the longest of these run times multiplied by this factor, plus EXPECTED_MORE.
 EXPECTED_TIMES: Final = 2.0
 EXPECTED_MORE: Final = timedelta(seconds=0.5)
 
@@ -93,7 +94,8 @@ class Experience:
         self._took.setdefault(job_type, deque(maxlen=MOST_ENDS)).append(took)
 
     def expected(self, job_type: JobType) -> timedelta | None:
-        """Return a time that the next job of this type is unlikely to exceed, or None if only its timeout counts.
+        """Return a time that the next job of this type is unlikely to exceed, or None if there is no prediction, so
+        that only its timeout counts.
 
         Always returns None if the type declares a timeout, or if a lost job of the type would not be retried.
         """
@@ -102,7 +104,7 @@ class Experience:
         return max(self._took[job_type.name]) * EXPECTED_TIMES + EXPECTED_MORE
 
     def is_distrusted(self, job_type: JobType) -> bool:
-        """Whether the type goes by its timeout only because a tick of the last day had to interrupt its jobs."""
+        """Whether the type's timeout counts only because a tick of the last day had to interrupt its jobs."""
         return self._predicts(job_type) and job_type.name in (self._overran or ())
 
     def _predicts(self, job_type: JobType) -> bool:
@@ -111,17 +113,17 @@ class Experience:
 
 
 def unknown() -> None:
-    """The ``overran`` of loops that cannot read the history. It returns None, so in such loops only timeouts count."""
+    """The ``overran`` of loops that cannot read the history. It returns None, so these loops use only timeouts."""
 
 
 @dataclass
 class ClaimPlanner:
     """Plans the claims of one tick.
 
-    ``typical_s`` is how long recent jobs that may be claimed ahead took, or None if unknown. ``last_s`` is how long the
-    last job took, and ``write_s`` how long the last turn's transaction took. ``claimed`` counts the jobs claimed so
-    far. ``runner`` is the highest age that this tick's process can reach, or None if unknown. ``many_queues`` is
-    explained in ``Overview``.
+    ``typical_s`` is the usual run time of recent jobs that may be claimed ahead, or None if unknown. ``last_s`` is how
+    long the last job took, and ``write_s`` how long the last turn's transaction took. ``claimed`` counts the jobs
+    claimed so far. ``runner`` is the highest age that this tick's process can reach, or None if unknown.
+    ``many_queues`` is explained in ``Overview``.
     """
 
     settings: Settings
@@ -144,10 +146,10 @@ class ClaimPlanner:
         self.experience.note(job_type, took)
         self.last_s = seconds = took.total_seconds()
         known = self.job_types.types.get(job_type)
-        # Such a job is never claimed ahead, so its time does not count.
+        # A job of such a type is never claimed ahead, so its run time does not count.
         if known is not None and known.starts_at_once:
             return
-        # The worker of such a job was busy until the commit.
+        # The worker of a job of such a type was busy until the commit.
         if known is not None and known.durable == "each":
             seconds += self.write_s
         self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
@@ -164,7 +166,7 @@ class ClaimPlanner:
         return self._slots(overdue, in_flight) - (len(busy) - overdue)
 
     def room(self, in_flight: InFlight) -> int:
-        """Return how many jobs to claim: enough for the free slots, and for those that come free in about 50 ms.
+        """Return how many jobs to claim: enough for the workers that are free now or will be free within about 50 ms.
 
         The next claim follows when half of the jobs claimed ahead are left.
         """
@@ -175,9 +177,9 @@ class ClaimPlanner:
         return max(0, min(free + ahead, self.left()))
 
     def ahead(self) -> int:
-        """Return how many jobs to claim ahead: those that will start within about 50 ms.
+        """Return how many jobs to claim ahead, which is how many will start within about 50 ms.
 
-        With one worker this is 0, so that jobs run in exact order.
+        With one worker this is 0, so that jobs run exactly in their order.
         """
         if self.workers == 1 or self.typical_s is None:
             return 0
@@ -196,7 +198,8 @@ class ClaimPlanner:
     def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
         """Return the filter for jobs that end before the tick does, so that the tick need not interrupt any.
 
-        A job passes if its timeout fits into *remaining*, or if the time expected from earlier jobs fits.
+        A job passes the filter if its timeout fits into *remaining*, or if the time that earlier jobs of its type lead
+        us to expect does.
         """
         longest, known = self.longest, self._known()
         short = {name: job_type for name, job_type in known.items() if not job_type.is_long(longest)}
@@ -271,7 +274,7 @@ def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedel
 
 # --- the transaction --------------------------------------------------------------------------------------------------
 
-# Wait at most this long for SQLite's write lock. Between two tries the loop checks the time.
+# Wait at most this long for SQLite's write lock. The loop checks the time before it tries again.
 WRITE_PATIENCE_S: Final = 0.25
 
 READ_AGAIN_S: Final = 1.0
@@ -288,13 +291,13 @@ End = tuple[Ended, Decided]
 class Batch:
     """The work of one turn, as decided at ``now`` on the monotonic clock.
 
-    ``held`` has all our leases, if the turn needs them. ``room`` is how many jobs to claim.
+    ``held`` contains all our leases if the turn needs them. ``room`` is how many jobs to claim.
 
-    If ``unsettled`` is True, an earlier claim got no answer, and may have leased us jobs that are neither in ``held``
-    nor in ``given_up``. The rows may still say that the leases in ``given_up`` are ours, but these leases must expire,
-    because their attempts began.
+    If ``unsettled`` is True, an earlier claim got no answer, and may have leased jobs to us that are neither in
+    ``held`` nor in ``given_up``. The rows may still say that the leases in ``given_up`` are ours, but these leases must
+    expire, because their attempts began.
 
-    ``reports`` has the attempts' reports for the renewal to write, by job id.
+    ``reports`` contains, by job id, the attempts' reports that the renewal writes.
 
     ``long`` is the filter for long jobs, of which at most ``long_jobs`` may run on ``host``. ``long_room`` is the most
     jobs that this turn may claim, long or not.
@@ -314,7 +317,8 @@ class Batch:
     alone: bool = True  # True if this process holds no lease
     unsettled: bool = False
     given_up: Collection[Lease] = ()
-    # Types that crash, or are suspected of it. Enough clean ends of their jobs clear a type.
+    # The job types that crash or may have crashed their runners. A type is cleared after enough of its jobs have ended
+    # well.
     watched: Collection[str] = ()
     reports: Mapping[int, Report] = field(default_factory=dict)
     # Called after everything else, in the last transaction of the tick.
@@ -337,7 +341,8 @@ class BatchResult:
     reported: Sequence[Report] = ()  # the reports that the renewal wrote
     # The jobs of an earlier claim whose COMMIT got no reply.
     settled: Sequence[Job] = ()
-    # These jobs are leased, but must not start: another session has locked the row, or a failover may undo the lease.
+    # These jobs are leased, but must not start: another transaction has locked the row, or a failover may undo the
+    # lease.
     unsure: Sequence[Job] = ()
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
@@ -366,14 +371,14 @@ class Writer:
     claim_unsettled: bool = False
     # True if a row has made a claim fail or may have killed a tick. From now on rows are claimed one at a time.
     warily: bool = False
-    # After this many rows, jobs are claimed together again.
+    # After this many rows have been claimed one at a time, several rows are claimed at once again.
     wary_rows: float = math.inf
     # True if some runners died before they had read a row that they claimed. Such rows are claimed last.
     doubtful: bool = False
     refused: set[int] = field(default_factory=set)
     # Leased jobs whose rows have content that cannot be read.
     suspects: set[int] = field(default_factory=set)
-    # Jobs that the last turn leased, but whose leases no standby has confirmed.
+    # Jobs that the last turn leased, but whose leases have not been confirmed by a standby.
     unconfirmed: list[Job] = field(default_factory=list)
 
     @contextmanager
@@ -383,7 +388,9 @@ class Writer:
             yield connection
 
     def write(self, order: Batch) -> BatchResult:
-        """Write all of *order* or nothing, then read the rows of a wary claim. Raises BadValue or DatabaseError."""
+        """Write either all of *order* or nothing, and then read the rows that a wary claim leased. Raises BadValue or
+        DatabaseError.
+        """
         try:
             return self._read_leased(self._write(order))
         except MemoryError:
@@ -446,7 +453,8 @@ class Writer:
         """Read the rows that a wary claim leased, each in its own transaction.
 
         If a row's content cannot be read, the job stays leased until recovery settles it. If a row could not be read
-        for another reason, the next turn releases the job. Never raises, because *turn* is already committed.
+        for another reason, the next turn releases the job. Never raises, because the transaction of *turn* is already
+        committed.
         """
         for job_id in turn.unread:
             try:
@@ -465,8 +473,8 @@ class Writer:
     def _read_one(self, job_id: int) -> Job | None:
         """Read a leased row. Return None if the row is no longer leased to us, or was already read.
 
-        While the database is busy or unreachable, try again for up to a second. But if the connection is lost while the
-        row itself is fetched, do not try again, because the row may have crashed the server's process.
+        While the database is busy or unreachable, try again for up to a second. If the connection is lost while the row
+        itself is fetched, however, do not try again, because the row may have crashed the server's process.
         """
         fetching = False
 
@@ -485,7 +493,7 @@ class Writer:
             return isinstance(error, _NO_ROWS_FAULT) and not fetching
 
         def failed(*_: object) -> None:
-            # The job is ours if only the reply to the COMMIT was lost.
+            # If only the reply to the COMMIT was lost, the job is ours.
             self.claim_unsettled = True
 
         until = self.clock.monotonic() + READ_AGAIN_S
@@ -499,7 +507,7 @@ class Writer:
             raise
 
     def may_work_row_by_row(self, error: Exception) -> bool:
-        """Return whether claiming rows one at a time might succeed. If so, claim in that way from now on."""
+        """Return whether claiming rows one at a time might succeed. If so, claim rows one at a time from now on."""
         if self.warily or not self.claim_unsettled or isinstance(error, _NO_ROWS_FAULT):
             return False
         self.warily, self.wary_rows = True, math.inf
@@ -536,7 +544,7 @@ class Writer:
 
     def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim | None:
         if not admission.fitting and not claims.any_with_own_timeout(connection):
-            # No job can be long. Skip the claim, because merely planning it would take the server 10 ms.
+            # No job type can be long. Skip the claim, because the server would need 10 ms just to plan it.
             return None
         room = min(room, order.long_jobs - leases.long_running(connection, order.host))
         if room <= 0:
@@ -556,7 +564,7 @@ class Writer:
     def write_one(self, end: End) -> BatchResult:
         """Write one end alone.
 
-        If the database refuses it, write it without its texts. Raises BadValue if that fails, too.
+        If the database refuses the end, write it without its texts. Raises BadValue if that is refused, too.
         """
         try:
             return self._write_one(end, lambda finish: finish)
@@ -571,9 +579,9 @@ class Writer:
         return BatchResult(sent, ends, written)
 
     def _judged(self, connection: Connection, ends: Sequence[End]) -> Sequence[End]:
-        """Return *ends* with the decision which misfit jobs to give up.
+        """Return *ends* after deciding which misfit jobs to give up.
 
-        That decision needs the records of other ticks.
+        This decision depends on what other ticks recorded.
         """
         misfits = [ended.attempt.job.id for ended, decided in ends if is_misfit(decided.finished.outcome)]
         known = known_misfits(connection, misfits) if misfits else {}
@@ -593,13 +601,13 @@ class Writer:
     def _finish(self, connection: Connection, finishes: list[Finish]) -> FinishResult:
         """Finish the attempts.
 
-        If the reply to an earlier COMMIT was lost, see from the rows what it has already written.
+        If the reply to an earlier COMMIT was lost, read from the rows what that transaction has already written.
         """
         if not finishes:
             return FinishResult(frozenset(), frozenset())
         written = settle(connection, finishes, leases.finish(connection, finishes))
         if any(finish.status is Status.DEAD for finish in finishes):
-            # Do this here, because a loop may have no tick, and a tick may be killed before its end.
+            # Ask for this look here, because a loop may have no tick, and a tick may be killed before its end.
             look_soon(connection)
         return written
 
@@ -614,7 +622,7 @@ class Writer:
     def _settle_claim(self, connection: Connection, known: set[Lease]) -> tuple[list[Job], list[Job]]:
         """If the reply to a claim's COMMIT was lost, find the jobs that the claim leased to us, and renew their leases.
 
-        Return the jobs whose leases were renewed, and the jobs whose rows another session has locked.
+        Return the jobs whose leases were renewed, and the jobs whose rows another transaction has locked.
         """
         leased = claims.held_by(connection, self.locked_by, warily=self.warily)
         found = [job for job in leased if lease_of(job) not in known]

@@ -1,8 +1,9 @@
-"""The part of ``run-due --wait`` after the tick: the tick's process execs this module with ``python -m``.
+"""The part of ``run-due --wait`` after the tick: the tick's process replaces itself with this module (exec of ``python
+-m``).
 
 This is a separate program because a thread that ran past its timeout must be gone before its lease ends. The exec ends
 such a thread, and the processes of the long jobs remain children of this process. Besides, a process that waits for
-hours should be small.
+hours should use little memory.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main() -> None:
     ends = []
     for pid in pids:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        # Do this before the process is reaped, because after that another process may get its pid.
+        # Forget the pid before the process is reaped, because after that another process may get the same pid.
         left.remove(pid)
         ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     code = _worst(code, ends, bool(count_dead))

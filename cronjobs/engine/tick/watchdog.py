@@ -21,12 +21,12 @@ from typing import Any, Final, TextIO
 from cronjobs.clock import Clock
 from cronjobs.engine.probe import timer
 
-# SIGALRM ends a tick this long after the tick's deadline.
+# If a tick is still running this long after its deadline, SIGALRM ends it.
 PAST_DEADLINE_S: Final = timer.PAST_DEADLINE_S
 CLOCK_MONOTONIC: Final = 1  # linux/time.h
 TIMER_ABSTIME: Final = 1  # linux/time.h
 SIGEV_SIGNAL: Final = 0  # asm-generic/siginfo.h
-# This is later than both SIGALRMs, and earlier than the end of the leases that the loop cut to 2 s.
+# With this delay SIGKILL comes later than both SIGALRMs, and before the end of the leases that the loop cut to 2 s.
 HARD_AFTER_S: Final = 0.4
 
 
@@ -34,7 +34,7 @@ class Watchdog:
     """Ends the process with SIGALRM (a shell sees exit code 142) at an instant of the monotonic clock.
 
     Only the owner of the tick's deadline and leases may move the instant. The timer also runs while the process is
-    frozen, so the process dies when it wakes. Once hardened, it dies even while it is frozen.
+    frozen, so the process dies when it wakes. After ``harden`` was called, it dies even while it is frozen.
     """
 
     _hard: HardLimit | None = None
@@ -45,7 +45,7 @@ class Watchdog:
 
     def __init__(self, clock: Clock, *, stacks_to: TextIO | None = None) -> None:
         self._clock = clock
-        # Otherwise register() would keep the registration of probe.timer.
+        # Without this call, register() would keep the registration of probe.timer.
         faulthandler.unregister(signal.SIGALRM)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
@@ -61,7 +61,7 @@ class Watchdog:
     def stand_at(self, instant: float) -> None:
         """Set the timer to end the process at *instant* (monotonic seconds).
 
-        An instant in the past ends the process now.
+        If *instant* is in the past, the process ends at once.
         """
         left_s = max(0.001, instant - self._clock.monotonic())
         # This call releases the GIL, so skip it if nothing has changed.
@@ -74,13 +74,14 @@ class Watchdog:
     def harden(self, lease: timedelta) -> None:
         """Let SIGKILL (exit code 137) follow SIGALRM, because user code may disarm SIGALRM.
 
-        Call this before user code runs. SIGKILL follows at most a tenth of a *lease* later. SIGALRM itself comes at
-        least that long before the lease ends, so the process is gone when the lease ends.
+        Call this before user code runs. SIGKILL follows at most a tenth of a *lease* later. SIGALRM comes at least a
+        tenth of a lease before the lease ends, so the process is gone when the lease ends.
         """
         if not self.hardened and self.instant < math.inf:
             self.hardened = True
             self._hard_after_s = min(HARD_AFTER_S, lease.total_seconds() / 10)
-            # This fails if this is not Linux, or if the user has no timers left. Then SIGALRM has to suffice.
+            # This call fails on systems other than Linux, or if the user has no timers left. In that case there is only
+            # SIGALRM.
             with suppress(OSError):
                 self._hard = HardLimit()
                 self._hard.stand_at(self.instant + self._hard_after_s)
@@ -110,8 +111,9 @@ class HardLimit:
     A handler can call ``signal.alarm(0)``, ``setitimer``, ``signal.signal`` and ``pthread_sigmask``, and close any
     descriptor, so SIGALRM alone is no guarantee. This timer has no descriptor and is independent of alarm(2). SIGKILL
     cannot be caught, blocked or ignored, and it also kills a stopped process. The kernel removes the timer with the
-    process, and a fork does not inherit it: timer_create(2). So we need no watching process, which a handler could reap
-    in ``os.wait()``, or which could be left behind. Raises OSError if the system has no such timer.
+    process, and a fork does not inherit it: timer_create(2). So we do not need a second process to watch this one. A
+    handler could reap such a process in ``os.wait()``, and it could be left behind. Raises OSError if the system has no
+    such timer.
     """
 
     def __init__(self) -> None:
@@ -135,7 +137,7 @@ class HardLimit:
             libc: Any = ctypes.CDLL(None, use_errno=True)
             create = libc.timer_create
         except AttributeError:
-            # In glibc before 2.34, librt has these functions.
+            # Before glibc 2.34, these functions are in librt.
             libc = ctypes.CDLL("librt.so.1", use_errno=True)
             create = libc.timer_create
         self._libc = libc

@@ -1,4 +1,5 @@
-"""The part of a tick that an idle tick does not need: handlers, the loop, and the record of due jobs not started.
+"""The part of a tick that an idle tick does not need: handlers, the loop, and the record of due jobs that were not
+started.
 
 An idle tick runs 1,440 times a day, and does not import this module.
 """
@@ -44,7 +45,7 @@ NOTHING_CAN_START: Final = "no other due job can start here"
 
 @dataclass
 class Work:
-    """The work of one *tick*. ``loop`` is None until the tick looks for jobs."""
+    """Does the work of one *tick*. ``loop`` is None until the tick looks for jobs."""
 
     tick: TickContext
     loop: Loop | None = None
@@ -64,7 +65,7 @@ class Work:
         return self.loaded
 
     def _load(self) -> JobTypes:
-        # Do this first, because importing handlers runs user code.
+        # Set the hard limit first, because importing handlers runs user code.
         self.tick.watchdog.harden(self.tick.settings.run.lease)
         within = remembered(self.tick.settings.run.every)
         with self.tick.database.read() as connection:
@@ -113,7 +114,7 @@ class Work:
     def _look(self) -> tuple[list[Crashing], DeathSigns]:
         """Return the types that may crash their runners, and the signs that reading a row killed a tick.
 
-        First write this tick's row, so that a later tick can see if this one died.
+        Write this tick's row before that, so that a later tick can see if this one died.
         """
         try:
             with self.tick.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
@@ -133,9 +134,9 @@ class Work:
             return None
 
     def note_waiting(self) -> None:
-        """Note in the tick's row which due jobs the tick did not start, and why.
+        """Record in the tick's row which due jobs the tick did not start, and why.
 
-        Report the important ones in the log.
+        Report the important entries in the log.
         """
         tick, loop = self.tick, self.loop
         if loop is None or loop.outage.error is not None:
@@ -174,7 +175,9 @@ class Work:
                 tick.emit(events.not_started(left["job_type"], left["jobs"], left["timeout_s"], left["left_s"]))
 
     def note_unknown_types(self) -> None:
-        """Report job types of schedules and due jobs that no recent tick knew. Each such type counts as a fault."""
+        """Report job types that schedules or due jobs use but that no recent tick knew. Each such type counts as a
+        fault.
+        """
         with self.tick.database.read() as connection:
             # Read the known types again, because another host may have started a tick while this one worked.
             present = self._present_types(connection)
@@ -200,7 +203,7 @@ class Work:
         return present_types(connection, remembered(self.tick.settings.run.every), here)
 
     def report_left_behind(self) -> None:
-        """Report processes that handlers started and left running."""
+        """Report the processes that handlers started and did not end."""
         long_jobs = self.loop.handovers.started if self.loop is not None else []
         found = left_behind({process.pid for process in long_jobs})
         if found:
