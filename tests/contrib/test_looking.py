@@ -437,7 +437,7 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
         (
             {"status": "dead", "last_error": "exit status 1", "job_type": "exec:backup"},
             {},
-            "is dead: exit status 1; cron runs its line again when it is due",
+            "is dead: exit status 1; cron runs the job's line again when the line is due",
         ),
         (
             RUNNING | {"locked_until": NOW + timedelta(seconds=40)},

@@ -31,7 +31,7 @@ def ack(
     finding: Annotated[
         str | None,
         typer.Argument(
-            metavar="FINDING", help=("The finding's key as listed, e.g. dead or host:web2."), show_default=False
+            metavar="FINDING", help="The finding's key, as the list shows it: dead or host:web2.", show_default=False
         ),
     ] = None,
     span: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long: 8h, 3d.")] = USUAL,
@@ -42,8 +42,9 @@ def ack(
     """Acknowledge a finding as it stands now; without FINDING, list the findings.
 
     While the ack lasts, the finding raises no alarm and is shown as acknowledged. The ack covers only what began before
-    it: it ends at once if the finding gets worse, ends and comes back, or comes to include another job, schedule or
-    missed run. An ack fixes nothing: you still have to retry or dismiss the jobs, or fix the cause.
+    the ack. The ack ends at once if the finding gets worse, if the finding disappears and comes back, or if it includes
+    another job, schedule or missed run. An ack fixes nothing: you still have to retry or dismiss the jobs, or fix the
+    cause.
     """
     with our_database(source, without_project=True) as (settings, database):
         if remove:
@@ -59,7 +60,7 @@ def ack(
             with database.write() as connection:
                 acknowledge(connection, meant, until=ends, now=now, by=operator(), host=host, why=why)
             found, now = _findings(database, settings)
-            # The finding is about past events, so this ack ends it instead of hiding it for a while.
+            # A finding of these kinds is about past events, so the ack ends the finding for good.
             if meant.kind in KINDS and not as_json:
                 complain(f"{safe(finding)}: acknowledged for good")
                 leaving.leave(0, stuck=False)
@@ -79,7 +80,7 @@ def _named(found: Sequence[Finding], key: str) -> Finding:
         return together(named)
     keys = {finding.key for finding in found}
     meant = next((each for each in sorted(keys) if each.startswith(f"{key}:")), None) or nearest(key, keys)
-    guess = f', did you mean "{meant}"?' if meant else '; "cronjobs ack" lists what there is'
+    guess = f', did you mean "{meant}"?' if meant else '; "cronjobs ack" lists the findings'
     raise UsageError(f'there is no finding "{safe(key)}" now{guess}')
 
 

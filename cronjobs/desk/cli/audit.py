@@ -97,7 +97,7 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
     why = f": {safe(entry['why'])}" if entry["why"] else ""
     detail = entry["detail"]
     if entry["action"] == "ack" and entry["subject"] in KINDS and isinstance(detail, dict):
-        # Every ack's entry has an end time. Omit it here, since this ack has ended its finding for good.
+        # Every ack's entry has an end time. Omit the end time here, since this ack has ended the finding for good.
         rest = {name: value for name, value in detail.items() if name not in ("until", "up_to")}
         detail = {"holds": "for good"} | rest
     shown = _detail(detail, times)
@@ -105,7 +105,10 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
 
 
 def _detail(detail: Any, times: LocalTimes) -> str:
-    """Format *detail* in at most DETAIL_SHOWN characters: ids as their number, instants in the zone of *times*."""
+    """Format *detail* in at most DETAIL_SHOWN characters.
+
+    Instead of ids, show only their number. Show instants in the time zone of *times*.
+    """
     if isinstance(detail, BadJson):
         return f"cannot be read: {safe(detail.reason)}"
     if not isinstance(detail, dict):

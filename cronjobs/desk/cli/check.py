@@ -75,7 +75,10 @@ def check(
 
 
 def _for_a_tick(source: Source, error: ConfigError) -> ConfigError:
-    """Return the error that a tick reports for a file with *error*. A tick also needs the database."""
+    """Return the error that a tick would report for this file.
+
+    A tick also needs the database's address, so the tick's error may say more than *error*.
+    """
     try:
         load_settings(source)
     except ConfigError as of_a_tick:

@@ -1,4 +1,4 @@
-"""``cronjobs check --against URL``: check that the payloads in that database fit the code here."""
+"""``cronjobs check --against URL``: check that the payloads in the database at URL fit the code on this host."""
 
 from __future__ import annotations
 

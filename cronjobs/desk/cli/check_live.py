@@ -1,4 +1,4 @@
-"""``check --live``: compare the configuration with the database that it runs on."""
+"""``check --live``: list what is going wrong in the configured database and clusters."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     found = judge(health, settings)
     ours = {row_of(*fault) for fault in faults_here(health, settings)}
     elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
-    # Skip findings that a fault in a file or its code causes, since the fault itself is reported. ``check`` reports the
-    # faults here without what waits for them, so schedules that are due and not fired are still listed.
+    # Skip each finding whose cause is a fault in a configuration file or its code, since the fault itself is reported.
+    # For this host's faults, however, ``check`` does not report the schedules that wait because of them. So keep the
+    # finding "behind", which lists the schedules that are due but have not fired.
     config = [each for each in found if each.kind == "config"]
     covering = [by for each in config for by in each.covers if each in elsewhere or by.key != "behind"]
-    # `check` already reports faults in the file on this host.
+    # Leave out these kinds: ``check`` already reports the faults in the file on this host.
     kinds = {"config"} if known else {"config", "unresolved", "late"}
     troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in covering)]
     times = Times(health.now, settings.timezone)
@@ -47,7 +48,7 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
 
 
 def ask_clusters(executors: Mapping[str, ExecutorSettings]) -> list[str]:
-    """Ask the clusters of the file's executors. Return what is wrong, as sentences."""
+    """Ask the cluster of each executor in the file. Return one sentence for each fault."""
     if not executors:
         return []
     asked = needed(doors.EXECUTORS, "executors:")

@@ -1,4 +1,4 @@
-"""Tables that declare commands, so that a module is imported only when its command is called. Also adapts typer."""
+"""Declare commands in tables, and adapt typer, so that a module is imported only when its command is called."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class PlainCommand(TyperCommand):
             raise
 
     def _mend_the_hint(self, error: Any, given: str) -> None:
-        """Drop poor suggestions, such as --help for --schedule. If an argument was typed as an option, say so."""
+        """Drop suggestions that are not close to what the user typed, such as --help for --schedule.
+
+        If the user typed an argument as an option, say so in the error.
+        """
         if getattr(error, "possibilities", None):
             error.possibilities = [each for each in error.possibilities if nearest(given, [each.lstrip("-")], 0.7)]
         for each in self.params:
@@ -58,7 +61,7 @@ def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
 
 
 class Commands(typer.Typer):
-    """A group below ``cronjobs``. Its commands come from ``@app.command`` or from the table of *cls*."""
+    """A group of subcommands of ``cronjobs``. The subcommands come from ``@app.command`` or from the table of *cls*."""
 
     def __init__(self, help: str, cls: type[PlainGroup] = PlainGroup) -> None:  # noqa: A002 typer's word
         super().__init__(cls=cls, help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=MARKUP)
@@ -101,11 +104,11 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class CommandRow(NamedTuple):
-    """One row of a table. ``where``: "module:function" in this folder, or "module:app" for a group.
+    """One command in the table of a group. ``where`` is "module:function", or "module:app" for a group.
 
-    A module whose name has a dot is outside this folder.
+    A module name without a dot names a module in this folder. A name with a dot is the module's full name.
 
-    ``help``: the first line of the function's docstring, or the group's help. A test checks that they match.
+    ``help`` repeats the first line of the function's docstring, or the group's help. A test checks that both match.
     """
 
     where: str
@@ -115,7 +118,10 @@ class CommandRow(NamedTuple):
 
 
 class Listed(TyperCommand):
-    """A placeholder for a command in lists, suggestions and completions. It imports the command when it is called."""
+    """A placeholder for a command in lists, suggestions and completions.
+
+    It imports the command's module when the user calls the command.
+    """
 
     def __init__(self, name: str, row: CommandRow) -> None:
         super().__init__(name, help=row.help, rich_help_panel=row.panel)

@@ -1,4 +1,4 @@
-"""``cronjobs config …``: the effective values and their sources."""
+"""``cronjobs config …``: show the effective settings, and where each value comes from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = Commands("Show the configuration in effect, and where each value comes fro
 def show(
     source: Source,
     key: Annotated[
-        str | None, typer.Argument(show_default=False, help="Only this key and those below it, including defaults.")
+        str | None, typer.Argument(show_default=False, help="Show only this key and the keys below it, with defaults.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -33,8 +33,8 @@ def show(
     A value comes from the default, a line of the file, an environment variable (including one that the file names as
     ${…}), the env_file, or the command line. Passwords are masked, and so is any value whose name suggests a secret.
     For a named entry, such as a schedule, the command shows only the keys that the file sets. If KEY names the entry,
-    it shows all its keys. --json prints all keys of all entries. No handler is imported, so settings in @job are not
-    shown. --json prints one array of {key, value, source, where}.
+    the command shows all keys of that entry. --json prints all keys of all entries. No handler is imported, so settings
+    in @job are not shown. --json prints one array of {key, value, source, where}.
     """
     settings = load_settings(source, need_database=False)
     given = Overrides(source.given("config"), source.given("database_url"), os.environ)

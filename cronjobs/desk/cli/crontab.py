@@ -1,4 +1,4 @@
-"""``cronjobs crontab …``: our line in the user's crontab, and the lines that cronjobs takes over."""
+"""``cronjobs crontab …``: manage our line in the user's crontab, and take over other lines."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def install(
 
     The tick is real: it runs what is due, and shows which database cron will reach. If the tick fails, nothing is
     installed, and the exit code is the tick's. The death of a job is not a failure of the tick. The line is in a block
-    marked with the configuration's path. Installing again replaces the block, and no other line is changed. So several
-    projects can share a crontab. If cron itself already runs a schedule's command, as it does after restore, nothing is
-    installed, since that command would run twice.
+    marked with the configuration's path. Installing again replaces the block and changes no other line, so several
+    projects can share a crontab. If cron itself already runs the command of a schedule, as cron does after "cronjobs
+    crontab restore", nothing is installed, since that command would run twice.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
@@ -142,7 +142,7 @@ def install(
 def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
     """Remove only this configuration's block from your crontab.
 
-    The configuration file may already be gone: the block is found by the file's path.
+    The command finds the block by the path of the configuration file. The file itself may already be deleted.
     """
     file = config_file(context, config)
     old = program.read()
@@ -159,7 +159,7 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
 
 
 def _left_as_comments(file: Path, old: str) -> str:
-    """Say who runs the swapped lines after ``remove``: another host that ticks for the project, or nobody."""
+    """Describe who runs the lines that swap commented out, after ``remove``: another host of the project, or nobody."""
     comments = "the lines that swap commented out are still comments"
     back = f"cronjobs crontab restore --config {one_line(str(file), 300)}"
     try:
@@ -169,8 +169,8 @@ def _left_as_comments(file: Path, old: str) -> str:
         return f"{comments}. Unless another host ticks for this project, nothing runs them now: {back} ({error})"
     if others:
         return (
-            f"{comments}, and {listed(others)} still runs them. If this host is to stay out of service, leave them so: "
-            "restore would make cron run them here, too"
+            f"{comments}, and {listed(others)} still runs them. If this host is to stay out of service, keep these "
+            "comments: restore would make cron run the lines here, too"
         )
     return f"{comments}, so nothing runs them now: {back}"
 
@@ -206,7 +206,11 @@ class CrontabArgs:
 
 @dataclass(frozen=True)
 class CrontabState:
-    """Whether the crontab has the lines. ``name``: same, differs, missing, broken (unpaired marks) or unknown."""
+    """The state of the configuration's block in the crontab.
+
+    ``name`` is same, differs, missing, broken (the block's begin and end marks do not pair up) or unknown (there is no
+    crontab command here).
+    """
 
     name: str
     sentence: str
@@ -279,9 +283,9 @@ def write(old: str, new: str) -> None:
 def trial(
     wanted: CrontabArgs, environment: dict[str, str], force: bool, taken_over: Collection[str] = ()
 ) -> host.BareTick:
-    """Run one tick in cron's environment. Raises TrialTickFailed if it fails, unless *force*.
+    """Run one tick in cron's environment. Raises TrialTickFailed if the tick fails, unless *force*.
 
-    *taken_over*: see ``host.bare_tick``.
+    ``host.bare_tick`` explains *taken_over*.
     """
     complain("running one tick in cron's environment …")
     tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit, taken_over=taken_over)
@@ -314,7 +318,10 @@ def _warn_of_another_database(reached: str, settings: Settings, environment: dic
 
 
 def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:
-    """Print who gets the output of a failing tick. Warn if nobody does, or if no cron daemon is running here."""
+    """Print who gets the output of a failing tick.
+
+    Warn if nobody gets the output, or if no cron daemon is running here.
+    """
     mailto = environment.get("MAILTO", environment["LOGNAME"])
     elsewhere = 'look at "cronjobs status", or set log: in the configuration'
     if host.mail_program() is None:

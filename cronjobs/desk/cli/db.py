@@ -197,8 +197,8 @@ def grants(
 ) -> None:
     """Print the SQL with which the owner of a PostgreSQL database gives each kind of program only the rights it needs.
 
-    Apply the SQL with cronjobs db grants | psql …. Repeating this is safe, and necessary after an upgrade. The SQL
-    creates missing roles without a login. Grant these roles to your users: GRANT cronjobs_run TO app.
+    Apply the SQL with cronjobs db grants | psql …. Applying the SQL again is safe, and is necessary after an upgrade.
+    The SQL creates missing roles without a login. Grant these roles to your users: GRANT cronjobs_run TO app.
     """
     names = _names(role or [])
     write([statements(schema or _home(source), names, replace=replace, find=find)])
@@ -217,9 +217,10 @@ def adopt(
     """Assign the database to the configuration's project and environment.
 
     Use this for a copy that was restored elsewhere, for the database of a project that was renamed, or for a database
-    that "db copy" closed. Until you adopt it, ticks claim nothing there. The command refuses if hosts are still ticking
-    for the database's present project and environment. Then the file here is most likely the wrong one. Think before
-    you adopt a copy of production: its waiting jobs will run here. The audit trail records the adoption.
+    that "db copy" closed. Until you adopt the database, ticks claim no jobs there. The command refuses if hosts are
+    still ticking for the database's present project and environment. In that case the configuration file here is most
+    likely the wrong file. Think before you adopt a copy of production: its waiting jobs will run here. The audit trail
+    records the adoption.
     """
     settings = load_settings(source)
     with closing(open_database(settings)) as database, database.write() as connection:
@@ -243,7 +244,10 @@ def _address(source: Source, dialect: Dialect | None, schema: str | None) -> Add
 
 
 def _names(given: list[str]) -> dict[Role, str]:
-    """Map each kind of role to the name of the role that gets its rights. If *given* is empty, use the default ones."""
+    """Map each kind of role to the name of the role that gets its rights.
+
+    An empty *given* selects the default names.
+    """
     names: dict[Role, str] = {}
     for pair in given:
         kind, _, name = pair.partition("=")

@@ -73,7 +73,10 @@ def drop(
 
 
 def _settle_exec(source: Source, settings: Settings, database: Database, quiet: timedelta) -> None:
-    """If jobs still seem to run, record the ends of exec's runs that are over. No tick may come any more to do it."""
+    """If jobs still seem to run, record the end of each run of ``cronjobs exec`` that is over.
+
+    A tick would record these ends, but perhaps no tick starts any more.
+    """
     try:
         dropping.look(database, settings, force=False, quiet=quiet)
     except TablesInUse:

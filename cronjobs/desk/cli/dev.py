@@ -75,7 +75,7 @@ def dev(
         # Pass the URL in the environment, since every user on the host can read a process's arguments.
         environ["CRONJOBS_DATABASE_URL"] = url
     environ[SHOWS_PROGRESS] = "0.5" if is_terminal("stderr") else "5"
-    # A Django project may have its settings without a cronjobs.yaml.
+    # A Django project may keep these settings in Django and have no cronjobs.yaml.
     file = settings.file if settings.file.exists() else None
     ticks = _Ticks(file, environ)
     database = open_database(settings)
@@ -188,7 +188,7 @@ class _Watch:
             self.known = self._due(self.database)
 
     def came(self) -> bool:
-        """Whether something became due since the last call."""
+        """Return whether any work became due since the last call."""
         if self.database is None:
             return False
         try:

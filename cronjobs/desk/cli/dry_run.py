@@ -25,7 +25,10 @@ LINES: Final = 50  # show at most this many schedules
 
 
 def show(settings: Settings, *, queue: str | None, only: str | None, as_json: bool, fires: bool) -> None:
-    """Print what a tick would do, with schedules if *fires*. Raises ForeignDatabase if ticks refuse the database."""
+    """Print what a tick would do, including schedules if *fires*.
+
+    Raises ForeignDatabase if ticks refuse the database.
+    """
     if missing_file(settings) is not None:
         echo_json({"new": True}) if as_json else echo("there is no database yet: the first tick creates it")
         return

@@ -33,9 +33,9 @@ LISTED_JOBS = 20
 class Standing(StrEnum):
     """The state of an effect, as the list shows it."""
 
-    UNKNOWN = "unknown"  # an attempt began it and recorded no outcome, and the attempt or its process has ended
-    STOPPED = "stopped"  # its outcome is unknown, and a job died because of that
-    SKIPPED = "skipped"  # its outcome is unknown, but on_unknown counted it as done
+    UNKNOWN = "unknown"  # an attempt began the effect and ended, or its process ended, before it recorded an outcome
+    STOPPED = "stopped"  # the effect's outcome is unknown, and a job died because of that
+    SKIPPED = "skipped"  # the effect's outcome is unknown, but on_unknown counted the effect as done
     RUNNING = "running"
     DONE = "done"
 
@@ -103,7 +103,7 @@ def _plain(result: Any) -> str:
 def settle(
     source: Source,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key, as effects list prints it.")],
-    verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether it happened.")],
+    verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether the effect happened.")],
     result: Annotated[
         str | None, typer.Option("--result", metavar="JSON", help="With done: the result that later attempts will see.")
     ] = None,
@@ -113,8 +113,8 @@ def settle(
 
     done: the effect counts as recorded, and no attempt repeats it. not-done: the effect counts as never begun, and the
     next attempt does it. The command lists the jobs that died because of the effect. They stay dead until you retry
-    them. Exit code 1: the effect is recorded already, a job is doing it now, or it does not exist. Then nothing is
-    changed.
+    them. Exit code 1: the effect is recorded already, a job is performing the effect now, or the effect does not exist.
+    In these cases the command changes nothing.
     """
     written = _result(result, verdict)
     with our_database(source) as (_, database), database.write() as connection:
@@ -131,7 +131,7 @@ def settle(
         # Find the jobs by their error, which is the text of EffectUnknown, truncated as the worker stores it.
         dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
     done = "is recorded as done: no attempt will repeat it"
-    undone = "counts as never begun: a later attempt will do it, if there is one"
+    undone = "counts as never begun: if there is a later attempt, it will perform the effect"
     echo(f"effect {safe(found.key)} {done if verdict is Verdict.DONE else undone}")
     for job_id in dead[:LISTED_JOBS]:
         echo(f"job {job_id} died because of it: cronjobs jobs retry {job_id}")
@@ -140,7 +140,7 @@ def settle(
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
-    """Write the verdict, and return the effect as it was. Raises CronjobsError if there is nothing to settle."""
+    """Write the verdict, and return the effect as it was before. Raises CronjobsError if there is nothing to settle."""
     found = ledger.find(connection, key)
     if found is None:
         raise CronjobsError(f"there is no effect {safe(key)}: cronjobs effects list --state unknown")

@@ -50,7 +50,7 @@ def enqueue(
         str | None,
         typer.Option("--in", metavar="DURATION", help="Wait at least this long before running, e.g. 5m or 24h."),
     ] = None,
-    queue: Annotated[str, typer.Option(help="The queue it waits in.")] = "default",
+    queue: Annotated[str, typer.Option(help="The queue in which the job waits.")] = "default",
     priority: Annotated[int, typer.Option(metavar="N", min=0, max=9, help="0 goes first, 9 last.")] = 5,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Only one job is ever created with this key.")
@@ -87,9 +87,10 @@ def enqueue(
 ) -> None:
     """Enqueue one job; a tick runs it when it is due.
 
-    The command refuses a TYPE for which neither this host nor any host that ticked recently has a handler, and a
-    payload that does not fit the handler here. --force enqueues the job anyway. A full queue (max_waiting in the file)
-    refuses the job, drops it, or makes the command wait. A dropped job is reported and counted.
+    The command refuses a TYPE if neither this host nor any host that ticked recently has a handler for it. It also
+    refuses a payload that does not fit the handler on this host. --force enqueues the job anyway. A full queue
+    (max_waiting in the file) refuses the job, drops it, or makes the command wait. A dropped job is reported and
+    counted.
 
     Exit codes: 0 enqueued, already exists, or dropped by its queue; 1 its queue is full; 2 refused: nothing was
     written; 3 configuration; 4 database.

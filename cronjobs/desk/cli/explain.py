@@ -84,7 +84,9 @@ def explain(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--to", metavar="TIME", show_default=False, help="The end of that range. Default: now."),
+        typer.Option(
+            "--to", metavar="TIME", show_default=False, help="List occurrences up to this time. Default: now."
+        ),
     ] = None,
     back: Annotated[
         str | None,
@@ -108,12 +110,13 @@ def explain(
     the job is in, and what happens next. For a job type, it says which ticks could run the type, since when no tick
     can, which modules could not be imported, and which jobs are waiting.
 
-    --json prints one object: subject, at, verdict, sentences, facts; for a list, it has subject, from, to, summary,
-    counts, and these objects under "occurrences". Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a
-    pause), pending (no tick has settled it yet, a pause holds it back, or it is not due yet), not_due, not_yet_defined,
-    retired, beyond_retention, unknown; for a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger
-    knows it), unknown; for a name used with exec, also absent (no run started when a run was due); for a type:
-    runnable, not_runnable, unknown. Exit code 1: no such schedule, job, key or type.
+    --json prints one object with subject, at, verdict, sentences and facts. For a list of occurrences, the printed
+    object has subject, from, to, summary and counts, and contains one such object per occurrence under "occurrences".
+    Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a pause), pending (no tick has settled it yet, a
+    pause holds it back, or it is not due yet), not_due, not_yet_defined, retired, beyond_retention, unknown; for a job:
+    waiting, running, succeeded, dead, cancelled, pruned (only the ledger knows it), unknown; for a name used with exec,
+    also absent (no run started when a run was due); for a type: runnable, not_runnable, unknown. Exit code 1: no such
+    schedule, job, key or type.
     """
     if [what, key, job_type].count(None) != 2:
         raise UsageError("give one of: a SCHEDULE, a TYPE, a JOB_ID, --key KEY, --type TYPE")
@@ -198,7 +201,7 @@ def _unknown(
             when = "" if since is None else f" since {since:%Y-%m-%d %H:%M:%S} UTC"
             text += f'host {safe(host, 80)} has refused the file{when}: {why} ("cronjobs sync --plan" shows the rest).'
         else:
-            text += "the next tick will; a new schedule never fires for times before that."
+            text += "the next tick will apply it; a new schedule never fires for times before that."
         return Explanation(name, None, "not_yet_defined", (text,)), 0
     if name in settings.disabled_schedules:
         problems = "; ".join(map(str, settings.problems_of(name)))
@@ -228,7 +231,7 @@ def _unknown(
 def _no_schedule(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, list(dict.fromkeys(known)), 3)
     meant = " or ".join(safe(each, 80) for each in near)
-    hint = f"did you mean {meant}?" if near else '"cronjobs schedules list" has all'
+    hint = f"did you mean {meant}?" if near else '"cronjobs schedules list" lists all'
     return f'there is no schedule or job type "{safe(name, 80)}": {hint}'
 
 
@@ -240,7 +243,7 @@ def _no_key(key: str, kept: timedelta) -> str:
 
 
 def _not_there(subject: str, text: str, as_json: bool) -> tuple[Explanation, int]:
-    """Return *text* as an explanation for --json. Otherwise raise it as a CronjobsError."""
+    """Return an explanation with *text* for --json. Otherwise raise CronjobsError with *text*."""
     if not as_json:
         raise CronjobsError(text)
     return Explanation(subject, None, "unknown", (text,)), CronjobsError.exit_code
@@ -250,7 +253,10 @@ def _not_there(subject: str, text: str, as_json: bool) -> tuple[Explanation, int
 
 
 def _asked(text: str, evidence: ScheduleEvidence | ExecEvidence, option: str) -> Asked:
-    """Parse an ISO time, or a time of day, which means the last time that the clock showed it."""
+    """Parse an ISO time or a time of day.
+
+    A time of day means the latest instant at which the clock showed that time.
+    """
     zone, now = evidence.timezone, evidence.now
     try:
         wall = of_day(text, now.astimezone(ZoneInfo(zone)).replace(tzinfo=None))

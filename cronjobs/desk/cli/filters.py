@@ -75,8 +75,8 @@ CauseOption = Annotated[
         "--cause",
         metavar="KEY",
         parser=_parsed(read_cause),
-        help="Only dead jobs of this cause, as status prints it, that nobody has retried, cancelled or dismissed. For "
-        "jobs list, retry and dismiss.",
+        help="Only dead jobs with this cause that nobody has retried, cancelled or dismissed. KEY is the cause's key "
+        "as status prints it. For jobs list, retry and dismiss.",
     ),
 ]
 
@@ -95,7 +95,7 @@ class Filters:
 
     @property
     def given(self) -> dict[str, str]:
-        """Return the options that were given, for the audit trail."""
+        """Return the options that were given, in the form for the audit trail."""
         return {name: str(value) for name, value in asdict(self).items() if value is not None}
 
     def wanted(self, times: Times) -> Filter:

@@ -1,4 +1,4 @@
-"""``cronjobs history``: what happened."""
+"""``cronjobs history``: list what happened in a period."""
 
 from __future__ import annotations
 
@@ -183,23 +183,23 @@ def history(
 ) -> None:
     """List what happened, in chronological order: failures, outages, pauses, deploys; successes are counted.
 
-    The first line counts everything. Next comes what went wrong, with a line each: jobs that died; attempts that
-    failed, timed out, were lost, interrupted or cancelled; and occurrences that were missed, or that a wrong clock ran
-    early. A line also says when retention removed dead jobs that nobody had dealt with, since their deaths are not
+    The first line counts everything. Next, each thing that went wrong has a line of its own: jobs that died; attempts
+    that failed, timed out, were lost, interrupted or cancelled; and occurrences that were missed, or that a wrong clock
+    ran early. A line also says when retention removed dead jobs that nobody had dealt with, since their deaths are not
     listed any more. Without --outcome, the list also shows who cancelled jobs or asked them to stop, who retried,
     dismissed, released or rescheduled them, who triggered or backfilled a schedule, and who settled an effect. With
     --outcome cancelled, it shows who cancelled jobs. Without --outcome and --type, it also shows when no host ticked,
     when one host did not tick, and when no tick fired schedules; ticks that never recorded their end; clocks that were
     set back; parts of the file or of the code that ticks could not use; pauses; and deploys, which are files that were
-    applied and hosts that ran other code. If there are more entries than --limit, those with the same error share a
+    applied and hosts that ran other code. If there are more entries than --limit, entries with the same error share a
     line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or coalesced. stderr
     says how many entries were left out. "cronjobs jobs show ID" prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
     clock, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An
-    occurrence's outcome is what happened when it was due. A gap's host is null if no host ticked. Its reason says why
-    ticks did not start, if a later tick recorded that. If there are more entries than --limit, failures and changes
-    take precedence over the newest of the others.
+    occurrence's outcome is what happened when it was due. A gap's host is null if no host ticked. The reason of a gap
+    says why ticks did not start, if a later tick recorded that. If there are more entries than --limit, failures and
+    changes take precedence over the newest of the others.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -291,7 +291,7 @@ def _entries(
 
 
 def _pruned(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
-    """Return the dead jobs that retention removed before anybody had dealt with them, as the audit trail has them."""
+    """Return from the audit trail the dead jobs that retention removed before anybody had dealt with them."""
     rows = store.acts(connection, [PRUNED], asked.begin, READ_AT_MOST, asked.end)
     rows = [row for row in rows if asked.job_type in (None, row.subject)]
     its: set[int] | None = None
@@ -380,9 +380,9 @@ def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
 
 
 def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
-    """Return what each host could not use, from when to when: parts of its file and code, processes for long jobs.
+    """Return each part of its file or code, and each process for long jobs, that a host could not use.
 
-    None: still, at the end.
+    Each entry says from when to when. ``finished_at`` is None if the fault still existed at the end of the range.
     """
     found: list[dict[str, Any]] = []
     present: dict[tuple[str, str, str, str], dict[str, Any]] = {}
@@ -396,7 +396,8 @@ def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
             faults.add((tick.host, "refused", "the file", str(why)))
         for fault in present.keys() - faults:
             host, kind, *_ = fault
-            if host == tick.host and (kind != "not_loaded" or tick.loaded):  # other ticks learn nothing about the code
+            # Only a tick that loaded the code can find that a fault of the code is gone.
+            if host == tick.host and (kind != "not_loaded" or tick.loaded):
                 present.pop(fault)["finished_at"] = tick.started_at
         for fault in sorted(faults - present.keys()):
             host, kind, where, why = fault
@@ -464,7 +465,7 @@ def _acts_on_jobs(
 
 
 def _job_ids(row: Any) -> list[int]:
-    """Return the job ids of an audit entry. Someone may have written anything there with plain SQL."""
+    """Return the job ids of an audit entry. Skip other values: someone may have edited the entry with SQL."""
     detail = row.detail if isinstance(row.detail, dict) else {}
     ids = detail.get("ids", [detail.get("job_id")] if row.action in ("trigger", "settle") else None)
     if isinstance(ids, list):
@@ -546,7 +547,10 @@ def _in_columns(clock: str, word: str, text: str) -> list[str]:
 
 
 def _error(entry: Entry) -> str:
-    """Return text such as ": OSError: no space left on device", or "" for timed_out and lost, which say it all."""
+    """Return text such as ": OSError: no space left on device", or "" if no error is recorded.
+
+    Leave out the error's class if the outcome already says what happened, as for timed_out and lost.
+    """
     by_itself = entry.get("outcome", "failed") == "failed" and entry["error_type"] not in ("TimedOut", "Lost")
     kind, error = safe(entry["error_type"], 120) if by_itself else None, safe(entry["error"], 200)
     said = class_and_text(kind, error)
@@ -563,7 +567,7 @@ def _jobs_text(entry: Entry) -> str:
 
 
 def _reason(text: str, times: LocalTimes) -> str:
-    """Say why an occurrence had no run of its own, how it ran early, or who ran it later with a backfill, and why."""
+    """Return why an occurrence had no run of its own or ran early, and who later ran it with a backfill."""
     if text.startswith(RAN_EARLY):
         return safe(on_the_clock(early_words(text).removeprefix("ran early "), times), 200)
     by, _, before = text.partition(BEFORE) if text.startswith(BACKFILLED) else ("", "", text)

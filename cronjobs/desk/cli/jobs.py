@@ -1,4 +1,4 @@
-"""``cronjobs jobs …``: the table of its commands."""
+"""The table of the commands under ``cronjobs jobs``."""
 
 from __future__ import annotations
 

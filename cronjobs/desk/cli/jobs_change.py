@@ -54,7 +54,10 @@ KINDS_SHOWN: Final = 12
 
 @dataclass
 class ChangeResult:
-    """The result so far. ``sentences`` has a sentence for each changed job, ``refused`` one for each unchanged job."""
+    """The command's result so far.
+
+    ``sentences`` has a sentence for each changed job. ``refused`` says why a job was not changed.
+    """
 
     changed: int = 0
     asked: int = 0  # how many of the changed jobs are running and were asked to stop
@@ -70,8 +73,8 @@ class ChangeResult:
 class Verb:
     """One of the four ways to change jobs.
 
-    ``change`` handles a batch of ids in transactions of its own. An id that it neither changes nor refuses is tried
-    again.
+    ``change`` handles a batch of ids in transactions of its own. An id that ``change`` neither changes nor refuses is
+    tried again.
     """
 
     name: str
@@ -89,7 +92,7 @@ class Operation:
     settings: Settings
     holders: Holders
     act: OperatorAction
-    named: bool  # whether the jobs were given by id, so that each is reported
+    named: bool  # whether the user gave the jobs by id; then each job is reported
     result: ChangeResult = field(default_factory=ChangeResult)
 
     def report(self, ids: Iterable[int], sentence: str) -> None:
@@ -98,7 +101,10 @@ class Operation:
 
 
 def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, Sequence[int]], None]:
-    """Make a verb's ``change`` from one statement, *write*. *done* is what to report about each changed job."""
+    """Return a verb's ``change`` function, which runs one statement, *write*.
+
+    *done* is the text to report about each changed job.
+    """
 
     def change(operation: Operation, ids: Sequence[int]) -> None:
         with operation.database.write() as connection:
@@ -120,7 +126,8 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
 def _report_unknown_effects(operation: Operation, changed: Collection[int], done: str) -> None:
     """Report the jobs with an effect that only a person can settle.
 
-    A retried job may repeat the effect, or die of it again. *done* is what to report about each job.
+    A retried job may repeat the effect, or die again because of the effect. *done* is the text to report about each
+    job.
     """
     before = "Find out before the next tick" if operation.verb is RETRY else "Find out"
     with operation.database.read() as connection:
@@ -178,7 +185,7 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
 
 
 def _refuse(operation: Operation, ids: Sequence[int]) -> None:
-    """Record why each of *ids* was not changed. No reason means that the row was locked, so the job is tried again."""
+    """Record why each of *ids* was not changed. A job without a reason has a locked row, and is tried again."""
     if not ids:
         return
     verb = operation.verb
@@ -248,7 +255,10 @@ def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool)
 
 
 def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
-    """Count the jobs that match the filters, ask the user, and return the ids. Exactly these jobs are changed."""
+    """Count the jobs that match the filters, ask the user, and return the ids.
+
+    The command changes exactly these jobs.
+    """
     verb = operation.verb
     chosen: array[int] = array("q")
     kinds: Counter[tuple[str, str]] = Counter()
@@ -333,7 +343,7 @@ def _print(operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
 
 
 def _warn_of_unknown_types(operation: Operation) -> None:
-    """Warn if no host can run the retried jobs. This may import the handlers, so the result is already printed."""
+    """Warn if no host can run the retried jobs. Call this last, since it may import the handlers."""
     with suppress(UntrustedFiles):
         unknown, _ = unknown_types(operation.settings, operation.database, operation.result.types)
         for job_type in unknown[:KINDS_SHOWN]:
@@ -387,7 +397,7 @@ def _command(verb: Verb, text: str) -> Callable[..., None]:
                 _in_batches(operation, chosen)
             except CronjobsError:
                 if operation.result.changed:
-                    complain(f"{_done_so_far(operation, len(chosen))}; this stays. Then:")
+                    complain(f"{_done_so_far(operation, len(chosen))}; these changes stay. Then:")
                 raise
             _print(operation, chosen, as_json)
             _warn_of_unknown_types(operation)
@@ -404,7 +414,8 @@ retry: Final = _command(
     RETRY,
     """Requeue dead, cancelled or retrying jobs: due now, with all their tries restored.
 
-    Give ids, or select jobs with the filters of "jobs list": the command then counts them and asks for confirmation.
+    Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
+    asks for confirmation.
     The jobs keep their history. Exit code 1: one of the jobs is running, has succeeded, or does not exist.
     """,
 )
@@ -413,7 +424,8 @@ cancel: Final = _command(
     CANCEL,
     """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
 
-    Give ids, or select jobs with the filters of "jobs list": the command then counts them and asks for confirmation.
+    Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
+    asks for confirmation.
     A job's command is stopped together with all processes that it started. A Python handler learns of the request
     through ctx.check() or ctx.cancelled. Exit code 1: one of the jobs has already ended, or does not exist.
     """,
@@ -425,8 +437,8 @@ release: Final = _command(
 
     Run the command on the runner's host. It checks that the runner's process and everything that it started are gone.
     It cannot check a process that ran before the host's last boot.
-    No try is used up, but the loss counts towards run.max_losses. Exit code 1: the runner is alive, or cannot be
-    checked from here; the job is not running, or does not exist.
+    A release uses up no try, but counts as a loss towards run.max_losses. Exit code 1: the runner is alive, or cannot
+    be checked from here; the job is not running, or does not exist.
     """,
 )
 
@@ -434,7 +446,8 @@ dismiss: Final = _command(
     DISMISS,
     """Acknowledge dead jobs: they stay dead, but no longer turn "status" and "check --live" red.
 
-    Give ids, or select jobs with the filters of "jobs list": the command then counts them and asks for confirmation.
+    Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
+    asks for confirmation.
     "jobs retry" can still requeue dismissed jobs. A job that dies again turns "status" red again. Exit code 1: one of
     the jobs is not dead, was dismissed before, or does not exist.
     """,

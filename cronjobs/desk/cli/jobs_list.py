@@ -84,9 +84,9 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first; with --status succeeded, dead or cancelled, most recently ended first.
 
-    --json prints an array with one object per job. The keys are the columns of cronjobs_jobs. With --group-by error it
-    has one object per error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how many),
-    first_seen_at, last_seen_at, sample_job_id.
+    --json prints an array with one object per job. The keys are the columns of cronjobs_jobs. With --group-by error the
+    array has one object per error: error_type, message (without numbers, ids and quoted values), job_types, jobs (how
+    many), first_seen_at, last_seen_at, sample_job_id.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         wanted = filters.wanted(times)
@@ -110,7 +110,7 @@ def _shown(job: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]:
-    """Return two or more lines per group, since error messages are long and the reader looks for them."""
+    """Return two or more lines per group, so that long error messages are shown in full."""
     number = max((len(f"{group['jobs']:,}") for group in groups), default=0)
     room, indent = width() - number - 2, " " * (number + 2)
     lines = []
@@ -124,13 +124,13 @@ def _group_lines(groups: Sequence[Mapping[str, Any]], times: Times) -> list[str]
         first, last = (times.ago(at) if at else "" for at in (group["first_seen_at"], group["last_seen_at"]))
         seen = f"seen {last}" if first == last else f"first seen {first}, last {last}"
         types = ", ".join(name_text(name) for name in limited(sorted(group["job_types"]), TYPES_SHOWN))
-        lines += [indent + line for line in wrapped(f"{types}; {seen}; as job {group['sample_job_id']}", room)]
+        lines += [indent + line for line in wrapped(f"{types}; {seen}; e.g. job {group['sample_job_id']}", room)]
     return lines
 
 
 def _table(jobs: Sequence[Mapping[str, Any]], times: Times, settings: Settings) -> list[str]:
     room = width()
-    # If there is room, name the schedule as well, since several schedules may use the same job type.
+    # If the terminal is wide enough, show the schedule as well, since several schedules may use the same job type.
     with_schedule = room >= 100 and any(job["schedule"] for job in jobs)
     rows, holders = [], Holders()
     for job in jobs:
@@ -173,7 +173,8 @@ def _note(job: Mapping[str, Any], times: Times, settings: Settings, holders: Hol
             return ", ".join(part for part in (f"on {host}", f"lease {rough(left)} left", failed) if part)
         case Status.QUEUED if not failed and not job["losses"]:
             queue = "" if job["queue"] == "default" else f"queue {safe(job['queue'])}"
-            claimed = "claimed before" if job["attempts"] else ""  # snoozed, interrupted, released or retried by hand
+            # Such a job was snoozed, interrupted, released, or retried by hand.
+            claimed = "claimed before" if job["attempts"] else ""
             return ", ".join(part for part in (claimed, queue) if part)
         case _:
             lost = f"lost {counted(job['losses'], 'time')}" if job["losses"] else ""
@@ -183,7 +184,10 @@ def _note(job: Mapping[str, Any], times: Times, settings: Settings, holders: Hol
 
 
 def is_dismissed(job: Mapping[str, Any]) -> bool:
-    """Whether someone dismissed the job since it last died. A new death after a retry has to be dismissed again."""
+    """Return whether someone has dismissed the job since its last death.
+
+    After a retry, a new death has to be dismissed again.
+    """
     return (
         job["dismissed_at"] is not None and job["status"] == Status.DEAD and job["dismissed_at"] >= job["finished_at"]
     )
@@ -194,13 +198,13 @@ def is_dismissed(job: Mapping[str, Any]) -> bool:
 
 def show(
     source: Source,
-    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="As jobs list prints it.")],
+    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="The job's id.")],
     as_json: JsonOption = False,
 ) -> None:
     """Show one job: its facts, every attempt with error and output, and what happens next.
 
-    --json prints one object, with the table's columns as keys, the job's attempts under "runs", its ledger rows under
-    "occurrences", and what happens next under "next".
+    --json prints one object, with the columns of cronjobs_jobs as keys, the job's attempts under "runs", its ledger
+    rows under "occurrences", and what happens next under "next".
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         row = shown_columns.one_job(connection, job_id)
@@ -262,7 +266,7 @@ def next_step(
             if job.get("error_type") == MISFIT:
                 again = "a retry fails again unless its handler or its payload is changed first"
             if job["job_type"].startswith(EXEC_PREFIX):
-                again = "cron runs its line again when it is due"
+                again = "cron runs the job's line again when the line is due"
             said = f"is dead{': ' + error if error else ''}; {again}"
             if unsettled is None:
                 return said

@@ -34,7 +34,7 @@ GOES_ON: Final = (None, "snoozed", "interrupted")
 
 def tail(
     source: Source,
-    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="As jobs list prints it.")],
+    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=2**63 - 1, help="The job's id.")],
     follow: Annotated[
         bool,
         typer.Option(
@@ -44,11 +44,11 @@ def tail(
 ) -> None:
     """Print the output of a job's attempt so far; with -f, follow it until it ends.
 
-    For a running attempt this is the last 4 KiB of output, and for an ended attempt everything that is stored. The
-    runner writes output and progress when it renews the lease, so you see them a few seconds later (up to a quarter of
-    run.lease). With -f the command prints each line once. If an attempt prints more between two renewals than a renewal
-    stores, the command prints how much is missing. On a terminal it shows the progress below the output. -f also waits
-    for a job that has not begun. Ctrl-C stops following and leaves the job alone.
+    For a running attempt the command prints the last 4 KiB of output. For an ended attempt it prints all stored output.
+    The runner writes output and progress when it renews the lease, so you see them a few seconds later (up to a quarter
+    of run.lease). With -f the command prints each line once. If an attempt prints more between two renewals than a
+    renewal stores, the command prints how much is missing. On a terminal the command shows the progress below the
+    output. -f also waits for a job that has not begun. Ctrl-C stops following and leaves the job alone.
 
     Exit codes: 0 the job succeeded (without -f also: it is running or waiting), 1 it failed or was cancelled, 4
     database, 130 Ctrl-C.
@@ -84,7 +84,7 @@ class _Follower:
     in_line: bool = False  # whether the last printed line is incomplete
 
     def look(self, follow: bool) -> int | None:
-        """Print new output. Return the exit code, or None to go on."""
+        """Print new output. Return the exit code, or None if the caller should look again."""
         try:
             return self._look(follow)
         except DatabaseError as error:
@@ -128,7 +128,7 @@ class _Follower:
             self.below.say(said + (f", {rough(left)} left" if left is not None else ""))
 
     def _show_end(self, job: Any, ended: Any, follow: bool) -> int | None:
-        """Print the rest of an ended attempt, and what happens to the job next."""
+        """Print the rest of an ended attempt's output, and what happens to the job next."""
         outcome = None if ended is None else ended.outcome
         if ended is not None:
             if self.attempt is None:

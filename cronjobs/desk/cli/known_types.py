@@ -32,7 +32,7 @@ def users_code() -> AbstractContextManager[object]:
 
 
 def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any], waits: str, undo: str) -> None:
-    """Warn if no handler on this host fits the jobs just enqueued. Another host may have a handler that does.
+    """Warn if no handler on this host fits the jobs just enqueued. Another host may have a handler that fits.
 
     *waits* is a phrase such as "Job 17 waits". *undo* is the command that cancels the jobs.
     """
@@ -51,7 +51,7 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
     guess = f', did you mean "{meant}"?' if meant else "."
     complain(
         f'jobs of type "{one_line(job_type, 200)}" cannot run here{guess} {waits} until some host knows the type. If '
-        f"it is a mistake: {undo}"
+        f"the type is a mistake: {undo}"
     )
     for import_fault in known.faults:
         complain(one_line(f"{import_fault.where}: {import_fault.what}", 1000))
@@ -60,7 +60,7 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
 
 
 def _misfit(known: JobTypes, job_type: str, payload: Mapping[str, Any]) -> str | None:
-    """Return why the handler here does not take *payload*. Return None if it does, or if there is no handler here."""
+    """Return why the handler here does not take *payload*, or None if it takes *payload* or there is no handler."""
     found = known.types.get(job_type)
     with users_code():
         return found.registration.bind(payload) if found is not None and found.registration else None
@@ -81,10 +81,10 @@ def refuse_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any]) 
 
 
 def unknown_types(settings: Settings, database: Database, job_types: Collection[str]) -> tuple[list[str], set[str]]:
-    """Return those of *job_types* that no handler has, here or on a host that ticked recently, and all types with one.
+    """Return the *job_types* without a handler here or on a host that ticked recently, and all types with a handler.
 
-    If a module here failed to import, it may define any type, so none is unknown. Imports the handlers only if a type
-    is neither in the file nor in a recent tick's list.
+    If a module here failed to import, the module may define any type, so no type counts as unknown. The function
+    imports the handlers only if a type is neither in the file nor in a recent tick's list.
     """
     left = set(job_types) - settings.job_types.keys() - settings.disabled_job_types
     within = remembered(settings.run.every)
@@ -113,9 +113,9 @@ def refuse_unknown(settings: Settings, database: Database, job_type: str) -> Non
 
 
 def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:
-    """Return how many tries the job has. Return None if only the handler sets the number and it was not imported.
+    """Return how many tries the job has. Return None if only the handler sets the number and was not imported.
 
-    The precedence is the same as in a tick: the row, ``job_types:``, ``@job``, ``defaults:``.
+    The precedence is the same as in a tick: the job's row, ``job_types:``, ``@job``, ``defaults:``.
     """
     if max_attempts is not None:
         return max_attempts

@@ -1,4 +1,4 @@
-"""A schedule's last runs as a strip of coloured characters, and its legend."""
+"""A schedule's last runs as a strip of coloured characters, and the strip's legend."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def strip(outcomes: Sequence[str], count: int) -> ColouredCell:
 
 
 def legend(outcomes: Iterable[str]) -> str:
-    """Explain the characters of the outcomes that occur."""
+    """Return an explanation of the character of each outcome in *outcomes*."""
     sign_of, seen = signs(), set(outcomes)
     return "  ".join(f"{sign} {status_word(name)}" for name, sign in sign_of.items() if name in seen)

@@ -33,7 +33,7 @@ def load_settings(
 
 
 def runs_in_spool(source: Source, settings: Settings) -> int:
-    """Count the exec runs that this host's spool holds for the database of *settings*."""
+    """Count the exec runs in this host's spool, which are not yet in the database of *settings*."""
     return len(spooled(spool_of(source, settings)))
 
 
@@ -45,7 +45,7 @@ def spool_of(source: Source, settings: Settings) -> str:
 
 
 def names_project(config: Path | None, url: str | None) -> bool:
-    """Whether an option, a variable, a file in this folder or manage.py names the project."""
+    """Return whether an option, a variable, a file in this folder or manage.py names the project."""
     variables = os.environ.get("CRONJOBS_CONFIG"), os.environ.get("CRONJOBS_DATABASE_URL")
     return any((config, url, *variables)) or Path("cronjobs.yaml").exists() or django_project.is_host()
 

@@ -31,7 +31,7 @@ from cronjobs.text import one_line
 
 SHOWN: Final = 5  # how many times of one expression or schedule to show without -n
 WINDOW: Final = timedelta(hours=24)  # the list of all schedules covers this span
-FREQUENT: Final = 24  # if a schedule has more occurrences in the window, only the first is listed
+FREQUENT: Final = 24  # of a schedule with more occurrences in the window, list only the first
 # The table's width in columns. It is wider than any terminal, so that the end of a remark is never cut off.
 WHOLE: Final = 2000
 MARKED: Final = 60  # how many characters of an expression to show around a mistake
@@ -64,7 +64,7 @@ def next_occurrences(
         typer.Argument(
             metavar="EXPRESSION|SCHEDULE",
             autocompletion=schedule_names,
-            help='A cron expression in quotes, "every 10m", or a schedule of the file; default: all its schedules.',
+            help='A cron expression in quotes, "every 10m", or a schedule in the file. Default: all schedules.',
             show_default=False,
         ),
     ] = None,
@@ -93,8 +93,8 @@ def next_occurrences(
 
     The command prints the local time with its offset, the UTC time, and a remark if a clock change moves, merges or
     doubles an occurrence. It reads only the file, so it needs no database and ignores pauses. An expression needs no
-    file either. If a schedule is due more than 24 times in 24 hours, only its first time is listed. -n and --json also
-    list the others. --json prints one array of {"schedule", "local", "utc", "remark"}.
+    file either. If a schedule is due more than 24 times in 24 hours, only its first time is listed. With -n or --json,
+    its other times are listed as well. --json prints one array of {"schedule", "local", "utc", "remark"}.
 
     Exit codes: 0 (also if nothing is due), 2 usage, 3 an entry of the file is bad (the others are shown).
     """
@@ -181,7 +181,10 @@ def _default_zone(ctx: typer.Context, config: Path | None) -> str:
 
 
 def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[Upcoming]:
-    """Return the file's schedules, or only *name*. Raises UsageError if *name* is missing, ConfigError if it is bad."""
+    """Return the file's schedules, or only *name*.
+
+    Raises UsageError if *name* is missing, ConfigError if it is invalid.
+    """
     if zone is not None:
         _require_zone(zone)
     if name is None:

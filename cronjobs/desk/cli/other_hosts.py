@@ -1,4 +1,4 @@
-"""The other hosts that tick for a project: they run its schedules whatever this host's crontab has."""
+"""Find the other hosts that tick for a project. They run its schedules, whatever is in this host's crontab."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.model import rough
 from cronjobs.text import one_line
 
-SHOWN: Final = 3  # hosts named
+SHOWN: Final = 3  # name at most this many hosts
 
 
 def other_hosts(settings: Settings, environment: Mapping[str, str]) -> list[LastTick]:
@@ -40,7 +40,7 @@ def ticking_besides(here: Collection[str], connection: Connection, every: timede
 
 
 def listed(ticking: Sequence[LastTick]) -> str:
-    """For example: "web2 (20 seconds ago) and web3 (1 minute ago)"."""
+    """Return text such as "web2 (20 seconds ago) and web3 (1 minute ago)"."""
     shown = [f"{one_line(each.host, 60)} ({rough(each.ago)} ago)" for each in ticking[:SHOWN]]
     if len(ticking) > SHOWN:
         shown.append(f"{len(ticking) - SHOWN} more hosts")

@@ -1,6 +1,7 @@
 """How commands print: readable instants, tables that fit the terminal, JSON.
 
-Anyone may have written the texts in rows, so ``safe`` neutralizes control characters, and JSON is printed as ASCII.
+Anyone may have written the texts in database rows, so ``safe`` neutralizes control characters, and JSON is printed as
+ASCII.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ COLOURS: Final = {
 
 
 def sentence(trouble: Finding, times: Times) -> str:
-    """Format a finding: what is wrong, since when, and which command to run."""
+    """Format a finding: what is wrong, when it began, and which command to run."""
     since = f", since {times.clock(trouble.since)}" if trouble.since else ""
     command = f': "{safe(trouble.command)}"' if trouble.command else ""
     return f"{safe(trouble.text, 400)}{since}{command}"
@@ -86,7 +87,7 @@ def width() -> int:
 
 
 def is_cut() -> bool:
-    """Whether lines are cut at ``width``. They are cut on a terminal, and if $COLUMNS is set."""
+    """Return whether lines are cut at ``width``. Lines are cut on a terminal, and if $COLUMNS is set."""
     return is_terminal() or "COLUMNS" in os.environ
 
 
@@ -118,7 +119,10 @@ def fit(text: str, columns: int) -> str:
 
 
 class ColouredCell(str):
-    """A table cell with colours. ``painted`` is printed if the cell fits. The plain text determines its width."""
+    """A table cell with colours.
+
+    ``painted``, the coloured form, is printed if the cell fits. The plain text gives the width.
+    """
 
     painted: str
 
@@ -133,8 +137,8 @@ def table(
 
     *at_most*: column number → maximum width. A header that begins with ">" aligns its column right, for numbers.
     """
-    # We do not use rich (15.0). It would need as much code here, takes 30 ms to import, is 6 times as slow, and drops
-    # the ids at 80 columns.
+    # We do not use rich (15.0). rich would need as much code here, takes 30 ms to import, is 6 times as slow, and drops
+    # the ids at a width of 80 columns.
     if not rows:
         return []
     if not is_cut():
@@ -237,7 +241,7 @@ def _let_go_of_stdout() -> None:
 def write_list(
     rows: Sequence[_T], limit: int, as_json: bool, lines: Callable[[Sequence[_T]], Iterable[str]], nothing: str
 ) -> None:
-    """Print at most *limit* of *rows*, as JSON or as *lines*. Report on stderr if there are more rows, or none."""
+    """Print at most *limit* of *rows*, as JSON or as *lines*. Report on stderr if there are more rows, or no rows."""
     write([json_text(rows[:limit])] if as_json else lines(rows[:limit]))
     if not rows and not as_json:
         complain(nothing)

@@ -1,4 +1,4 @@
-"""Parse typed values strictly: payloads, instants, spans, key=value. Errors never repeat values that may be secret."""
+"""Parse what users type: payloads, instants, spans, key=value. Errors never repeat values that may be secret."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def instant(given: str, zone: str, option: str, *, past_until: datetime | None =
     """Convert the value of an instant option such as ``--at`` to UTC.
 
     A time without an offset is taken to be in *zone*, and stderr says so. If *past_until* is given, the option is about
-    the past. Then "now" means that instant, and a time of day means the last such time before it (see ``of_day``). A
-    time that the zone's clocks skip or show twice is refused, since it does not name a single instant.
+    the past. Then "now" means *past_until*, and a time of day means the last such time before *past_until* (see
+    ``of_day``). A time that the zone's clocks skip or show twice is refused, since it does not name a single instant.
     """
     if past_until is not None and given.strip().lower() == "now":
         return past_until
@@ -137,9 +137,10 @@ def _in_zone(naive: datetime, zone: str, shown: str) -> datetime:
 
 
 def of_day(text: str, now: datetime) -> datetime | None:
-    """Parse a time of day: "02:15" is the last one before *now* (naive local time), "yesterday 02:15" is yesterday's.
+    """Parse a time of day: "02:15" means the last 02:15 before *now*, "yesterday 02:15" means 02:15 on the day before.
 
-    Returns None if *text* is not a time of day. Raises ValueError for an impossible time, such as 25:00.
+    *now* and the result are naive local times. Returns None if *text* is not a time of day. Raises ValueError for an
+    impossible time, such as 25:00.
     """
     found = _OF_DAY.fullmatch(text.strip().lower())
     if found is None:

@@ -1,4 +1,4 @@
-"""``cronjobs pause``: stop claims or a schedule until resumed."""
+"""``cronjobs pause``: stop all work, a queue or a schedule until someone resumes it."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def pause(
 
     Running jobs continue. Jobs in a paused queue wait. Occurrences of a paused schedule wait, too: when the pause is
     over, the schedule's catch_up decides what becomes of them, as after an outage. With --skip they are recorded as
-    skipped instead. --all has both effects. Pausing again changes the end and the reason. Every pause in force is
-    printed.
+    skipped instead. --all pauses both jobs and schedules. Pausing again changes the end and the reason of the pause.
+    The command prints every pause in force.
 
     Deploy scripts use pause --all --wait before the deploy, and resume --all after it. With --wait, exit code 0 means
     that nothing is running. Exit code 1 means that the time is up, and the command lists what is still running. The
@@ -90,7 +90,7 @@ def pause(
         with database.read() as connection:
             before = None if scope == "queue" else store.pause_row(connection, scope=scope, name=name)
         if before is not None and before.skip:
-            # Before the present pause's row changes, settle the occurrences that it has skipped.
+            # Settle the occurrences that the present pause has skipped, before the pause's row changes.
             materialise(database, Log(settings.log).write, put_aside=name)
         with database.write() as connection:
             now = database_now(connection)
@@ -120,7 +120,7 @@ def _end(timezone: str, until: str | None, span: str | None, now: datetime) -> d
 
 
 def _require_known(connection: Connection, settings: Settings, scope: str, name: str) -> None:
-    """Raise UsageError for an unknown schedule and warn of an unknown queue. Pausing a mistyped name stops nothing."""
+    """Raise UsageError for an unknown schedule and warn of an unknown queue. A mistyped name stops nothing."""
     if scope == "all":
         return
     if scope == "schedule":

@@ -54,8 +54,8 @@ class StillRunning:
 def wait_until_quiet(database: Database, timezone: str, queue: str | None, span: timedelta, undo: str) -> None:
     """Wait until no job of *queue* (of any queue, if *queue* is None) is leased.
 
-    If that takes longer than *span*, or on Ctrl-C, report it and raise typer.Exit. If the database is still failing at
-    the end of *span*, raise DatabaseError.
+    If that takes longer than *span*, or if the user presses Ctrl-C, print a message and raise typer.Exit. If the
+    database is still failing at the end of *span*, raise DatabaseError.
 
     The pause is already committed. *undo* is the command that ends the pause.
     """
@@ -91,7 +91,7 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
 
 
 def _look(database: Database, timezone: str, queue: str | None, before: frozenset[str] | None) -> StillRunning:
-    # Read the claims first. If a claim commits between the two reads, its jobs are among the running ones.
+    # Read the claims first. If a claim commits between the two reads, its jobs are among the running jobs.
     with database.read() as connection:
         flying = operating.claims_in_flight(connection)
     with database.read() as connection:

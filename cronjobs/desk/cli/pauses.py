@@ -23,11 +23,11 @@ from cronjobs.text import one_line
 
 ScheduleArgument = Annotated[
     str | None,
-    typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="This schedule.", show_default=False),
+    typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="Only this schedule.", show_default=False),
 ]
-PauseAllOption = Annotated[bool, typer.Option("--all", help="Everything: no job starts and no schedule creates one.")]
+PauseAllOption = Annotated[bool, typer.Option("--all", help="Pause everything: no job starts, and no schedule fires.")]
 PauseQueueOption = Annotated[
-    str | None, typer.Option("--queue", metavar="NAME", help="One queue: its jobs wait.", show_default=False)
+    str | None, typer.Option("--queue", metavar="NAME", help="Pause one queue: its jobs wait.", show_default=False)
 ]
 ResumeAllOption = Annotated[bool, typer.Option("--all", help='End the pause of everything ("pause --all").')]
 ResumeQueueOption = Annotated[

@@ -19,7 +19,7 @@ from cronjobs.engine.rules.progress import HowFar, in_words
 
 
 def is_interactive() -> bool:
-    """Whether a user can see a question and answer it: stdin and stderr are terminals."""
+    """Return whether a user can see a question and answer it: stdin and stderr are terminals."""
     return is_terminal("stdin") and is_terminal("stderr")
 
 
@@ -57,7 +57,8 @@ class Bar:
         self._drawn = self._in_line = False
         self._said_at = -math.inf
         self._said: HowFar | None = None
-        # Two threads print: the job's thread prints its output, and the loop's thread prints delayed reports.
+        # Two threads print, so they need a lock: the job's thread prints the job's output, and the loop's thread prints
+        # delayed progress reports.
         self._turn = threading.RLock()
 
     def show(self, how_far: HowFar) -> None:

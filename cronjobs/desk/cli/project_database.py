@@ -29,7 +29,7 @@ from cronjobs.text import clean, one_line
 
 
 def missing_file(settings: Settings) -> Address | None:
-    """Return the address of a SQLite file that never existed, since opening would create it. Otherwise return None.
+    """Return the address of the SQLite file if the file never existed, or else None. Opening the file would create it.
 
     Raises DatabaseVanished if the file existed before and is gone.
     """
@@ -63,8 +63,8 @@ def jobs_database(
 ) -> Iterator[tuple[Settings, Database]]:
     """Yield the settings and their open database.
 
-    *only_database*: whether to accept faults in the file that do not concern the database. *without_project*: see
-    ``load_settings``. *only_reads*: see ``ready_database``.
+    *only_database*: whether to accept faults in the file that do not concern the database. ``load_settings`` explains
+    *without_project*, and ``ready_database`` explains *only_reads*.
     """
     settings = load_settings(source, only_database=only_database, without_project=without_project)
     with closing(ready_database(settings, only_reads=only_reads)) as database:
@@ -78,7 +78,7 @@ def jobs_database(
 def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[Settings, Connection, Times]]:
     """Yield the settings, a read connection and the database's times, for commands that only read.
 
-    *only_database*: whether to accept a broken file, and only report it on stderr.
+    *only_database*: whether to accept a broken file. The faults are then only reported on stderr.
     """
     with (
         jobs_database(source, only_database=only_database, without_project=True, only_reads=True) as (
@@ -98,8 +98,8 @@ def our_database(
 ) -> Iterator[tuple[Settings, Database]]:
     """Yield the settings and their open database. Create tables where that is allowed. Raises ForeignDatabase.
 
-    *adopt*: whether to claim a database that has no project yet, as a first tick does. *without_project*: see
-    ``load_settings``.
+    *adopt*: whether to claim a database that has no project yet, as a first tick does. ``load_settings`` explains
+    *without_project*.
     """
     with jobs_database(source, without_project=without_project) as (settings, database):
         with database.read() as connection:

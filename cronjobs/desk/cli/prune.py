@@ -45,8 +45,8 @@ def prune(
 ) -> None:
     """Delete rows past their retention now, as ticks do in their spare time.
 
-    Rows are deleted in the same short batches, so that ticks and enqueuers can go on meanwhile. A job with an
-    idempotency key first loses its payload and attempts, and is deleted once retention.keys has passed. Rows that
+    Like a tick, the command deletes rows in short batches, so that ticks and enqueuers can go on meanwhile. A job with
+    an idempotency key first loses its payload and attempts, and is deleted once retention.keys has passed. Rows that
     another session has locked are left for the next tick. Ctrl-C stops after a batch (exit code 130). Deleted rows stay
     deleted.
 

@@ -62,7 +62,7 @@ def resume(
 
 
 def _settle_held(database: Database, settings: Settings, held: Mapping[str, Range], name: str | None) -> list[str]:
-    """Settle the occurrences that were held back, and return a line for each schedule that had some.
+    """Settle the occurrences that were held back, and return a line for each schedule that had such occurrences.
 
     If *name* is given, return only this schedule's line.
     """
@@ -102,5 +102,5 @@ def _held_line(timezone: str, schedule: str, what: Range, became: Sequence[Mappi
         parts[-1] += f" (job {', '.join(jobs[:5])}{', …' if len(jobs) > 5 else ''})"
     then = ", ".join(parts) or ("still held back by another pause" if still else "a tick is settling them")
     count = "1 occurrence" if what.count == 1 else f"{what.count:,} occurrences"
-    # Not "held back": some may have been due before the pause, in an outage.
+    # Write "waited" and not "held back": some occurrences may have been due before the pause, during an outage.
     return safe(f"{schedule}: {count} waited, {span}: {then}", 1000)

@@ -1,4 +1,4 @@
-"""``cronjobs run-due`` with help; ``run_due.options`` parses cron's plain command line without typer."""
+"""``cronjobs run-due`` with help. For cron's plain command line, ``run_due.options`` is used, without typer."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ def list_schedules(source: Source, as_json: JsonOption = False) -> None:
     """List the schedules by name: when they are due, their state, what comes next, how the last run went.
 
     The list comes from the database, which ticks keep up to date with the file. A "new" schedule is only in the file. A
-    "disabled" schedule has an invalid entry there. --json prints an array with one object per schedule. The keys are
-    the table's columns.
+    "disabled" schedule has an invalid entry in the file. --json prints an array with one object per schedule. The keys
+    are the table's columns.
     """
     with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)
@@ -129,7 +129,7 @@ def show(
 def _object(
     stored: StoredSchedule, due: datetime | None, settings: Settings, now: datetime, last: RunFacts | None, count: int
 ) -> dict[str, Any]:
-    """Return the row with computed values: state, next occurrences, newest run.
+    """Return the schedule's row with computed values: state, next occurrences, newest run.
 
     *due*: the first occurrence that no tick has settled and no wrong clock has run. It may be overdue.
     """
@@ -184,7 +184,7 @@ def _value(definition: Any, key: str) -> Any:
 
 
 def timing_text(definition: Any) -> str:
-    """Return "15 2 * * *" or "every 10m", as in the file."""
+    """Return the timing in the form that the file uses, such as "15 2 * * *" or "every 10m"."""
     every = _value(definition, "every_s")
     if isinstance(every, int | float):
         return f"every {duration_text(timedelta(seconds=every))}"

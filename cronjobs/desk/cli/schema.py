@@ -10,8 +10,8 @@ from cronjobs.engine.config.reference import json_schema
 def schema() -> None:
     """Print the JSON Schema of cronjobs.yaml (draft-07), which editors use to complete and check it.
 
-    "init" writes it to cronjobs.schema.json, and cronjobs.yaml begins with the line that names it:
-    "# yaml-language-server: $schema=cronjobs.schema.json". After an upgrade write it again:
+    "cronjobs init" writes the schema to cronjobs.schema.json. The first line of cronjobs.yaml names that file:
+    "# yaml-language-server: $schema=cronjobs.schema.json". After an upgrade, write the schema again:
     cronjobs schema > cronjobs.schema.json
     """
     write([json_text(json_schema())])

@@ -52,8 +52,8 @@ def status(
     file, or have had different files for 15 minutes. Next come the causes of jobs' deaths, commonest first, with keys
     for "jobs list", "jobs retry" and "jobs dismiss". Then come the schedules, worst first. For each schedule, the
     screen shows its last result, how long that run took, the usual duration (the median, if at least 20 runs succeeded)
-    and the last 20 runs. The command needs only the database, and works even while the file is broken. It only reads:
-    the exit code is 0 whatever it finds. Times are the database's.
+    and the last 20 runs. The command needs only the database, and works even while the file is broken. The command only
+    reads, and its exit code is 0 whatever it finds. Times are those of the database's clock.
     """
     if every is not None and not (watch and 0.1 <= every <= 86_400):
         raise UsageError(
@@ -97,8 +97,8 @@ def status_lines(
     work = work_lines(health, settings, types, times, queue_trends(connection, health), unended)
     room = IN_A_PIPE
     if is_terminal():
-        # The other lines are the table's header, the legend, the count of schedules left out, an empty line and the
-        # prompt.
+        # Five more lines stand around the schedules: the table's header, the legend, the count of schedules left out,
+        # an empty line and the prompt.
         around = len(head) + len(work) + 5
         room = max(AT_LEAST, shutil.get_terminal_size().lines - around)
     most = None if everything else room

@@ -42,9 +42,9 @@ def status_object(
     by_cron: Sequence[ScheduleFacts] = (),
     why: Causes = NONE,
 ) -> dict[str, Any]:
-    """Return the whole state.
+    """Return the whole state as one JSON object.
 
-    *active*: the schedules' rows. *facts* are merged into the schedules' rows, matched by schedule name.
+    *active* has the rows of the active schedules. *facts* are merged into these rows by the schedule's name.
     """
     shown = {each.name: facts_object(each) for each in facts}
     over_s = round((health.now - trends.since).total_seconds())

@@ -1,4 +1,4 @@
-"""The text of ``cronjobs status``, a function for each part. No line is wider than the terminal."""
+"""Build the text of ``cronjobs status``, with a function for each part. No line is wider than the terminal."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def schedule_lines(facts: Sequence[ScheduleFacts], active: int, times: Times) ->
     all_columns = not is_cut() or width() >= NARROW
     count = STRIP if all_columns else STRIP // 2
     rows = [_schedule_row(each, times, count, all_columns=all_columns) for each in facts]
-    # The text of a late schedule, such as "due 2h45m ago", is longer than the time until the next run.
+    # The last column must also fit the text of a late schedule, such as "due 2h45m ago", which is longer than the time
+    # until the next run.
     coming = max(8, *(len(row[-1]) for row in rows))
     names = max(LABEL_WIDTH, width() - (57 if all_columns else 39) - coming) if is_cut() else UNCUT
     usual = [">usual"] if all_columns else []
@@ -250,7 +251,7 @@ def _waiting_lines(health: Health, settings: Settings, times: Times, room: int) 
         parts.append(f"{failed:,} of them retries")
     lines = wrapped(", ".join(parts), room)
     if health.oldest_due_at is not None:
-        # A job that waits for a limit, a pause or another job is not late.
+        # The oldest due job need not be late: a job that waits for a limit, a pause or another job is not late.
         late_text = coloured(f"{late:,} late", "red") + "; " if late else ""
         lines.append(f"{late_text}the oldest {times.was_due(health.oldest_due_at)}")
     paused = [name for name, queue in health.queues.items() if queue.paused and queue.due]

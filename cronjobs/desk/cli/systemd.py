@@ -106,7 +106,7 @@ def _print_next_steps(made: Units, user: bool, out: Path | None) -> None:
         complain(f"    sudo cp {written} /etc/systemd/system/")
     complain(f"    {control} daemon-reload && {control} enable --now {made.name}.timer")
     if user:
-        complain("    loginctl enable-linger    # or ticks stop when you log out")
+        complain("    loginctl enable-linger    # otherwise, ticks stop when you log out")
     complain(f"    {control.removeprefix('sudo ')} list-timers {made.name}.timer")
 
 

@@ -33,7 +33,8 @@ ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last insta
 def trigger(
     source: Source,
     schedule: Annotated[
-        str, typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="Its name in cronjobs.yaml.")
+        str,
+        typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="The schedule's name in cronjobs.yaml."),
     ],
     force: Annotated[bool, typer.Option("--force", help="Enqueue even if the schedule has an unfinished job.")] = False,
     why: WhyOption = None,
@@ -71,7 +72,8 @@ def trigger(
 def backfill(
     source: Source,
     schedule: Annotated[
-        str, typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="Its name in cronjobs.yaml.")
+        str,
+        typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="The schedule's name in cronjobs.yaml."),
     ],
     first: FromOption,
     last: ToOption,
@@ -84,10 +86,10 @@ def backfill(
     An occurrence that ran, or that was coalesced into another run, is not run again. An occurrence that was due before
     the schedule existed is run, and the command says so. The jobs are due now. They run oldest first, and one at a time
     unless the schedule allows overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence.
-    Instants without an offset are in the configuration's timezone. The command leaves occurrences that ticks have not
-    settled yet to the ticks. So --to now covers all of the past. At the end, also with --dry-run, the command imports
-    the handlers here. It warns if there is no handler for the schedule's type, or if the handler does not take the
-    schedule's payload.
+    Instants without an offset are in the configuration's timezone. The command leaves out the occurrences that no tick
+    has settled yet, since ticks will settle them. So --to now covers all of the past. At the end, also with --dry-run,
+    the command imports the handlers here. It warns if there is no handler for the schedule's type, or if the handler
+    does not take the schedule's payload.
     """
     with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
         now = database.clock.now()
@@ -113,7 +115,9 @@ def backfill(
         _print_filling(filling, schedule, settings.timezone, dry_run=dry_run)
     if filling.settled_until is not None:
         until = in_full(filling.settled_until, settings.timezone)
-        complain(f"--to is later than {until}, up to which ticks have settled {schedule}: ticks run what is due later")
+        complain(
+            f"--to is later than {until}. Ticks have settled {schedule} only up to then, and run what is due later"
+        )
     say_paused(paused)
     if by_name:
         complain(f"schedule {schedule} is paused, but these jobs will run anyway")
@@ -122,7 +126,7 @@ def backfill(
 
 
 def _is_paused(connection: Connection, schedule: str) -> bool:
-    """Whether the schedule itself is paused. Such a pause stops the schedule's occurrences, but not its jobs."""
+    """Return whether the schedule itself is paused. Such a pause stops the schedule's occurrences, but not its jobs."""
     return any((pause.scope, pause.name) == ("schedule", schedule) for pause in pauses_in_force(connection))
 
 
@@ -153,7 +157,7 @@ def _print_filling(filling: fill.Filling, schedule: str, timezone: str, *, dry_r
 def _leave(settings: Settings | None, defined: ScheduleSettings, waits: str, undo: str) -> NoReturn:
     """Warn if no handler here fits the enqueued jobs, then exit even if the user's modules left threads running.
 
-    If *settings* is None, nothing is imported.
+    If *settings* is None, import nothing and do not warn.
     """
     # If stdout is closed, sys.stdout is None, and flush() raises AttributeError.
     with suppress(OSError, ValueError, AttributeError):

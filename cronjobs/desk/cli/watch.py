@@ -46,7 +46,7 @@ class Screen:
         self._stopped = self._resized = self._looking = False
 
     def run(self) -> None:
-        # Without these variables, the terminal's own size is used, which may change.
+        # Remove these variables, so that shutil asks the terminal for its size, which may change.
         for name in ("COLUMNS", "LINES"):
             os.environ.pop(name, None)
         self._modes = termios.tcgetattr(sys.stdin)
@@ -75,7 +75,7 @@ class Screen:
         lines = list(self._lines)
         if self._trouble is not None:
             what = [self._trouble[at : at + size.columns] for at in range(0, len(self._trouble), max(1, size.columns))]
-            note = "state at the last refresh:" if lines else "the read is repeated"
+            note = "state at the last refresh:" if lines else "the read will be repeated"
             lines = [*(coloured(line, "red") for line in what[:4]), coloured(note, "bright_black"), *lines]
         if len(lines) > size.lines:
             left_out = len(lines) - size.lines + 1
@@ -147,15 +147,15 @@ def _enter() -> None:
 
 def _leave(modes: list[Any]) -> None:
     _put(LEAVE)
-    with suppress(termios.error):  # the terminal is gone
+    with suppress(termios.error):  # the terminal may be gone
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
 
 
 def _put(text: str) -> None:
     """Write to the terminal. If the terminal is gone, ignore the error, since SIGHUP will end the program.
 
-    sys.stdout is not used. A signal handler may draw in the middle of a write, and the buffer of sys.stdout is not
-    reentrant.
+    This function bypasses the buffer of sys.stdout, which is not reentrant: a signal handler may draw in the middle of
+    a write.
     """
     data = text.encode(sys.stdout.encoding or "ascii", "backslashreplace")
     with suppress(OSError, ValueError):

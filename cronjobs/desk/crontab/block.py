@@ -1,4 +1,4 @@
-"""Edit one marked block in a crontab's text. All other bytes stay unchanged. Pure.
+"""Edit one marked block in a crontab's text. All other bytes stay unchanged. All functions here are pure.
 
 A crontab is decoded as UTF-8 with surrogateescape and split at "\\n" only, so that any content survives unchanged.
 """
@@ -229,7 +229,7 @@ def text_of(output: bytes) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """Undo ``text_of``. ``os.fsencode`` would not: in a Latin-1 locale, it cannot encode "€"."""
+    """Undo ``text_of``. ``os.fsencode`` would fail in a Latin-1 locale, since it cannot encode "€" there."""
     return text.encode("utf-8", "surrogateescape")
 
 

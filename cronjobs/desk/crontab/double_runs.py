@@ -1,4 +1,6 @@
-"""Find the crontab lines that a schedule of the file also runs, so that their work would be done twice. Pure.
+"""Find the crontab lines that a schedule of the file also runs, so that their work would be done twice.
+
+All functions here are pure.
 
 ``import`` gives a schedule the name of its line. If somebody then changes the schedule's command, only the name shows
 that the schedule and the line do the same work.
@@ -20,7 +22,8 @@ class DoubleRuns:
     """Schedules whose work cron also does. Each field maps a schedule's name to the number of a crontab line.
 
     ``lines``: the first line that runs the schedule's command. ``wrapped``: the first line that runs it through
-    ``cronjobs exec``. ``changed``: the line with the schedule's name, if the schedule's command differs from it.
+    ``cronjobs exec``. ``changed``: the line with the schedule's name, if the line and the schedule have different
+    commands.
     """
 
     lines: Mapping[str, int]
@@ -64,7 +67,7 @@ class DoubleRuns:
 
 
 def runs_line(job_type: JobTypeSettings | None, line: CrontabEntry) -> bool:
-    """Whether *job_type* runs the same command as cron does for *line*: same shell, text and standard input."""
+    """Return whether *job_type* runs the same command as cron does for *line*: same shell, text and standard input."""
     shell = dict(line.settings).get("SHELL", "/bin/sh")
     return job_type is not None and (job_type.command, job_type.stdin) == ((shell, "-c", line.command), line.stdin)
 

@@ -50,7 +50,7 @@ def user() -> pwd.struct_passwd:
 
 
 def environment(crontab: str, config: Path, *, root: Path = Path("/")) -> dict[str, str]:
-    """Return the environment in which cron runs the block of *config*: cron's defaults and the settings above it.
+    """Return cron's environment for the block of *config*: cron's defaults, and the settings above the block.
 
     Through pam_env, Debian's cron also adds the variables of /etc/environment, except PATH.
     """
@@ -101,7 +101,8 @@ def _lines(file: Path) -> list[str]:
 class BareTick:
     """The result of a tick in cron's environment.
 
-    ``database``: the URL of the database that the tick reached, without the password, or None if it reached none.
+    ``database``: the URL of the database that the tick reached, without the password, or None if the tick reached no
+    database.
     """
 
     code: int  # the exit code, or 128 + n if signal n ended the tick
@@ -167,7 +168,10 @@ def bare_tick(
 
 
 def _report(out: bytes) -> dict[str, Any]:
-    """Return the tick's report, or {} if there is none. The shell's start-up files may have printed text before it."""
+    """Return the tick's report, or {} if there is none.
+
+    The shell's start-up files may have printed other text first.
+    """
     for start in (0, out.rfind(b"\n{") + 1):
         try:
             found = json.loads(out[start:])
@@ -181,7 +185,8 @@ def _report(out: bytes) -> dict[str, Any]:
 def mail_program(root: Path = Path("/")) -> Path | None:
     """Return the mail program that cron uses. None means that there is none, so cron drops the commands' output.
 
-    Debian's cron and cronie call /usr/sbin/sendmail by its full path. A sendmail elsewhere on PATH does not help them.
+    Debian's cron and cronie call /usr/sbin/sendmail by its full path. Neither of them uses a sendmail elsewhere on
+    PATH.
     """
     for path in ("usr/sbin/sendmail", "usr/lib/sendmail"):
         if os.access(root / path, os.X_OK):
@@ -190,7 +195,7 @@ def mail_program(root: Path = Path("/")) -> Path | None:
 
 
 def daemon_runs(root: Path = Path("/")) -> bool | None:
-    """Whether a cron daemon is running here.
+    """Return whether a cron daemon is running on this host.
 
     None means unknown: there is no /proc, or it hides other users' processes.
     """

@@ -1,4 +1,4 @@
-"""Parse a user's crontab as cron does: settings, entries, and the input after a "%". Pure.
+"""Parse a user's crontab as cron does: settings, entries, and the input after a "%". All functions here are pure.
 
 Debian's cron (3.0pl1) and cronie differ in details. The parsers take *cron*, which says whose rules to follow. The
 rules come from env.c, entry.c, misc.c and do_command.c of both crons.
@@ -22,7 +22,7 @@ Cron = Literal["debian", "cronie"]
 LONGEST: Final[dict[Cron, int]] = {"debian": LONGEST_COMMAND, "cronie": 131_071}
 _BLANK: Final = " \t"
 _SPACES: Final = " \t\n\v\f\r"  # the characters for which isspace(3) is true
-# Matches a line that runs "cronjobs exec", in any spelling, and captures the name.
+# Matches a line that runs "cronjobs exec", in any spelling, and captures the name of the run.
 _EXEC: Final = re.compile(
     r"(?:^|[;&|]\s*|/|-m\s+)cronjobs(?:\s[^'\"&|;]*?)?\s+exec\s+(?P<name>[A-Za-z0-9_.:-]+)(?=\s|$)"
 )
@@ -44,7 +44,8 @@ class CrontabEntry:
 
     ``when``: the five fields with single spaces between them, or the @ name. ``written``: the rest of the line, with
     "%" and "\%" not yet interpreted. ``stdin``: the text that cron writes to the command's standard input, or "" for
-    none. ``settings``: the environment settings above the line. ``comments``: the comment lines directly above it.
+    none. ``settings``: the environment settings above the line. ``comments``: the comment lines directly above the
+    line.
     """
 
     number: int
@@ -82,7 +83,7 @@ def job_lines(crontab: str) -> list[CrontabEntry]:
 
 
 def unwrapped(line: CrontabEntry) -> CrontabEntry | None:
-    """Return *line* as it was before ``crontab wrap`` put exec in front of it, or None if wrap did not write it."""
+    """Return *line* as it was before ``crontab wrap`` put exec in front of it, or None if wrap did not write *line*."""
     found = _WRAPPED.fullmatch(line.written)
     if found is None:
         return None
@@ -97,13 +98,13 @@ def starts_ticks(line: CrontabEntry) -> bool:
 
 
 def exec_name(line: CrontabEntry) -> str | None:
-    """Return the name that the line passes to ``cronjobs exec``, or None if it runs something else."""
+    """Return the name that the line passes to ``cronjobs exec``, or None if the line runs something else."""
     found = _EXEC.search(line.written)
     return None if found is None else found["name"]
 
 
 def exec_config(line: CrontabEntry) -> str | None:
-    """Return the absolute path of the project that the line names to ``cronjobs exec``, or None if it names none."""
+    """Return the absolute path of the project that the line gives to ``cronjobs exec``, or None if there is none."""
     try:
         words = shlex.split(line.command)
     except ValueError:
@@ -191,7 +192,8 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
 def settings_above(crontab: str, config: Path) -> dict[str, str]:
     """Return the settings above the block of *config*, which apply to the block. A later setting wins. crontab(5)
 
-    This uses cronie's rules, which accept more settings, so that warnings and trial ticks do not miss a setting.
+    The function uses cronie's rules, which accept more settings, so that warnings and trial ticks do not miss a
+    setting.
     """
     return {name: value for name, (_, value) in _settings_above(crontab, config).items()}
 

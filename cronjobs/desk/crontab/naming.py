@@ -1,4 +1,7 @@
-"""Name crontab lines after the programs they run. "import" and "wrap" give a line the same name. Pure."""
+"""Name crontab lines after the programs they run.
+
+"import" and "wrap" give a line the same name. All functions here are pure.
+"""
 
 from __future__ import annotations
 

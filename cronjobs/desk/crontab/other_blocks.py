@@ -17,7 +17,7 @@ from cronjobs.errors import CronjobsError
 
 @dataclass(frozen=True)
 class OtherBlock:
-    """Another block of the crontab. ``why`` continues a sentence that names its file: "whose ticks reach …"."""
+    """Another block of the crontab. ``why`` continues a sentence that names the block's file: "whose ticks reach …"."""
 
     config: str
     why: str
@@ -35,7 +35,7 @@ class OtherBlock:
 def other_blocks(crontab: str, config: Path, *, root: Path = Path("/")) -> list[OtherBlock]:
     """Return the blocks besides that of *config* that tick for the same project and database, or cannot tick at all.
 
-    Both files are read as cron's ticks read them, with the variables that each block has.
+    Both configuration files are read as cron's ticks read them, with the variables that each block has.
     """
     marks = (parse_mark(line) for line in crontab.split("\n"))
     paths = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
@@ -65,7 +65,7 @@ def _target(crontab: str, config: Path, root: Path) -> tuple[object, ...] | str:
 
 
 def _place(settings: Settings) -> tuple[object, ...]:
-    """Identify the database, whoever connects to it."""
+    """Return a value that identifies the database, whichever user connects to it."""
     address = parse_url(settings.database, settings.schema)
     url = address.url
     if address.is_sqlite:

@@ -1,4 +1,4 @@
-"""Run crontab(1) and parse its output. No other module runs it."""
+"""Run crontab(1) and parse its output. No other module runs crontab(1)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class CrontabMissing(CrontabError):
     def __init__(self) -> None:
         super().__init__(
             "there is no crontab command on this host. Install cron (Debian: apt-get install cron), or use systemd "
-            '(see "cronjobs systemd"). With any other scheduler, run the command that "cronjobs crontab show" prints '
-            "once a minute"
+            '(see "cronjobs systemd"). "cronjobs crontab show" prints the command that any other scheduler '
+            "must run once a minute"
         )
 
 
@@ -133,7 +133,7 @@ def replace(old: str, new: str) -> None:
 
 
 def printed_carriage_returns(crontab: str) -> list[int]:
-    r"""Return the numbers of the lines that end in a carriage return, as Debian's crontab -l prints it: as "\r".
+    r"""Return the numbers of the lines that end in "\r", which is how Debian's crontab -l prints a carriage return.
 
     Such output cannot be written back unchanged (measured, cron 3.0pl1-162).
     """
@@ -163,7 +163,8 @@ def keep_copy(crontab: str) -> Path | None:
     """Write a backup of *crontab* and return its path. If *crontab* is empty, write nothing and return None.
 
     Only the owner can read the backup, since a crontab may contain passwords. The file is named by a hash of the
-    content, so equal crontabs share one backup. Raises OSError, and then leaves an earlier backup as it was.
+    content, so equal crontabs share one backup. If the backup cannot be written, OSError is raised, and an earlier
+    backup stays as it was.
     """
     if not crontab:
         return None
@@ -209,7 +210,10 @@ def _crontab(argument: str, text: str | None = None) -> subprocess.CompletedProc
 
 
 def _file_of(text: str) -> IO[bytes]:
-    """Return a file for crontab(1) to read. If it read a pipe and we were killed, it would install truncated text."""
+    """Return a file for crontab(1) to read.
+
+    If crontab(1) read a pipe and we were killed, it would install truncated text.
+    """
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 the caller closes it
         file.write(bytes_of(text))

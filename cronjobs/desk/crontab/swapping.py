@@ -1,4 +1,6 @@
-"""Swap crontab lines from cron to cronjobs and back. A swapped line becomes a comment in the same place. Pure.
+"""Swap crontab lines from cron to cronjobs and back.
+
+A swapped line becomes a comment in the same place. All functions here are pure.
 
     # cronjobs swapped /srv/shop/cronjobs.yaml: 15 2 * * * backup
 

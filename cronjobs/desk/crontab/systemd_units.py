@@ -1,4 +1,7 @@
-"""Write a systemd service and timer that start ticks as the crontab line does. Pure. systemd.service(5)"""
+"""Write a systemd service and timer that start ticks as the crontab line does.
+
+All functions here are pure. systemd.service(5)
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Final
 from cronjobs.desk.crontab.block import tick_words, when
 from cronjobs.errors import UsageError
 
-# This is systemd's DefaultTimeoutStopSec, after which it kills a service that it is stopping.
+# This is systemd's DefaultTimeoutStopSec, the time after which systemd kills a service that is stopping.
 STOP: Final = timedelta(seconds=90)
 # A tick needs this long after its shutdown grace, as docs/how-to/long-work.md explains.
 CLOSING: Final = timedelta(seconds=5)
@@ -55,7 +58,7 @@ def units(
         "Type=oneshot",
         *([f"User={user}"] if user is not None else []),
         f"ExecStart={command_line(tick_words(config, interpreter))}",
-        "# Like cron, use the home folder and this PATH. Set what else handlers need under env: in the configuration.",
+        "# Like cron, use the home folder and this PATH. Handlers get other variables from env: in the configuration.",
         "WorkingDirectory=-~",
         "Environment=PATH=/usr/bin:/bin SHELL=/bin/sh",
         '# 1: the tick worked, but a job died ("cronjobs status" and alerts report it). 143: the tick was stopped.',
@@ -73,7 +76,7 @@ def units(
         "",
         "[Timer]",
         f"OnCalendar={calendar(every)}",
-        "# systemd may otherwise start it up to a minute late to save power.",
+        "# Without this line, systemd may start the tick up to a minute late, to save power.",
         "AccuracySec=1s",
         "",
         "[Install]",

@@ -1,1 +1,1 @@
-"""``cronjobs init``: read the surroundings, plan, write."""
+"""``cronjobs init``: read the surroundings, plan the files, and write them."""

@@ -28,7 +28,7 @@ HOW_TO_FILTER: Final = f"{IMPORT_LINE}, and pass {ARGUMENT} to context.configure
 
 @dataclass(frozen=True)
 class EnvFile:
-    """An env.py of the app's alembic. ``filtered``: whether it makes autogenerate ignore our tables."""
+    """An env.py of the app's alembic. ``filtered``: whether the file makes autogenerate ignore our tables."""
 
     path: Path
     source: str
@@ -70,7 +70,7 @@ def unfiltered(folder: Path, *, schema: str | None) -> str | None:
 
 
 def filters(source: str) -> bool:
-    """Whether an env.py passes alembic a filter and mentions cronjobs outside comments."""
+    """Return whether an env.py passes alembic a filter and mentions cronjobs outside comments."""
     tree = _parsed(source)
     if tree is None:
         return False
@@ -83,7 +83,7 @@ def filters(source: str) -> bool:
 
 
 def with_filter(source: str) -> str | None:
-    """Return *source* with our filter in each ``context.configure(…)``, or None if it cannot be edited safely.
+    """Return *source* with our filter in each ``context.configure(…)``, or None if *source* cannot be edited safely.
 
     We edit only code that looks like the templates of alembic and Flask-Migrate. It must have ``from alembic import
     context`` at the top. Each call must name its ``target_metadata``, have no filter yet, and pass nothing by ``**``
@@ -92,7 +92,7 @@ def with_filter(source: str) -> str | None:
     tree = _parsed(source)
     if tree is None or "include_object" in source or "include_name" in source:
         return None
-    # This character stands for bytes that are not UTF-8. We would overwrite these bytes with it.
+    # U+FFFD stands for bytes of the file that are not UTF-8. An edit would replace these bytes with the character.
     if "\ufffd" in source:
         return None
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and _imports_context(node)]

@@ -21,7 +21,7 @@ NOT_THE_APP: Final = frozenset(
         *("benchmarks", "bin", "build", "dist", "env", "node_modules", "scripts", "test", "tests", "tools", "venv"),
     )
 )
-# A folder without __init__.py is an app if it has one of these files.
+# A folder without __init__.py counts as an app if it has one of these files.
 ENTRY_POINTS: Final = frozenset({"main.py", "app.py", "asgi.py", "wsgi.py"})
 
 
@@ -109,7 +109,7 @@ def _installed_apps(settings: str) -> Iterator[str]:
 
 
 def _app_folder(folder: Path, app: str) -> str | None:
-    """Return the folder of an app listed as "shop" or "shop.apps.ShopConfig", or None if it is not in *folder*."""
+    """Return the folder of an app listed as "shop" or "shop.apps.ShopConfig", or None if the app is not in *folder*."""
     parts = app.split(".")
     if not all(part.isidentifier() for part in parts):
         return None

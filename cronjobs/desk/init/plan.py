@@ -1,4 +1,4 @@
-"""Decide from the surroundings what ``cronjobs init`` writes and prints. Pure."""
+"""Decide from the surroundings what ``cronjobs init`` writes and prints. All functions here are pure."""
 
 from __future__ import annotations
 
@@ -149,7 +149,10 @@ OWN_DATABASE: Final = JobsDatabase(
 
 
 def _app_database(around: Surroundings) -> JobsDatabase | None:
-    """Return the app's own database, or None if unknown. There the app can enqueue jobs in its own transactions."""
+    """Return the app's own database, or None if unknown.
+
+    If the jobs are kept there, the app can enqueue jobs in its own transactions.
+    """
     env_file = around.dotenv is not None and around.dotenv.problem is None
     if around.dotenv is not None and env_file and (found := _the_one(around.dotenv.urls)):
         return _from_variable(found, f"{found.name} in {DOTENV}")
@@ -157,7 +160,7 @@ def _app_database(around: Surroundings) -> JobsDatabase | None:
         return replace(_from_variable(found, f"{found.name} in this shell"), in_shell=True)
     if around.django is not None:
         file = around.django.sqlite
-        remark = f"the one in Django's settings{f', {file}' if file else ''}"
+        remark = f"the database in Django's settings{f', {file}' if file else ''}"
         return JobsDatabase(DJANGOS, remark, Path(file).suffix if file else "", is_sqlite=file is not None)
     return None
 
@@ -222,7 +225,7 @@ def _yaml(around: Surroundings, database: JobsDatabase, handlers: str, module: s
     if "." in module:
         changed["imports"] = _line("imports", f"[{module}]", "the modules with your @job functions")
     if handlers.startswith("src/"):
-        changed["python_path"] = _line("python_path", "[src]", "the folder they are imported from")
+        changed["python_path"] = _line("python_path", "[src]", "the folder from which the modules are imported")
     if around.django is not None:
         changed["setup"] = _line("setup", "django.setup", "called before the imports")
         changed["env"] = f"{{DJANGO_SETTINGS_MODULE: {around.django.settings}}}"

@@ -1,4 +1,4 @@
-"""Write the plan: all of it, or nothing."""
+"""Write the files that ``cronjobs init`` has planned: all of them, or none."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Judge and explain the system's state: check, health, explain."""
+"""Judge and explain the system's state, for ``check``, ``health`` and ``explain``."""

@@ -17,7 +17,7 @@ from cronjobs.engine.store.ticks import record
 
 USUAL: Final = "7d"  # how long an ack holds unless its author sets another time
 LONGEST: Final = timedelta(days=366)
-CHOICES: Final = {"8h": "8 hours", "1d": "a day", USUAL: "7 days"}  # what the pages offer
+CHOICES: Final = {"8h": "8 hours", "1d": "a day", USUAL: "7 days"}  # the durations that the web pages offer
 
 
 def acknowledge(
@@ -32,7 +32,8 @@ def acknowledge(
 ) -> None:
     """Write an ack for *finding*'s present rows and severity, and an audit entry that says who acknowledged it.
 
-    If the finding is about work that was given up for good, the audit entry ends the finding: see ``store.given_up``.
+    If the finding is about work that was given up for good, the audit entry ends the finding, as ``store.given_up``
+    explains.
     """
     put_ack(connection, StoredAck(finding.key, finding.severity, finding.rows, until, by, why, now))
     detail: dict[str, Any] = {"until": until.isoformat(), "severity": finding.severity, "text": finding.text}

@@ -67,7 +67,7 @@ def health(connection: Any = None, *, config: str | Path | None = None, database
     *connection* is an SQLAlchemy Connection, Session or Engine. The call only reads, in a savepoint, so your
     transaction stays usable if the call fails. If *connection* is None, the database is found as in ``connect``, from
     *config* or *database_url*. The file *config* also supplies ``run.every``, the lease and the limits. Without a file,
-    the pace of the last ticks stands for ``run.every``, and the other defaults apply. Raises SchemaMissing,
+    the interval between the last ticks replaces ``run.every``, and the other defaults apply. Raises SchemaMissing,
     SchemaTooOld, DatabaseError, or ConfigError if the file cannot be used.
     """
     settings = Settings(file=NO_FILE, folder=Path(), database=database_url or "", broken=True)
@@ -88,7 +88,8 @@ def _reading(connection: Any, settings: Settings) -> Iterator[Connection]:
         with closing(Database(address, connections=1)) as database, database.read() as own:
             yield own
         return
-    # A Session has its engine or connection behind get_bind().
+    # An error names the database's address. For a Session, get_bind() returns the engine or connection that has the
+    # address.
     bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     try:
         if isinstance(connection, Engine):

@@ -22,7 +22,10 @@ MESSAGE: Final = 200  # an error is cut to this many characters
 
 @dataclass(frozen=True)
 class Causes:
-    """Why jobs died, largest cause first. ``unread``: whether more than READ jobs are dead. Then some were not read."""
+    """The causes of death, most frequent first.
+
+    ``unread``: whether more than READ jobs are dead, so that some were not read.
+    """
 
     found: Sequence[Cause] = ()
     unread: bool = False
@@ -37,19 +40,19 @@ def causes_of(connection: Connection, health: Health) -> Causes:
 
 
 def find_causes(connection: Connection) -> Causes:
-    """Group by cause the READ jobs that died last. This is slow, so a tick should do it only after new deaths."""
+    """Group by cause the READ jobs that died last. This is slow, so a tick should call it only after new deaths."""
     return _causes(connection, store.newest_deaths(connection, READ + 1))
 
 
 def find_cause(connection: Connection, key: str) -> tuple[Cause | None, list[int]]:
-    """Return the cause with this key, and the ids of its jobs, newest death first. Without such a cause, it is None."""
+    """Return the cause with this key, or None, and the ids of the jobs that died of it, newest death first."""
     deaths = store.newest_deaths(connection, READ + 1)
     cause = next((each for each in _causes(connection, deaths).found if each.key == key), None)
     return cause, [row.id for row in deaths[:READ] if is_of(row, key)]
 
 
 def is_of(death: Any, key: str) -> bool:
-    """Whether *death*, a row from ``desk.store``, has the cause *key*."""
+    """Return whether *death*, a row from ``desk.store``, has the cause *key*."""
     return cause_of(death.job_type, death.error_type, death.error).key == key
 
 

@@ -58,10 +58,10 @@ class Checked:
 def check(
     settings: Settings, known: JobTypes | None, *, file: str, environ: Mapping[str, str], now: datetime
 ) -> Checked:
-    """Check a parsed configuration. *known* is None if the handlers were not imported. Then they are not checked.
+    """Check a parsed configuration. *known* is None if the handlers were not imported. Then handlers are not checked.
 
-    *file* is the file name to print. *environ* is this shell's environment, to report what cron's environment lacks.
-    Problems from reading the file come first.
+    *file* is the file name to print. *environ* is this shell's environment, and shows what cron's environment lacks. In
+    the result, problems from reading the file come first.
     """
     place = _Place(settings, file)
     findings = [ConfigFinding(problem) for problem in settings.problems]
@@ -129,7 +129,10 @@ def never_begin(settings: Settings, known: JobTypes, file: str) -> list[TimeoutT
 
 @dataclass(frozen=True)
 class _Place:
-    """Makes problems. A problem's position in the file is that of the first given dotted path that the file has."""
+    """Makes problems that name a position in the file.
+
+    The position is that of the first given dotted path that the file contains.
+    """
 
     settings: Settings
     file: str
@@ -192,14 +195,17 @@ _OUR_FRAMES: Final = f'  File "{Path(__file__).parents[2]}{os.sep}'
 
 
 class _WrongName(NamedTuple):
-    """A name or payload that does not fit. ``by_fault``: the only known reason is that a module cannot be imported."""
+    """A name or payload that does not fit.
+
+    ``by_fault``: whether the only known reason is a module that cannot be imported.
+    """
 
     problem: Problem
     by_fault: bool = False
 
 
 def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[_WrongName]:
-    """Check that the job types that schedules name exist, and that their handlers accept the schedules' payloads."""
+    """Check that the job types named by schedules exist, and that their handlers accept the schedules' payloads."""
     unusable = {*settings.disabled_job_types, *(fault.where for fault in known.faults)}
     broken = any(fault.where.startswith(("module ", "setup ")) for fault in known.faults)
     perhaps = " It may be in a module that cannot be imported." if broken else ""
@@ -217,7 +223,7 @@ def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[_Wron
     for name, entry in settings.job_types.items():
         if name not in known.types and name not in unusable and entry.command is None:
             meant = nearest(name, known.types)
-            guess = f', did you mean "{meant}"?' if meant else ": it has no command: either."
+            guess = f', did you mean "{meant}"?' if meant else ", and the entry has no command: key."
             text = f"no handler is registered under this name{guess}{perhaps}"
             yield _WrongName(place.problem(text, f"job_types.{name}"), broken and not meant)
 
@@ -258,7 +264,10 @@ def _timed(schedules: Mapping[str, ScheduleSettings], known: JobTypes) -> Iterat
 
 
 def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[TimeoutTooLong]:
-    """Find timeouts that fit no tick. A job starts only if it can end within the budget, after START_UP."""
+    """Find timeouts that fit no tick.
+
+    A tick starts a job only if the job can end within run.budget. The tick itself needs START_UP of that budget.
+    """
     run = settings.run
     for timed in _timed(settings.schedules, known):
         if timed.job_type.executor is not None:
@@ -304,7 +313,7 @@ def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[P
 
 
 def _tight(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
-    """Note timeouts that fit a tick only if nothing delays its start."""
+    """Report timeouts that fit a tick only if nothing delays the tick's start."""
     budget = settings.run.budget
     for timed in _timed(settings.schedules, known):
         left = budget - timed.timeout - timed.job_type.stop_grace
@@ -415,7 +424,7 @@ def _limits(place: _Place, run: RunSettings) -> Iterator[Problem]:
         every = duration_text(run.every)
         yield place.problem(
             f"budget {duration_text(run.budget)} is not shorter than every ({every}): a tick that cron starts ends 2s "
-            f"before the next one, so a timeout must leave room in less than {every}",
+            f"before the next one, so a timeout must fit into less than {every}",
             "run.budget",
             "run",
         )

@@ -49,7 +49,7 @@ def _shell_words(job_types: Mapping[str, JobTypeSettings]) -> Iterator[Note]:
 
 
 def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
-    """Note each limit whose prefix names a job type, since limits count jobs by concurrency key and not by type."""
+    """Add a note for each limit whose prefix names a job type, since limits count by concurrency key, not by type."""
     types = {*settings.job_types, *(known.types if known is not None else ())}
     for limit in settings.limits:
         named = sorted(
@@ -74,7 +74,7 @@ def _limits_without_effect(settings: Settings) -> Iterator[Note]:
 
 
 def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
-    """Note retry delays shorter than ``run.every``, since a retry waits for the next tick anyway."""
+    """Add a note for each retry delay shorter than ``run.every``, since a retry waits for the next tick anyway."""
     every = settings.run.linger or settings.run.every
     written: list[tuple[str, str, RetryPolicy]] = []
     if settings.retry != RetryChanges():
@@ -100,7 +100,7 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
 
 
 def _old_schema(folder: Path) -> Iterator[Note]:
-    """Note a cronjobs.schema.json written by another version, since editors check the YAML with it."""
+    """Add a note if another version wrote cronjobs.schema.json, since editors check the YAML with that file."""
     try:
         written = (folder / SCHEMA_FILE).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -114,7 +114,10 @@ def _old_schema(folder: Path) -> Iterator[Note]:
 
 
 def _app_alembic(settings: Settings) -> Iterator[Note]:
-    """Add a note if the app's alembic does not ignore our tables. Jobs with a SQLite file of their own need none."""
+    """Add a note if the app's alembic does not ignore our tables.
+
+    If the jobs have a SQLite file of their own, no note is needed.
+    """
     if not settings.database:
         return
     try:

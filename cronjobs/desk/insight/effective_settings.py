@@ -1,4 +1,4 @@
-"""The effective value of each key and its source, for ``cronjobs config show``."""
+"""Find the effective value of each key and its source, for ``cronjobs config show``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Reading:
         self._env_file = read_env_file(text_of(env_file))[0] if env_file is not None else {}
         self._variables = Variables({**self._env_file, **given.environ}, settings.folder)
         self._bad = {problem.path for problem in settings.problems}
-        # A Django project may have no cronjobs.yaml.
+        # A Django project may have no cronjobs.yaml. Read a missing file as an empty one.
         text = decode(settings.contents.get(settings.file, b""))
         tree = parse(text)[0] if isinstance(text, str) else None
         self._tree = tree if isinstance(tree, YamlMapping) else YamlMapping(1, 1)
@@ -151,7 +151,10 @@ class _Reading:
         return self._from(path, _masked_by_name(value) if name == "env" else value, node)
 
     def _payload(self, path: str) -> Any:
-        """Return a schedule's payload. If the schedule is bad, return MASK, since it is unknown which keys to hide."""
+        """Return a schedule's payload.
+
+        If the schedule is invalid, return MASK, since it is unknown which keys to hide.
+        """
         schedule = self._settings.schedules.get(path.removeprefix("schedules.").removesuffix(".payload"))
         if schedule is None:
             return MASK

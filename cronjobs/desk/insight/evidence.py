@@ -1,7 +1,7 @@
 """Gather the database's facts about an occurrence, for ``explain`` to describe.
 
 The audit trail shows which definition was in force. The ledger shows what became of an occurrence. The ticks show which
-host settled it. A fact that no row shows is None.
+host settled the occurrence. A fact that no row shows is None.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ LOOK_BACK: Final = timedelta(days=366 * 8 + 2)
 
 
 class ScheduleEvidence:
-    """A schedule's facts, which are read once. The methods answer questions about them. Raises NoSuchSchedule."""
+    """The facts about one schedule, read once. The methods answer questions from these facts. Raises NoSuchSchedule."""
 
     def __init__(self, connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]) -> None:
         self.connection, self.settings, self.types = connection, settings, types
@@ -127,7 +127,8 @@ class ScheduleEvidence:
         exact = row is not None and row.last_for == asked.at
         era = self._era_of(row) if exact else self._era(asked.at)
         due = exact or (era.timing is not None and is_due(era.timing, asked.at))
-        # The clocks skipped the time asked about. It is due only if the schedule then runs at the end of the gap.
+        # If the clocks skipped the time asked about, an occurrence is due at that time only if the schedule runs at the
+        # end of the gap.
         if not asked.exists:
             due = due and era.timing is not None and runs_after_a_gap(era.timing, asked.wall)
         wall = None if asked.wall is None else f"{asked.wall:%Y-%m-%d %H:%M}"
@@ -152,7 +153,7 @@ class ScheduleEvidence:
         return found
 
     def latest(self) -> Asked:
-        """Return the last occurrence, settled or not, or the next one if there was none."""
+        """Return the last occurrence, settled or not, or the next occurrence if there was none."""
         row = explaining.rows_between(
             self.connection, self.stored.id, self.stored.seen_until - LOOK_BACK, self.around.now, 1
         )
@@ -181,7 +182,7 @@ class ScheduleEvidence:
         return replace(self.at(self.latest()), standing=standing)
 
     def between(self, begin: datetime, end: datetime, limit: int) -> tuple[list[OccurrenceFacts], bool]:
-        """Return facts from *begin* to *end*, one per ledger row (the newest *limit*), and whether older ones exist.
+        """Return facts from *begin* to *end*, one per ledger row (the newest *limit*), and whether older rows exist.
 
         The facts also cover spans too old for the ledger, occurrences that wait for a tick, and spans without a
         definition.
@@ -191,7 +192,7 @@ class ScheduleEvidence:
         rows = rows[-limit:]
         beyond = explaining.row_from(self.connection, self.stored.id, end + JUST_BEFORE)
         if beyond is not None and beyond.first_for <= end and beyond.decided_at <= self.around.now + FUTURE_WATERMARK:
-            rows.append(beyond)  # this row begins in the range and ends after it
+            rows.append(beyond)  # this row begins in the range and ends after the range
         if left_out:
             begin = rows[0].first_for
         found: list[tuple[OccurrenceFacts, Any]] = []
@@ -228,7 +229,7 @@ class ScheduleEvidence:
         if span is None:
             return []
         if era.timing is None:
-            # The text would show so short a span as empty.
+            # Leave out a span shorter than a second, since the text would show it as empty.
             if span[1] - max(span[0], begin) < timedelta(seconds=1):
                 return []
             return [self._facts(era, Range(max(span[0], begin), span[1], 0), False)]
@@ -296,7 +297,10 @@ class ScheduleEvidence:
         return next((era for era in reversed(self.eras) if era.since is None or era.since < at), self.eras[0])
 
     def _era_of(self, row: Any) -> DefinitionPeriod:
-        """Return the definition that made a ledger row. It may be dated after the row, if a host's clock was ahead."""
+        """Return the definition that made a ledger row.
+
+        The definition may be dated after the row, if a host's clock was ahead.
+        """
         era = self._era(row.last_for)
         if _asked_for(row) or (era.timing is not None and is_due(era.timing, row.last_for)):
             return era
@@ -339,7 +343,7 @@ class ScheduleEvidence:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def _with_rows(self, found: Sequence[tuple[OccurrenceFacts, Any]]) -> list[OccurrenceFacts]:
-        """Add to each fact the ticks, jobs and pauses that its ledger row refers to."""
+        """Complete the facts of each occurrence with the ticks, jobs and pauses that its ledger row refers to."""
         connection = self.connection
         beside: dict[int, tuple[TickFacts | None, TickFacts | None]] = {}
         moments = [
@@ -401,9 +405,10 @@ class ScheduleEvidence:
     def _with_causes(
         self, before: TickFacts | None, after_id: int, facts_of: Mapping[int, TickFacts]
     ) -> dict[int, TickFacts]:
-        """Return the tick *after_id*, by its id, with the causes that a later row has.
+        """Map *after_id* to its tick, and add to the tick the causes that kept earlier ticks from starting.
 
-        Return {} if the tick did not end a time without ticks, or if its own row has causes.
+        A later row has these causes. Return {} if the tick did not end a time without ticks, or if the tick's own row
+        has causes.
         """
         after = facts_of.get(after_id)
         quiet = self.around.quiet_after
@@ -428,10 +433,10 @@ class ScheduleEvidence:
         return replace(facts, pause=last, held_before=tuple(before))
 
     def _held_back(self, due: datetime, settled: datetime) -> tuple[PauseFacts, ...]:
-        """Return the pauses that held back the occurrence *due* before *settled*.
+        """Return the pauses that held back the occurrence at *due*, which was settled at *settled*.
 
         Each pause ends later than the pause before it. If pauses were in force when the occurrence was due, the first
-        pause is the one of these that ended last.
+        pause in the result is the one of them that ended last.
         """
 
         def end(pause: PauseFacts) -> datetime:
@@ -449,8 +454,8 @@ class ScheduleEvidence:
     def _pause(self, moment: datetime, due: datetime | None = None) -> PauseFacts | None:
         """Return the pause that stops this schedule at *moment*.
 
-        If several pauses stop it, prefer a pause that postpones to a pause that skips. Among these, prefer a pause that
-        was in force at *due* to a pause that began later.
+        If several pauses stop it, prefer a pause that postpones to a pause that skips. Among pauses of the same kind,
+        prefer a pause that was in force at *due* to a pause that began later.
         """
         on = [pause for pause in self.pauses if in_force(pause, moment)]
         if not on:
@@ -463,8 +468,9 @@ class ScheduleEvidence:
 
 
 def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
-    """Whether the tick *after* really ran before the tick *before*, and is dated later because its clock was ahead.
+    """Return whether the tick *after* really ran before the tick *before*.
 
+    The tick *after* is then dated later only because its clock was ahead.
     A small difference does not count, since the rows of ticks that start at about the same time may be written in any
     order.
     """
@@ -472,14 +478,14 @@ def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, Tic
 
 
 def _set_back(first: int | None, then: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
-    """Whether the clock was ahead at the tick *first*, and had been set back when the tick *then* began."""
+    """Return whether the clock was ahead at the tick *first*, and had been set back when the tick *then* began."""
     if first is None or then is None or first >= then or first not in facts_of:
         return False
     return facts_of[first].started_at - facts_of[then].started_at > FUTURE_WATERMARK
 
 
 def _asked_for(row: Any) -> bool:
-    """Whether a backfill wrote the row. A backfill works even for a time at which no definition was in force."""
+    """Return whether a backfill wrote the row. A backfill works even for a time at which no definition was in force."""
     return str(row.reason or "").startswith(BACKFILLED)
 
 
@@ -491,7 +497,7 @@ def renaming(settings: Settings, stored: StoredSchedule) -> str | None:
 
 
 def _pieces(stored: StoredSchedule) -> list[tuple[Timing, Piece]]:
-    """Return the unsettled spans of earlier definitions. Leave out those that this version cannot read."""
+    """Return the unsettled spans of earlier definitions. Leave out spans that this version cannot read."""
     found = []
     with suppress(ValueError):
         for piece in pieces_from(stored.owed):

@@ -1,6 +1,6 @@
 """Find due jobs that the options of all ticks (--queue, --only) exclude.
 
-``--limit`` excludes no job. A job that one tick leaves because of its limit is started by a later tick.
+``--limit`` excludes no job. If a tick does not start a job because of --limit, a later tick starts the job.
 """
 
 from __future__ import annotations

@@ -68,7 +68,10 @@ class ExecEvidence:
         self.timezone = newest.meta.get("timezone", "UTC") if _timing(newest) else settings.timezone
 
     def latest(self) -> Explanation:
-        """Explain the newest run. If another run has come due since but did not start, describe that first."""
+        """Explain the newest run.
+
+        If another run has come due since but did not start, describe the absent run first.
+        """
         explanation, due = explain_job(self._life(self.newest)), next_due(self.newest)
         if due is None or due + LATE >= self.now:
             return explanation

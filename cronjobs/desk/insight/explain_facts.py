@@ -17,7 +17,7 @@ Existence = Literal["defined", "retired", "not_yet", "unreadable"]
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """An action in the audit trail. It came from ``host``. ``moved``: a reschedule's old and new time.
+    """An action in the audit trail. ``host``: where the action was taken. ``moved``: a reschedule's old and new time.
 
     ``settled``: the effect's key, and whether it was recorded as "done" or "not-done".
     """
@@ -66,7 +66,10 @@ class TickFacts:
 
 @dataclass(frozen=True)
 class LedgerFacts:
-    """One row of the ledger. ``whole_*`` describe the whole row, even if only a part of it was asked for."""
+    """One row of the ledger.
+
+    ``whole_*`` describe the whole row, even if the question is about only a part of the row.
+    """
 
     outcome: str
     reason: str | None
@@ -93,7 +96,7 @@ class PauseFacts:
     until: datetime | None = None
     ended_at: datetime | None = None
     skip: bool = False  # whether the pause skips occurrences instead of holding them back
-    # Who last changed the pause's end or reason. None if that was the person who began it.
+    # Who last changed the pause's end or reason. None if that was the person who began the pause.
     changed_by: str | None = None
 
 
@@ -115,8 +118,9 @@ class AttemptFacts:
 class LateTry:
     """An attempt after the first that started late, or long after the attempt before it.
 
-    ``due_at``: when it was due. Only the last attempt's time is recorded, so it is None for earlier ones. ``held``: the
-    pause that delayed it. ``quiet``: the longest time without ticks before it.
+    ``due_at``: when the attempt was due. Only the last attempt's due time is recorded, so ``due_at`` is None for
+    earlier attempts. ``held``: the pause that delayed the attempt. ``quiet``: the longest time without ticks before the
+    attempt.
     """
 
     number: int
@@ -140,7 +144,7 @@ class NotStartedRecord:
 
 @dataclass(frozen=True)
 class JobsAhead:
-    """How many due jobs ticks claim before this one.
+    """How many due jobs ticks claim before this job.
 
     ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. Jobs
     whose queue is paused do not count, nor do jobs for which their limit has no room. ``more``: whether there may be
@@ -164,8 +168,8 @@ class AwaitedJob:
 class TypeFacts:
     """Whether some host can run a job type, according to the types that ticks recorded.
 
-    ``known`` is None if no tick recorded any types. ``last``: the newest tick that loaded the type. ``since``: when
-    the first tick that could not run it began. ``not_loaded``: modules that the newest ticks failed to import.
+    ``known`` is None if no tick recorded any types. ``last``: the newest tick that loaded the type. ``since``: when the
+    first tick began that could not run the type. ``not_loaded``: modules that the newest ticks failed to import.
     ``silent_since``: when the host of ``last`` last ticked, if it has been silent for longer than usual.
     """
 
@@ -176,16 +180,17 @@ class TypeFacts:
     silent_since: datetime | None = None
     # Each item has three texts: a host, the module or job type that the host could not load, and the reason.
     not_loaded: tuple[tuple[str, str, str], ...] = ()
-    # Whether the type is registered in the configuration here, or None if its file is broken.
+    # Whether the type is registered in the configuration here, or None if the configuration file is broken.
     here: bool | None = True
-    # If it is not: each module or job type that could not be loaded here, and the reason, unless a tick recorded both.
+    # If the type is not registered here: each module or job type that could not be loaded, and the reason. Pairs that a
+    # tick has recorded are left out.
     not_loaded_here: tuple[tuple[str, str], ...] = ()
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """Since ``since``, the options of every tick that could have run the job excluded it."""
+    """Since ``since``, the options of every tick that could have run the job excluded the job."""
 
     since: datetime
     options: tuple[tuple[str, str], ...]  # each item is a host and its options, such as "--queue mail"
@@ -193,7 +198,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Triggered:
-    """A job of the schedule, triggered by hand. ``status`` is None if its row is gone."""
+    """A job of the schedule, triggered by hand. ``status`` is None if the job's row is gone."""
 
     job_id: int
     at: datetime
@@ -205,13 +210,16 @@ class Triggered:
 
 @dataclass(frozen=True)
 class DoubtfulEffect:
-    """An effect that this attempt began last, and that was repeated or skipped while its outcome was unknown."""
+    """An effect that was repeated or skipped while its outcome was unknown.
+
+    The attempt ``attempt`` was the last to begin the effect.
+    """
 
     key: str
     attempt: int
     begun_at: datetime
-    repeats: int  # by this attempt and by earlier ones
-    skipped: bool  # True if a later attempt counted it as done
+    repeats: int  # how often this attempt and earlier attempts repeated the effect
+    skipped: bool  # True if a later attempt counted the effect as done
 
 
 @dataclass(frozen=True)
@@ -300,7 +308,8 @@ class Standing:
 class OccurrenceFacts:
     """Facts about the occurrences from ``first_for`` to ``last_for`` (one instant if ``count`` is 1).
 
-    If ``due`` is False, the schedule has no occurrence then. ``ledger`` is None if no row shows what became of it.
+    If ``due`` is False, the schedule has no occurrence at that time. ``ledger`` is None if no row shows what became of
+    the occurrences.
     """
 
     schedule: str
@@ -313,8 +322,8 @@ class OccurrenceFacts:
     due: bool = True
     definition: DefinitionFacts | None = None
     settled_until: datetime | None = None  # the watermark: ticks have settled every occurrence up to this instant
-    # True if the occurrence is unsettled although it is before the watermark. Then a pause held it back when its
-    # definition ended.
+    # True if the occurrence is unsettled although it is before the watermark. In that case a pause held the occurrence
+    # back when its definition ended.
     owed: bool = False
     beyond_retention: bool = False
     ledger: LedgerFacts | None = None
@@ -382,8 +391,8 @@ class JobLife:
 class Explanation:
     """An answer of ``explain``.
 
-    ``brief``: its text in a list. ``usual``: whether a list may merge it with its neighbours. ``facts``: the facts for
-    programs.
+    ``brief``: the answer's text in a list. ``usual``: whether a list may merge the answer with its neighbours.
+    ``facts``: the facts for programs.
     """
 
     subject: str

@@ -1,4 +1,7 @@
-"""Describe one job's life: who made it, each attempt, its state now, and what happens next. Pure."""
+"""Describe one job's life: who made it, each attempt, its state now, and what happens next.
+
+All functions here are pure.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,8 @@ def explain_job(life: JobLife) -> Explanation:
     """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
-    # A job that ran early may have run on another day than it was due.
+    # A job that ran early may have run on another day than its due day, so print the date of every time that is not
+    # today.
     early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)
     times = LocalTimes(life.around.now if early else first, life.timezone)
     sentences = [_origin(life, job, made, times)]
@@ -75,7 +79,7 @@ def explain_job(life: JobLife) -> Explanation:
         sentences.append(row_gone(life.pruned_dead, None if early else settled, times, life.around))
         verdict = "pruned"
     else:
-        # A job that ran early was not late, even if its times say so, since a clock was wrong.
+        # A job that ran early was not late. Its times may suggest that it was late, since a clock was wrong.
         begin = [] if early else _begin(job, times)
         sentences += in_order([*begin, *_others(life, times), *_happened(job, times)])
         sentences += _state(job, times, life.around)
@@ -86,7 +90,7 @@ def explain_job(life: JobLife) -> Explanation:
 
 
 def row_gone(pruned_dead: datetime | None, made_at: datetime | None, times: LocalTimes, around: Now) -> str:
-    """Return the sentence about a job whose row is gone. *made_at*: when it was made, or None if that is not known."""
+    """Return the sentence about a job whose row is gone. *made_at*: when the job was made, or None if unknown."""
     if pruned_dead is not None:
         when = times.clock(pruned_dead)
         return f"It was dead, nobody had dealt with it, and retention removed its row at {when}."
@@ -132,13 +136,13 @@ def _origin(life: JobLife, job: JobFacts | None, made: OccurrenceOfJob | None, t
 
 
 def _late_begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Return ``_begin`` if the job already existed when it was due and yet started late, else []."""
+    """Return the sentences of ``_begin`` if the job existed when it was due and started late, else []."""
     begin = [] if job.job_type.startswith(EXEC_PREFIX) else _begin(job, times)
     return begin if begin and begin[0][0] - max(job.run_at, job.created_at) > ON_TIME_WITHIN else []
 
 
 def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Describe when the job was due and when it started. Return [] if a retry has overwritten its ``run_at``."""
+    """Describe when the job was due and when it started. Return [] if a retry has overwritten the job's ``run_at``."""
     if job.job_type.startswith(EXEC_PREFIX):
         # The row may be a little younger than the attempt, because exec starts the command first.
         first = min([job.created_at, *(each.started_at for each in job.attempts)])
@@ -146,8 +150,8 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     begun = job.attempts[0].started_at if job.attempts else job.started_at if job.status == "running" else None
     if begun is None or job.failures or job.losses or len(job.attempts) > 1:
         return []
-    # run_at may have changed even if no failure was counted: if the job was interrupted, snoozed or retried by hand, or
-    # if its payload did not fit.
+    # run_at may have changed although no failure was counted. This happens if the job was interrupted, snoozed or
+    # retried by hand, or if its payload did not fit.
     if job.attempts and (job.attempts[0].outcome != job.status or job.status == "failed"):
         return []
     behind = begun - job.run_at
@@ -167,9 +171,12 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
 
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
-    """Name the occurrences that the job stands for, or that gave way to it. Their date is the first settlement."""
-    # If the occurrences were settled together with the job, their sentence comes first: by the host's clock, the first
-    # attempt may begin just before the decision that made the job.
+    """Name the occurrences that the job also ran for, or that were skipped because of the job.
+
+    Each sentence is dated with the instant at which the first of its occurrences was settled.
+    """
+    # If one decision settled the occurrences and made the job, the sentence about the occurrences comes first. By the
+    # host's clock, the job's first attempt may begin just before that decision.
     made_at = datetime.min.replace(tzinfo=UTC)
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
@@ -194,7 +201,7 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
 def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime | None = None) -> list[str]:
     """Describe the job's attempts (similar ones merged) and operators' actions in order, its state, and what is next.
 
-    If *after* is given, leave out what had ended by then. Otherwise, also explain a late start.
+    If *after* is given, leave out everything that had ended by that instant. Otherwise, also explain a late start.
     """
     if after is not None:
         later = tuple(each for each in job.attempts if each.finished_at > after)
@@ -381,7 +388,10 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
-    """Return *said*, which reports that the job did not succeed, and add how to run it again, or who already did."""
+    """Return *said*, which reports that the job did not succeed, and add what a reader can do.
+
+    The added sentences say how to run the job again, and which run by hand may already have done its work.
+    """
     dismiss = f'"cronjobs jobs dismiss {job.id}" ends the report'
     report = job.status == "dead" and not job.dismissed
     if job.job_type.startswith(EXEC_PREFIX):
@@ -452,7 +462,7 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
         where, begun = f"submitted to its cluster by {name(job.host or '?')}, but no worker there has started it", ""
     elif job.cluster_worker is not None:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
-    # The outcome is recorded, but the thread may still be running.
+    # The attempt's outcome is recorded, but its thread may still be running.
     if job.attempts and job.attempts[-1].number == job.attempt:
         return f"Job {job.id} is still leased for attempt {job.attempt} {where}{lease}."
     return f"Job {job.id} {runs}: attempt {job.attempt} {where}{begun}{stop}{lease}."
@@ -534,7 +544,8 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         reasons.append(f'no host can run type "{name(facts.name)}": {had}')
     if facts.here is False:
         other = ""
-        # This tick ran on another host, with another file, or before the code here changed.
+        # A tick loaded the type, although this configuration lacks it: that tick ran on another host, with another
+        # file, or before the code here changed.
         if facts.known and facts.last is not None:
             other = f", but {tick_that_began(facts.last, times)} loaded it"
             if facts.silent_since is not None:

@@ -80,7 +80,7 @@ def _ahead(
 
 
 def unsettled_effect(connection: Connection, job_id: int, error_type: str | None, error: str | None) -> str | None:
-    """Return the key of the effect that this error reports as unknown, or else of one that the job began.
+    """Return the key of the effect that this error reports as unknown, or else of an unknown effect of the job.
 
     Return None if there is no such effect, or if someone has settled it.
     """

@@ -1,4 +1,6 @@
-"""Describe what became of an occurrence: facts in, sentences out. Pure. All wording about occurrences is here.
+"""Describe what became of an occurrence: facts in, sentences out.
+
+All functions here are pure. All wording about occurrences is here.
 
 A verdict is one word for programs. The sentences are for people: times are in the schedule's zone, causes come before
 consequences, and nothing is claimed that the rows do not show.
@@ -77,7 +79,8 @@ def verdict(facts: OccurrenceFacts) -> str:
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none. Facts about a range become one explanation."""
     found, row = verdict(facts), facts.ledger
-    # A job that ran early may have run on another day than it was due.
+    # A job that ran early may have run on another day than its due day, so print the date of every time that is not
+    # today.
     early = row is not None and (row.reason or "").startswith(RAN_EARLY)
     times = LocalTimes(facts.around.now if early else facts.first_for, facts.timezone)
     sentences = []
@@ -130,7 +133,10 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
 
 
 def _usual(facts: OccurrenceFacts, found: str) -> bool:
-    """Whether the occurrence's own job ran in time and succeeded at the first attempt. A list merges such answers."""
+    """Return whether the occurrence's own job ran in time and succeeded at the first attempt.
+
+    A list merges such answers.
+    """
     job, row = facts.job, facts.ledger
     if found != "enqueued" or job is None or row is None or (row.reason or "").startswith(RAN_EARLY):
         return False
@@ -176,7 +182,7 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: datetime | None = None) -> str:
-    """Name the definition. *due* is an occurrence that this definition settled, so it was in force at that time."""
+    """Name the definition. *due* is an occurrence that this definition settled, so the definition was in force then."""
     if definition is None:
         return ""
     timing = one_line(definition.timing, 100)
@@ -231,7 +237,7 @@ def _ran_early(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
 def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """Describe what became of the job, or that its row is gone."""
     if facts.job is None:
-        early = (row.reason or "").startswith(RAN_EARLY)  # a clock was wrong if the job ran early
+        early = (row.reason or "").startswith(RAN_EARLY)  # a job runs early only if a clock was wrong
         return [row_gone(facts.pruned_dead, None if early else row.decided_at, times, facts.around)]
     return job_sentences(facts.job, times, facts.around)
 
@@ -264,7 +270,10 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
 
 
 def _holds(brake: PauseFacts, facts: OccurrenceFacts) -> bool:
-    """Whether the pause holds back the occurrence. A pause that skips holds back only what was due before it began."""
+    """Return whether the pause holds back the occurrence.
+
+    A pause that skips occurrences holds back only those that were due before the pause began.
+    """
     return not brake.skip or facts.owed or facts.last_for < brake.since
 
 
@@ -292,7 +301,7 @@ def _outage(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list
 
 
 def _kept_from_starting(after: TickFacts | None) -> list[str]:
-    """Say why no tick started before *after*, the first tick that started. Return [] if it did not record that."""
+    """Explain why no tick started before *after*, the first tick that started. Return [] if it recorded no reason."""
     if after is None or not after.kept_from_starting:
         return []
     return [f"{capital(did_not_start(f'host {name(after.host)}', after.kept_from_starting))}."]
@@ -326,7 +335,7 @@ def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> l
 
 
 def _joined(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
-    """Whether the occurrence was coalesced into a job that was already waiting when the occurrence was settled."""
+    """Return whether the occurrence, when it was settled, was coalesced into a job that was already waiting."""
     older = facts.job is not None and facts.job.created_at < row.decided_at - timedelta(seconds=1)
     return older or (row.reason or "").startswith("overlap")
 
@@ -433,7 +442,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     elif brake is not None and _holds(brake, facts):
         held = "is held back" if facts.count == 1 else "are held back"
         them = "it" if facts.count == 1 else "they"
-        sentences = [f"{capital(them)} {held}: {_pauses(facts, times)}.", f"At its end {_decides(facts)}."]
+        sentences = [f"{capital(them)} {held}: {_pauses(facts, times)}.", f"When the pause ends, {_decides(facts)}."]
         if last is not None and last.started_at <= facts.last_for < brake.since:
             sentences.insert(0, _last_tick(last, times))
     else:
@@ -537,7 +546,7 @@ def _retired_by(act: AuditEntry | None, times: LocalTimes) -> str:
 
 
 def _in_the_file(facts: OccurrenceFacts) -> list[str]:
-    """Say that the file here has the retired schedule. Return [] if it does not."""
+    """Report that the file here has the retired schedule. Return [] if the file does not have the schedule."""
     sentences = []
     if facts.in_file:
         sentences.append("The file here has it, but no tick has applied that file since, so it is not in force.")
@@ -548,7 +557,10 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
 
 
 def _grace(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
-    """Describe the schedule's grace if the occurrence was due and no run succeeded in it. That is a finding."""
+    """Describe the schedule's grace if the occurrence was due and no run succeeded within that grace.
+
+    Such an occurrence is a finding.
+    """
     definition, row, job = facts.definition, facts.ledger, facts.job
     if definition is None or definition.grace is None or facts.count != 1 or facts.first_for > facts.around.now:
         return []

@@ -51,7 +51,10 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A run triggered by hand. ``said``: a sentence about it. ``does_it``: whether the run succeeded or still can."""
+    """A run triggered by hand.
+
+    ``said``: a sentence about it. ``does_it``: whether the run succeeded or can still succeed.
+    """
 
     said: str
     does_it: bool

@@ -1,4 +1,4 @@
-"""Explain whether a job type can run, since when it cannot, and why."""
+"""Explain whether a job type can run. If it cannot, explain why, and when this began."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEDULES_NAMED = 5
 
 @dataclass(frozen=True)
 class TypeLife:
-    """A job type: which hosts can run it, which schedules use it, its waiting jobs, and the oldest of them."""
+    """A job type: which hosts can run it, which schedules use it, its waiting jobs, and the oldest of these jobs."""
 
     facts: TypeFacts
     around: Now
@@ -36,7 +36,7 @@ class TypeLife:
     oldest: JobFacts | None
     # The time of death of the newest dead job that nobody has dealt with.
     died_at: datetime | None = None
-    # When its jobs began to run in child processes, because it crashed the processes of ticks.
+    # When jobs of the type began to run in child processes, because the type had crashed the processes of ticks.
     crashing_since: datetime | None = None
 
 
@@ -64,7 +64,8 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     subject = f"Job type {name(facts.name)}"
     sentences = []
     if facts.known and facts.here is not False:
-        # Whether a job of it can run depends on more: pauses, limits, and the options of ticks.
+        # Say only that the type is known. Whether a job of the type can run also depends on pauses, limits, and the
+        # options of ticks.
         loaded = f": {tick_that_began(facts.last, times)} loaded it" if facts.last is not None else ""
         sentences.append(f"{subject} is known{loaded}.")
     elif facts.known is None:
@@ -88,7 +89,7 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     if life.died_at is not None:
         dead = f"cronjobs jobs list --status dead --type {quote(facts.name)}"
         sentences.append(
-            f'Jobs of this type are dead, the last since {times.clock(life.died_at)}: "{one_line(dead, 300)}".'
+            f'Jobs of this type are dead; the last died at {times.clock(life.died_at)}: "{one_line(dead, 300)}".'
         )
     if life.oldest is None:
         sentences.append("No job of this type is waiting.")

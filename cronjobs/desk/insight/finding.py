@@ -47,8 +47,8 @@ class Ack:
 class Covered:
     """A finding that another finding also reports: the ``key`` of the covered finding, and which ``rows`` of it.
 
-    If ``rows`` is empty, all rows are covered. ``until``: the finding is covered only if it began by then. None means
-    that its beginning does not matter.
+    If ``rows`` is empty, all rows are covered. ``until``: the finding is covered only if it began by this instant. None
+    means that its beginning does not matter.
     """
 
     key: str
@@ -56,7 +56,7 @@ class Covered:
     until: datetime | None = None
 
     def is_all_of(self, finding: Finding) -> bool:
-        """Whether this covers all rows of *finding*."""
+        """Return whether this object covers all rows of *finding*."""
         in_time = self.until is None or (finding.since is not None and finding.since <= self.until)
         return self.key == finding.key and in_time and (not self.rows or set(finding.rows) <= set(self.rows))
 
@@ -67,10 +67,10 @@ class Finding:
 
     ``since`` and ``command`` (what to type) are set if they are known and not already in the text. ``subject``: the
     host, queue or job type, for kinds with several findings. ``rows``: the ids or names that the finding is about,
-    which an ack covers. ``ack``: the ack in force, or None. ``covers``: findings with the same cause, which this one
-    replaces (see ``same_cause``). ``follows``: findings that turned into this one. ``job_id``: the job, if the finding
-    is about a single job. ``grew_at``: when its newest part began (a death, a missed run, another schedule), if that
-    may be later than ``since``. An ack covers only what began before the ack.
+    which an ack covers. ``ack``: the ack in force, or None. ``covers``: findings with the same cause, which this
+    finding replaces (see ``same_cause``). ``follows``: earlier findings that turned into this finding. ``job_id``: the
+    job, if the finding is about a single job. ``grew_at``: when the finding's newest part began (a death, a missed run,
+    another schedule), if that may be later than ``since``. An ack covers only what began before the ack.
     """
 
     kind: str
@@ -87,8 +87,8 @@ class Finding:
     grew_at: datetime | None = None
 
     def __post_init__(self) -> None:
-        # The text quotes names from rows, and anyone may have written these. So mask secrets, and keep the text on one
-        # line.
+        # The text quotes names from rows, and anyone may have written these names. So mask secrets, and keep the text
+        # on one line.
         object.__setattr__(self, "text", one_line(masking.hide(self.text), MESSAGE_LIMIT))
 
     @property
@@ -125,9 +125,9 @@ def together(group: Sequence[Finding]) -> Finding:
 
 
 def for_the_file_here(finding: Finding, settings: Settings) -> Finding:
-    """Return *finding* with the remark that ticks refuse the file here, if they do. That is most likely its cause.
+    """Return *finding*. If ticks refuse the file here, add that remark, since it is most likely the cause.
 
-    Without a file, this may be another folder or another host than that of the ticks.
+    If there is no file here, add nothing: the ticks may run in another folder or on another host.
     """
     if not settings.broken or settings.file not in settings.contents:
         return finding

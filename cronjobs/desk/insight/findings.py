@@ -1,4 +1,4 @@
-"""Turn the facts of ``health`` into findings. Pure."""
+"""Turn the facts of ``health`` into findings. All functions here are pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list
 
 
 def acknowledged(finding: Finding, acks: Mapping[str, StoredAck]) -> Finding:
-    """Return *finding* with its ack, unless a part of it is newer, or it is worse, than what was acknowledged.
+    """Return *finding* with its ack, unless the finding got worse, or got a newer part, after it was acknowledged.
 
     Rows alone do not show that a part is newer: the same schedule may miss more runs, and a finding may end and return.
     """

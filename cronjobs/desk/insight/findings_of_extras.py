@@ -48,7 +48,7 @@ def findings_of_extras(connection: Connection, settings: Settings, now: datetime
             if is_lost(error):
                 raise
             text = f"{module} cannot report its findings: {type(error).__name__}: {error}"
-            # No start is known, so the text is a row: an ack covers this error only.
+            # No start time is known, so make the text a row of the finding. Then an ack covers only this error.
             by_extra.append(Findings([Finding("extra", text, subject=module, rows=(text,))]))
     again = [each.again_at for each in by_extra if each.again_at is not None]
     return Findings([finding for each in by_extra for finding in each.findings], min(again, default=None))

@@ -149,7 +149,8 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
         only_lost = "failed" not in ended
         run = "attempt" if only_lost else "run"
         last = f"the last {run}" if most == 1 else f"the last {most} {run}s"
-        # The handler may be correct, since a runner's death proves nothing against it.
+        # Say that the runners died. The handler may be correct, since a runner's death proves nothing against the
+        # handler.
         if only_lost:
             ended += ": its runner died or lost its lease" if most == 1 else ": their runners died or lost their leases"
         waits = tuple(name for name in names if name in same.waiting)
@@ -184,7 +185,7 @@ class _ScheduleMissing:
 
     @property
     def decided_at(self) -> datetime:
-        """When a tick wrote the newest row. An occurrence may be older: ticks settle it after the outage or pause."""
+        """When a tick wrote the newest row. Its occurrence may be older, since ticks settle it after the outage."""
         return max(max(row.decided_at, row.last_for) for row in (*self.outages, self.early) if row is not None)
 
     @property
@@ -212,13 +213,14 @@ def _runs(missing: Mapping[str, _ScheduleMissing], names: Sequence[str]) -> str:
 
 
 def _make_up(missing: _ScheduleMissing) -> str:
-    """Return the command that runs the missed occurrences. A trigger would make one job for the present instead.
+    """Return the command that runs the missed occurrences. A trigger would instead make one job that is due now.
 
-    While a triggered job waits, return a command that only explains it, since a second job would do the work twice.
+    While a triggered job waits, return a command that only explains that job, since a second job would do the work
+    twice.
     """
     if missing.awaited is not None:
         return f"cronjobs explain {missing.awaited.id}"
-    # The occurrence ran, though early, so a backfill would not run it again.
+    # Without an outage, the occurrence ran, though early, so a backfill would not run it again.
     if not missing.outages:
         return typed("cronjobs trigger", missing.name)
     first, last = missing.outages[-1].first_for.isoformat(), missing.outages[0].last_for.isoformat()
@@ -273,7 +275,7 @@ def _why_not(schedule: str, found: UnrunOccurrences, health: Health) -> str:
 
 
 def _is_reported_elsewhere(job: JobNow | None, health: Health, every: timedelta) -> bool:
-    """Whether another finding says why *job* did not run."""
+    """Return whether another finding says why *job* did not run."""
     if job is None:
         return False
     if job.status == "running":
@@ -341,5 +343,5 @@ def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> It
 
 
 def _only_skips(schedule: StoredSchedule, now: datetime) -> bool:
-    """Whether pauses only skip what is due, since all of it became due after a ``pause --skip`` began."""
+    """Return whether pauses only skip what is due, since it all became due after a ``pause --skip`` began."""
     return held_back(owed_by(replace(schedule, owed=None)), pauses_of(schedule), now) is None

@@ -40,13 +40,14 @@ _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     foreign = list(_foreign(health, settings))
     yield from foreign
-    # Without a project, or with another project's database, this configuration explains why there are no ticks.
+    # Do not report missing ticks if this configuration explains them: it has no project, or its database belongs to
+    # another project.
     if not settings.without_project and not foreign:
         for found in _no_tick(health, settings):
             yield for_the_file_here(found, settings)
     for host, since in health.silent.items():
         quiet = f"host {host} has not ticked for {rough(health.now - since)}, but others have"
-        # There is no command, because it would show this host's crontab, and not theirs.
+        # There is no command, because a command typed here would show this host's crontab, and not that of *host*.
         text = f'{quiet} (on that host, "cronjobs doctor" says why)'
         yield Finding("host", text, since=since, subject=host)
     at_work = ticking(health.ticks, health.now, settings.run.every)
@@ -81,7 +82,8 @@ def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
     if theirs in (("", ""), ours):
         return
     if health.environment.startswith(MOVED):
-        # There is no command, because the user has to edit the file. With "db adopt", both sides would claim jobs.
+        # There is no command, because the user has to edit the file. With "db adopt", ticks would claim jobs from both
+        # the old and the new database.
         yield Finding("foreign", str(MovedDatabase(health.environment.removeprefix(MOVED))), Severity.CRITICAL)
         return
     text = (
@@ -189,7 +191,7 @@ def _recorded(
 ) -> tuple[Mapping[str, str], list[str]]:
     """Return the largest set of faults of *here* that a tick recorded, and the hosts that recorded exactly this set.
 
-    On other hosts, ``_of_hosts`` reports these faults with the same rows.
+    A command on another host reports these faults through ``_of_hosts``, with the same rows.
     """
     ours = [tick for tick in at_work if recorded_faults(tick).items() <= here.items()]
     most = max((recorded_faults(tick) for tick in ours), key=len, default={})
@@ -246,7 +248,8 @@ def _of_hosts(
         grew_at=max(began, default=None),
         subject=hosts[0],
     )
-    # There is no command, because "cronjobs check" on this host would check this host's file, and not theirs.
+    # There is no command, because "cronjobs check" on this host would check this host's file, and not the files of
+    # *hosts*.
     return replace(found, text=f'{found.text} (for details, run "cronjobs check" there)', command=None)
 
 
@@ -262,7 +265,10 @@ def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:
 
 
 def _names_limit(where: str, prefix: str) -> bool:
-    """Whether a fault closes the limit of this prefix. The prefix "" stands for all limits, if none could be parsed."""
+    """Return whether a fault closes the limit of this prefix.
+
+    The prefix "" stands for all limits, if none could be parsed.
+    """
     return f"{where}.".startswith(f"limits.{prefix}." if prefix else "limits.")
 
 
@@ -278,7 +284,7 @@ def _fault(
 ) -> Finding:
     """Return a finding about a fault in a file.
 
-    The fault may leave *types* unknown, schedules *stuck*, or due jobs *held* back. If it does, due work is not being
+    The fault may leave *types* unknown, schedules *stuck*, or due jobs *held* back. In these cases due work is not
     done, so the finding is critical.
     """
     severity = Severity.CRITICAL if types or stuck or held else Severity.WARNING
@@ -310,7 +316,7 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
         for mark, hosts in sorted(files.items())
     )
     if in_force is not None and in_force not in files:
-        said += f"; none of them is in force, but {in_force[:8]}"
+        said += f"; the file in force is {in_force[:8]}"
     long = health.watch.differ_long
     text = f"hosts have different files{LONG if long else ''}: {said}"
     yield Finding(

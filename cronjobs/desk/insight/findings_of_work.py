@@ -207,7 +207,7 @@ def _why_stranded(health: Health) -> Iterator[str]:
         yield f"no host that ticks now can run {several(types)}"
     hosts = {each.host: each.at for each in health.stranded if each.host is not None and each.at is not None}
     for host, at in sorted(hosts.items()):
-        yield f"{host}, which could, has not ticked for {rough(health.now - at)}"
+        yield f"{host}, which could run them, has not ticked for {rough(health.now - at)}"
 
 
 def _unknown_type(job_type: str, health: Health) -> Finding:

@@ -26,7 +26,8 @@ def safe(value: object, limit: int = CELL_LIMIT) -> str:
     """Format *value* as one line without control characters. None gives ""."""
     if value is None:
         return ""
-    # Mask secrets inside lists and objects first: repr may escape them, and then they would not be recognised.
+    # Mask secrets inside lists and objects first: repr may escape a secret, and then the secret would not be
+    # recognised.
     text = str(masking.hide_in(value)) if isinstance(value, dict | list | tuple) else str(value)
     return one_line(masking.hide(text), limit)
 
@@ -44,7 +45,7 @@ def status_word(status: str) -> str:
 
 
 def pause_text(pause: Mapping[str, Any], times: LocalTimes) -> str:
-    """Say what a pause stops, until when, who made it and why."""
+    """Describe what a pause stops, when it ends, who made it and why."""
     until = f"until {times.clock(pause['until'])}" if pause["until"] else "until someone resumes it"
     by = f", by {pause['by']}" if pause["by"] else ""
     skips = ", skips what comes due" if pause["skip"] else ""
@@ -58,7 +59,7 @@ def at_work_within(budget: timedelta) -> timedelta:
 
 
 def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, gone: bool | None = None) -> str:
-    """Say what a tick did and how it ended. An unfinished tick long past *budget* was probably killed.
+    """Describe what a tick did and how it ended. An unfinished tick long past *budget* was probably killed.
 
     *gone*: whether the tick's process has ended, or None if this cannot be known here.
     """
@@ -88,7 +89,7 @@ class LocalTimes:
     def clock(self, instant: datetime) -> str:
         """Return text such as "14:03:07".
 
-        The date is included if it differs from *about*'s, and the offset if the hour is repeated.
+        The date is included if it differs from the date of *about*, and the offset if the hour is repeated.
         """
         local = self.local(instant)
         return self._of_day(local) if local.date() == self.local(self.about).date() else self.dated(instant)
@@ -102,7 +103,7 @@ class LocalTimes:
         return f"{self.dated(first)} … {replace(self, about=first).clock(last)}"
 
     def span(self, first: datetime, last: datetime) -> str:
-        """Return text such as "02:15:00 to 02:45:00". A date is included only if it differs from the one before it."""
+        """Return text such as "02:15:00 to 02:45:00". A date is included only if it is new."""
         on_its_day = LocalTimes(first, self.timezone)
         end = on_its_day.clock(last)
         return self.clock(first) + (f" to {end}" if end != on_its_day.clock(first) else "")
@@ -189,9 +190,9 @@ def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
 
 
 def died_lost(status: str, error_type: str | None) -> bool:
-    """Whether the job died because its last attempt was lost.
+    """Return whether the job died because its last attempt was lost.
 
-    If so, ``finished_at`` is when a tick noticed the loss.
+    The ``finished_at`` of such a job is the time at which a tick noticed the loss.
     """
     return status == Status.DEAD and error_type == "Lost"
 

@@ -93,6 +93,6 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
 
 
 def _next(connection: Connection) -> list[tuple[datetime, str]]:
-    # Read twice as many as needed, because a schedule that a wrong clock ran early moves back in this order.
+    # Read twice as many schedules as needed, because a schedule that a wrong clock ran early moves back in this order.
     due = {name: at for at, name in next_to_fire(connection, 2 * NEXT_SHOWN)}
     return sorted((at, name) for name, at in really_next(connection, due).items() if at is not None)[:NEXT_SHOWN]

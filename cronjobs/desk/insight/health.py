@@ -27,7 +27,8 @@ class Health:
     """Facts about the whole system. ``late`` counts only jobs that could run.
 
     A job could run if its type is known, its queue is not paused, and it waits neither for a limit nor for another job
-    of its schedule. If there are very many queues or unknown types, only some are listed: see ``QueueFacts``.
+    of its schedule. If there are very many queues or unknown types, only some are listed, as ``waiting.QueueFacts``
+    explains.
     """
 
     now: datetime
@@ -58,7 +59,7 @@ class Health:
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)
     # Maps each unknown type to the time since which its work has waited.
     unknown_since: dict[str, datetime] = field(default_factory=dict)
-    # Maps each unknown type to the time when a tick first lacked it.
+    # Maps each unknown type to the time when a tick first lacked the type.
     gone: dict[str, datetime] = field(default_factory=dict)
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
     late: list[LateGroup] = field(default_factory=list)  # without the groups in ``out_of_reach``

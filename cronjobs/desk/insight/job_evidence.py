@@ -132,7 +132,10 @@ def job_facts(
     around: Now,
     pause_rows: Iterable[Any],
 ) -> dict[int, JobFacts]:
-    """Return the facts about those jobs that still have a row. Import the user's modules only if one of them waits."""
+    """Return the facts about those jobs that still have a row.
+
+    Import the user's modules only if one of these jobs waits.
+    """
     if not job_ids:
         return {}
     rows = explaining.jobs_of(connection, job_ids)
@@ -186,7 +189,7 @@ def job_facts(
 
 
 def _limit(connection: Connection, limit: Limit, key: str) -> str:
-    """Return why a job with this key waits for *limit*, and which jobs run under it."""
+    """Return why a job with this key waits for *limit*, and which jobs run under that limit."""
     holders = explaining.jobs_under(connection, limit.prefix, key, HOLDERS_NAMED + 1) if limit.most != 0 else []
     runners = Holders()
     named = []
@@ -200,7 +203,7 @@ def _limit(connection: Connection, limit: Limit, key: str) -> str:
 def _passed_over(
     connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
 ) -> tuple[dict[int, NotStartedRecord], dict[int, Excluded]]:
-    """Return two maps by job id: the last tick that says why it did not start the job, and the options that exclude it.
+    """Return two maps by job id: the last tick that recorded why it left the job, and the options that exclude the job.
 
     The second map has only the jobs that the options of all ticks exclude. If *rows* has a single job, the first map
     includes the job even if its last attempt has started since.
@@ -255,7 +258,7 @@ def _not_loaded(did: Any) -> dict[str, str]:
 
 
 def _after_others(did: Any) -> str:
-    """Say how many other jobs the tick had begun before it ran out of time. *did*: what the tick recorded."""
+    """Report how many other jobs the tick had begun before it ran out of time. *did*: what the tick recorded."""
     # On SQLite, plain SQL may have written anything here.
     begun = did.get("claimed") if isinstance(did, dict) else None
     if not isinstance(begun, int) or begun < 1:
@@ -304,7 +307,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         since,
         silent_since,
         tuple((host, where, what) for host, several in faults.items() for where, what in several.items()),
-        # If the file is broken, that is no evidence that the type is missing.
+        # A broken file is no evidence that the type is missing.
         here=job_type in types.types or (None if settings.broken else False),
         not_loaded_here=tuple(pair for pair in faults_here if pair not in recorded),
         file_fault="; ".join(problems) or None,
@@ -381,7 +384,7 @@ def triggered_since(connection: Connection, names: Collection[str], since: datet
 
 
 def with_triggered(job: JobFacts, triggered: Iterable[Triggered]) -> JobFacts:
-    """Return *job*, with the later runs triggered by hand if it did not succeed."""
+    """Return *job*. If the job did not succeed, add the later runs that were triggered by hand."""
     if job.status not in NOT_DONE:
         return job
     later = tuple(each for each in triggered if each.job_id != job.id and each.at >= job.created_at)
@@ -412,7 +415,10 @@ def _with_causes(connection: Connection, attempt: AttemptFacts, around: Now) -> 
 
 
 def ticked_in(connection: Connection, pauses: Sequence[PauseFacts]) -> Collection[PauseFacts]:
-    """Return those *pauses* in which a tick began. The others delayed nothing that was due before they began."""
+    """Return the *pauses* during which a tick began.
+
+    The other pauses delayed nothing that was due before those pauses began.
+    """
     moments = [{"number": number, "due_at": pause.since} for number, pause in enumerate(pauses)]
     first = {number: after for number, (_, after) in explaining.ticks_beside(connection, moments).items() if after}
     ticks = explaining.ticks_of(connection, set(first.values()))
@@ -420,7 +426,7 @@ def ticked_in(connection: Connection, pauses: Sequence[PauseFacts]) -> Collectio
 
 
 def could_delay(pause: PauseFacts, due: datetime, ticked: Collection[PauseFacts]) -> bool:
-    """Whether the pause could delay what was due at *due*: it was in force then, or one of those ``ticked_in``."""
+    """Return whether the pause could delay what was due at *due*: it was in force then, or it is in *ticked*."""
     return pause.since <= due or pause in ticked
 
 
@@ -431,8 +437,8 @@ def _held(
     begun = job.attempts[0].started_at if job.attempts else job.started_at
     if begun is None:
         return None
-    # If run_at is later than the first attempt, a retry has overwritten it. No pause can have held the job back before
-    # the job was created.
+    # If run_at is later than the first attempt, a retry has overwritten run_at. No pause can have held the job back
+    # before the job was created.
     due = max(job.created_at, job.run_at if job.run_at <= begun else job.scheduled_for or job.created_at)
     pause = _pause_until(pauses, ticked, due, begun)
     return None if pause is None else (max(due, pause.since), pause)
@@ -441,7 +447,7 @@ def _held(
 def _pause_until(
     pauses: Sequence[PauseFacts], ticked: Collection[PauseFacts], due: datetime, begun: datetime
 ) -> PauseFacts | None:
-    """Return the pause that ended last of those that delayed the start from *due* to *begun*, or None."""
+    """Of the pauses that delayed the start from *due* to *begun*, return the pause that ended last, or None."""
     over = [
         (end, pause)
         for pause in pauses
@@ -456,7 +462,7 @@ def _pause_until(
 def _late_tries(
     connection: Connection, job: JobFacts, around: Now, pauses: Sequence[PauseFacts], ticked: Collection[PauseFacts]
 ) -> Iterable[LateTry]:
-    """Find what delayed the last attempts after the first, oldest first."""
+    """Find out what delayed the last attempts, oldest first. Leave out the job's first attempt."""
     late = around.quiet_after
     ended = [(each.number, each.started_at, each.finished_at) for each in job.attempts[-LATE_TRIES - 1 :]]
     if job.status == Status.RUNNING and job.started_at and (not ended or ended[-1][0] < job.attempt):
@@ -471,7 +477,7 @@ def _late_tries(
         ticks = explaining.records_between(connection, before, begun)
         spans = [(tick.started_at, tick.finished_at) for tick in ticks]
         quiet = longest_quiet(spans, None if len(ticks) == explaining.TICKS_READ else before, begun, late)
-        # A time without ticks that had ended when the attempt became due did not delay it.
+        # A time without ticks that had ended when the attempt became due did not delay the attempt.
         quiet = None if quiet is None or quiet[1] <= since else quiet
         if due or quiet or held:
             yield LateTry(number, begun, due, held, quiet)
@@ -480,9 +486,9 @@ def _late_tries(
 def longest_quiet(
     spans: Iterable[tuple[datetime, datetime]], first: datetime | None, last: datetime, longer: timedelta
 ) -> tuple[datetime, datetime] | None:
-    """Return the longest time between *first* and *last* without any of these ticks, if it is *longer* than that.
+    """Return the longest time between *first* and *last* without a tick, or None if it does not exceed *longer*.
 
-    *spans*: when ticks began and ended. *first*: None if the first tick begins the time to look at.
+    *spans*: when each tick began and ended. If *first* is None, the time to look at begins with the first tick.
     """
     found, quiet_from = None, first
     for begun, finished in [*sorted(spans), (last, last)]:
@@ -506,7 +512,7 @@ def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
 
 
 def _moved(detail: Any) -> tuple[datetime, datetime] | None:
-    """Return a reschedule's old and new time, or None if *detail* lacks them: any program may have written it."""
+    """Return a reschedule's old and new time, or None if *detail*, which any program may have written, lacks them."""
     if not isinstance(detail, dict):
         return None
     try:

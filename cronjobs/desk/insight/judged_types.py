@@ -17,7 +17,7 @@ from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.jobs.source import source_hash
 from cronjobs.engine.store.job_types import Loaded, present_types, remembered, types_recorded_at, unknown_to_schedules
 
-# Find out for at most this many unknown types since when work waits. Each type costs a query on ticks.
+# For at most this many unknown types, find out when work began to wait. Each type costs a query on ticks.
 TYPES_DATED: Final = 20
 
 
@@ -34,7 +34,7 @@ class JudgedTypes:
     at: datetime | None
 
     def knows(self, job_type: str, *, since: datetime) -> bool:
-        """Whether a job of this type, created at *since*, can probably run on some host.
+        """Return whether a job of this type, created at *since*, can probably run on some host.
 
         A type that is registered only here counts as known until a tick after *since* records its types. Then the tick
         decides, because cron's environment may differ from this one.
@@ -78,7 +78,7 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
 
 @dataclass(frozen=True)
 class UnknownSince:
-    """``since``: the time since which work of each unknown type has waited. ``gone``: since when ticks lack the type.
+    """``since``: when work of each unknown type began to wait. ``gone``: when ticks began to lack the type.
 
     A type that no tick ever knew is not in ``gone``.
     """
@@ -93,7 +93,7 @@ def unknown_since(
     came: Mapping[str, datetime],
     schedules_of: Mapping[str, Sequence[str]],
 ) -> UnknownSince:
-    """Find out since when work has waited for unknown *job_types*.
+    """Find out when work began to wait for each of the unknown *job_types*.
 
     *came*: when each type's oldest due job became due. *schedules_of*: the active schedules of each type.
     """

@@ -1,4 +1,4 @@
-"""Find out why ticks did not start: from the row of the next tick that did, or from this user's state folder.
+"""Find out why ticks did not start: from the row of the next tick that did start, or from this user's state folder.
 
 The state folder has the causes only until a tick starts.
 """
@@ -37,8 +37,8 @@ def kept_from_starting(did: Any) -> Causes:
 def kept_before(connection: Connection, host: str, at: datetime, did: Any, within: timedelta) -> Causes:
     """Return why ticks of *host* did not start before the tick at *at*, whose row says *did*.
 
-    If that row does not say why, search later rows, up to *within* after it. A tick that someone started in a terminal
-    does not record the reason, nor does a tick that was killed, but cron's next tick does.
+    If that row does not say why, search later rows, up to *within* after that row. A tick that someone started in a
+    terminal does not record the reason, nor does a tick that was killed, but cron's next tick does.
     """
     if causes := kept_from_starting(did):
         return causes
@@ -47,25 +47,28 @@ def kept_before(connection: Connection, host: str, at: datetime, did: Any, withi
 
 
 def recorded_causes(connection: Connection, host: str, begin: datetime, end: datetime, *, began_by: datetime) -> Causes:
-    """Return the first causes in rows of *host*'s ticks that began in [*begin*, *end*], if they began by *began_by*."""
+    """Return the first causes in rows of *host*'s ticks from *begin* to *end*.
+
+    The causes must have begun by *began_by*.
+    """
     found = (row.did for row in reversed(records_between(connection, begin, end)) if row.host == host)
     return next((causes for did in found if (causes := kept_from_starting(did)) and _began_by(did, began_by)), ())
 
 
 def _began_by(did: Any, at: datetime) -> bool:
-    """Whether the first of the causes in *did* began by *at*. Plain SQL may have written any *did*."""
+    """Return whether the first of the causes in *did* began by *at*. Plain SQL may have written any *did*."""
     with suppress(KeyError, TypeError, ValueError):
         return datetime.fromisoformat(did["kept_from_starting"][0]["since"]) <= at
     return False
 
 
 def kept_from_starting_here(settings: Settings) -> Causes:
-    """Return why the last ticks of the file here, under this user, did not start. Empty if the last one did."""
+    """Return why the last ticks of the file here, under this user, did not start, or () if the last tick did."""
     return kept_from_starting({"kept_from_starting": noted_causes(all_kept_from_starting(*alarms_of(settings)))})
 
 
 def why_none_starts(settings: Settings, at_work: Iterable[Mapping[str, Any]]) -> Causes:
-    """Return why the last ticks here did not start. Empty if the last one did, or if another host is *at_work*."""
+    """Return why the last ticks here did not start, or () if the last tick did or another host is *at_work*."""
     here = Identity.here().host
     return () if any(tick["host"] != here for tick in at_work) else kept_from_starting_here(settings)
 

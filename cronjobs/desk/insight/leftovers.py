@@ -76,7 +76,7 @@ def _crontab(file: Path) -> Iterator[Leftover]:
         if block.find(text, file) is not None:
             yield Leftover("the crontab's line", f"for {file}", f"cronjobs crontab remove {config}")
         if any(lines.exec_name(each) is not None for each in lines.job_lines(text)):
-            yield Leftover('lines that run "cronjobs exec"', "in it", "cronjobs crontab unwrap")
+            yield Leftover('lines that run "cronjobs exec"', "in the crontab", "cronjobs crontab unwrap")
     except CronjobsError:
         yield Leftover("the crontab", "cannot be read here", "cronjobs crontab show")
 

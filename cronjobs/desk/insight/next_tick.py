@@ -1,4 +1,4 @@
-"""Predict what a tick would do now. Only reads."""
+"""Predict what a tick would do now, without writing anything."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _schedule(due: Due, settled: Settled) -> dict[str, Any]:
 
 
 def _begins(job: NewJob, now: datetime, wanted: Sequence[str], queue: str | None, pauses: Sequence[Any]) -> bool:
-    """Whether the tick could run *job*, which a schedule would create."""
+    """Return whether the tick could run *job*, which a schedule would create."""
     if job.job_type not in wanted or queue not in (None, job.queue) or (job.run_at is not None and job.run_at > now):
         return False
     return not pausing.of_queue(pauses, job.queue)

@@ -1,4 +1,4 @@
-"""How often ticks begin, taken from their rows. Needed where no valid file says it (``run.every``)."""
+"""Find out from the rows of ticks how often ticks begin. This is needed if no valid file sets ``run.every``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sqlalchemy import Connection
 from cronjobs.desk.store.explaining import newest_ticks
 from cronjobs.engine.config.settings import RunSettings, Settings
 
-_TICKS: Final = 100  # enough for several rounds of a few hosts that tick in the same minutes
-_GAPS: Final = 3  # fewer show no pace
+_TICKS: Final = 100  # enough for several minutes, even if a few hosts tick in each
+_GAPS: Final = 3  # fewer gaps between ticks show no pace
 
 
 def at_their_pace(connection: Connection, settings: Settings) -> Settings:
-    """Return *settings* with the pace of the newest ticks as ``run.every``, if the file is broken and sets none.
+    """Return *settings* with the pace of the newest ticks as ``run.every``, if the file is broken and does not set it.
 
     With the default, every pause between two ticks of a slower crontab line would count as an outage.
     """

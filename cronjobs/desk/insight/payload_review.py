@@ -47,7 +47,7 @@ class MisfitGroup:
 
 @dataclass
 class PayloadReview:
-    """The result so far. ``checked`` payloads were read, and ``misfits`` of them do not fit."""
+    """The review's result so far. ``checked`` payloads were read, and ``misfits`` of them do not fit."""
 
     known: JobTypes
     checked: int = 0
@@ -75,7 +75,7 @@ class PayloadReview:
                 group.ids.append(row.id)
 
     def _faults(self, row: StoredPayload) -> Iterator[tuple[tuple[str, str], str]]:
-        """Yield each fault twice: as a key without the faulty value, to count equal faults, and as text with it."""
+        """Yield each fault twice: as a key without the value, to count equal faults, and as text with the value."""
         job_type = self.known.types.get(row.job_type)
         if job_type is None:
             yield ("", _UNKNOWN), _UNKNOWN
@@ -116,7 +116,7 @@ def review(database: Database, project: str, known: JobTypes) -> Iterator[Payloa
 
 def _require_ours(found: Meta, project: str) -> None:
     """Raise OtherProject if the project differs. The environment may differ: CI checks production before deploys."""
-    # The review runs before the migration. Every revision has the columns that it reads.
+    # The review runs before the migration. Every revision has the columns that the review reads.
     with suppress(SchemaTooOld):
         require_revision(found.schema_revision, found.oldest_code)
     if found.environment.startswith(MOVED):

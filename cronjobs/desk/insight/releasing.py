@@ -28,12 +28,17 @@ class Holders:
         return self._gone[locked_by]
 
     def tick_is_gone(self, tick: Mapping[str, Any]) -> bool | None:
-        """Like ``is_gone``, of *tick*, a row without an end. Plain SQL may have written any ``did``."""
+        """Like ``is_gone``, for the process of *tick*, a tick's row without an end.
+
+        Plain SQL may have written any ``did``.
+        """
         runner = tick["did"].get("runner") if isinstance(tick["did"], Mapping) else None
         return self.is_gone(runner) if isinstance(runner, str) else None
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
-        """Whether the runner is gone. If unknown: whether the lease ends so late that no runner can have written it.
+        """Return whether the runner is gone.
+
+        If that is unknown, return whether the lease ends so late that no runner can have written its end.
 
         While a cluster worker may still be running the job, return False.
         """

@@ -38,7 +38,7 @@ PAGES: Final = 50
 
 
 def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> dict[int, list[OccurrenceResult]]:
-    """Map each schedule's id to its newest ledger rows, back to the last success. There are at most RUNS_LOOKED_AT."""
+    """Map each schedule's id to its newest ledger rows, back to the last success, but at most RUNS_LOOKED_AT."""
     found: dict[int, list[OccurrenceResult]] = {}
     ids = [each.id for each in schedules]
     for rows in (FEW, RUNS_LOOKED_AT):
@@ -49,7 +49,7 @@ def newest_rows(connection: Connection, schedules: Sequence[StoredSchedule]) -> 
 
 
 def _ran_well(row: OccurrenceResult) -> bool:
-    """Whether this row is a success, so that findings need no older rows."""
+    """Return whether this row is a success, so that findings need no older rows."""
     return row.went_well and row.outcome == "enqueued"
 
 
@@ -142,7 +142,10 @@ def _further_back(
 
 
 def _is_well(row: OccurrenceResult, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
-    """Whether all is well with this row's job, if it has a job. Then the job's other rows need no look either."""
+    """Return whether all is well with this row's job, or the row has no job.
+
+    If all is well with the job, the job's other rows need not be checked either.
+    """
     if row.ran_early:
         return False
     if row.job is None:

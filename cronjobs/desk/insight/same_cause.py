@@ -1,4 +1,6 @@
-"""Decide which findings a worse or clearer finding replaces, so that each cause has one finding. Pure.
+"""Decide which findings a worse or clearer finding replaces, so that each cause has one finding.
+
+All functions here are pure.
 
 The finding about dead jobs replaces findings about their schedules and types. The finding about a schedule past its
 grace replaces the findings about the schedule's failures and waiting jobs. The finding about a failing schedule
@@ -27,7 +29,7 @@ from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
-# If hosts record within this time that a job type has become unknown, that is one change.
+# Hosts that record within this time that a job type has become unknown report the same change.
 SHORTLY: Final = timedelta(minutes=10)
 # If code could not be imported, a fault's ``where`` (see jobs.job_types) begins with one of these.
 _OF_MODULES: Final = ("module ", "setup ")
@@ -38,7 +40,7 @@ class SameCause:
     """The schedules and job types that other findings already report.
 
     The finding ``dead`` covers ``late`` (schedules past their grace), ``failing`` (failing schedules) and ``types``
-    (failing job types). ``hosts`` maps a host ("" for this one) to the types that are unknown because the host cannot
+    (failing job types). ``hosts`` maps a host ("" for this host) to the types that are unknown because the host cannot
     import a module or use the types' entries in the file. ``entries`` maps a host to the schedules that it does not
     fire, because it cannot use their entries in the file.
     """
@@ -105,7 +107,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
     failing = failing_runs(watch)
     died = {name for name, why in watch.without_run.items() if any(map(_is_dead, why.jobs))}
     died_failing = {name for name, runs in failing.items() if any(_is_dead(row.job) for row in runs.rows)}
-    # Deaths are read a moment after the rows. So someone has dealt with these deaths in between.
+    # Deaths are read a moment after the rows. If none is left, someone has dealt with these deaths in between.
     if not watch.deaths.count:
         died = died_failing = set()
     unknown: dict[str, list[str]] = {}
@@ -158,7 +160,7 @@ def _unknown(jobs: tuple[JobNow, ...], health: Health) -> str | None:
 
 
 def _died(job_type: str, since: datetime, watch: Watched) -> bool:
-    """Whether a job of the type has died since the type began to fail."""
+    """Return whether a job of the type has died since the type began to fail."""
     last = watch.deaths.last_of.get(job_type)
     return last is not None and last >= since
 
@@ -170,7 +172,8 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 class FailingRuns:
     """A schedule's last runs, all failed, newest first. ``most``: the ``warn_after_failures`` that they reached.
 
-    ``began_at``: the schedule was not failing before then, because an earlier run ended only then, or was not yet due.
+    ``began_at``: when the schedule began to fail. Before then, an earlier run had not ended, or the first failed run
+    was not due yet.
     """
 
     rows: list[OccurrenceResult]
@@ -220,7 +223,10 @@ def _warn_after(schedule: StoredSchedule) -> int:
 
 
 def behind(health: Health, every: timedelta) -> dict[str, datetime]:
-    """Find schedules that ticks do not fire although they could. Map each to when that began, longest first."""
+    """Find schedules that ticks do not fire although they could.
+
+    Map each schedule to when that began, longest first.
+    """
     if not health.watch.fires or not ticking(health.ticks, health.now, every):
         return {}
     found = {
@@ -251,7 +257,7 @@ def _with_a_bad_entry(health: Health, settings: Settings) -> dict[str, dict[str,
 
 
 def names_schedule(wheres: Collection[str], name: str) -> bool:
-    """Whether one of these faults is in the schedule's entry in the file."""
+    """Return whether one of these faults is in the schedule's entry in the file."""
     return any(f"{where}.".startswith(f"schedules.{name}.") for where in wheres)
 
 
@@ -259,14 +265,14 @@ def names_schedule(wheres: Collection[str], name: str) -> bool:
 
 
 def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Map hosts ("" for this one) to the types that are unknown because of a fault in the host's file or code."""
+    """Map hosts ("" for this host) to the types that are unknown because of a fault in the host's file or code."""
     on_ticks = [recorded_faults(tick) for tick in last_ticking(health.ticks, health.now, settings.run.every)]
     places = _places(health, settings)
     module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks))
     since = min((at for at in health.watch.not_loaded.values() if at is not None), default=None)
     found: dict[str, list[str]] = {}
     for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
-        # The entry of this type's schedule has the command.
+        # The type may belong to an inline command. Then the schedule's entry in the file has the command.
         inline = job_type in health.unknown_schedules.get(job_type, ())
         place = next(
             (
@@ -284,7 +290,7 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
 
 
 def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]:
-    """Map (queue, type) to its number of late jobs that ticks had no room for, because the timeout is too long."""
+    """Map (queue, type) to its number of late jobs that ticks had no room for, because their timeout is too long."""
     types = {each.job_type for each in health.never_begin}
     entries = [entry for tick in ticking(health.ticks, health.now, every) for entry in entries_of(tick)]
     found = {}
@@ -297,7 +303,7 @@ def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]
 
 
 def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Map hosts ("" for this one) to the unusable parts of their file and code. ``config`` reports the same parts."""
+    """Map hosts ("" for this host) to the unusable parts of their file and code, which ``config`` also reports."""
     here = tuple(where for where, _ in faults_here(health, settings))
     return ({"": here} if here else {}) | {
         tick["host"]: tuple(recorded_faults(tick)) for tick in others_at_fault(health, settings)
@@ -321,7 +327,7 @@ def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any
 
 
 def recorded_faults(tick: Mapping[str, Any], *kinds: str) -> dict[str, str]:
-    """Return the parts of its file ("broken") and code ("not_loaded") that the tick could not use, with the reason."""
+    """Return the parts of a tick's file ("broken") and code ("not_loaded") that it could not use, with the reasons."""
     did: Any = tick["did"]
     entries = [did.get(kind) for kind in kinds or ("broken", "not_loaded")] if isinstance(did, Mapping) else []
     return {str(where): str(why) for each in entries if isinstance(each, Mapping) for where, why in each.items()}
@@ -332,19 +338,19 @@ def _names_module(wheres: Collection[str]) -> bool:
 
 
 def names_type(wheres: Collection[str], job_type: str) -> bool:
-    """Whether one of these faults is in this job type's handler or in its entry in the file."""
+    """Return whether one of these faults is in this job type's handler or in its entry in the file."""
     entry = f"job_types.{job_type}"
     return any(where in (job_type, entry) or where.startswith(f"{entry}.") for where in wheres)
 
 
 def takes_away(where: str, types: Collection[str]) -> bool:
-    """Whether a fault at *where* may make some of *types* unknown."""
+    """Return whether a fault at *where* may make some of *types* unknown."""
     return _names_module([where]) or any(
         names_type([where], job_type) or names_schedule([where], job_type) for job_type in types
     )
 
 
 def _gone_before(job_type: str, since: datetime | None, health: Health) -> bool:
-    """Whether the type was unknown well before the fault began, so that the fault cannot be the cause."""
+    """Return whether the type was unknown well before the fault began, so that the fault cannot be the cause."""
     gone = health.gone.get(job_type)
     return since is not None and gone is not None and gone + SHORTLY < since

@@ -1,4 +1,4 @@
-"""Read schedules' recent facts: last results, usual duration, the last 20 runs, the next one."""
+"""Read schedules' recent facts: last results, usual duration, the last 20 runs, the next run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class RunFacts:
 
     ``outcome``: the job's status ("failed" means that it will be retried), "pruned", "early" (a wrong clock ran the job
     before it was due), or why there was no run ("missed", "skipped", "coalesced"). ``at``: when the job reached that
-    outcome. If the job is queued or pruned, or there was no run, ``at`` is when it was due. If the job ran early, it
-    ran at or before ``at``. ``took``: the last attempt's duration, if recorded. ``count``: the number of occurrences.
+    outcome. If the job is queued or pruned, or there was no run, ``at`` is when the occurrence was due. If the job ran
+    early, it ran at or before ``at``. ``took``: the last attempt's duration, if recorded. ``count``: the number of
+    occurrences.
     """
 
     outcome: str
@@ -104,7 +105,7 @@ def p95(durations: Sequence[timedelta]) -> timedelta:
 
 
 def newest_result(runs: Sequence[RunFacts], triggered: RunFacts | None) -> RunFacts | None:
-    """Return the run that ended or failed last, among *runs* (newest first) and the triggered one."""
+    """Return the run that ended or failed last, among *runs* (newest first) and *triggered*."""
     due = next((each for each in runs if each.outcome not in NO_RESULT), None)
     by_hand = triggered if triggered is not None and triggered.outcome not in NO_RESULT else None
     return max((each for each in (due, by_hand) if each is not None), key=lambda each: each.at, default=None)

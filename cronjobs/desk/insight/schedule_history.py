@@ -85,14 +85,17 @@ class DefinitionPeriod:
     act: AuditEntry | None = None  # the audit entry of the action that began this period
 
     def clipped(self, begin: datetime, end: datetime) -> tuple[datetime, datetime] | None:
-        """Return the part of [*begin*, *end*] that is in this span, as (first, last], or None if there is none."""
+        """Return the part of [*begin*, *end*] that is in this span, as (first, last], or None if no part is."""
         first = max(begin - JUST_BEFORE, self.since) if self.since else begin - JUST_BEFORE
         last = min(end, self.until) if self.until else end
         return (first, last) if first < last else None
 
 
 def eras(trail: Iterable[Any], stored: StoredSchedule) -> list[DefinitionPeriod]:
-    """Return a schedule's periods from its audit *trail*. If the trail has no definition, use only the present one."""
+    """Return a schedule's periods from its audit *trail*.
+
+    If the trail has no definition, use the present definition.
+    """
     found: list[DefinitionPeriod] = []
     for row in trail:
         act = AuditEntry(row.at, row.actor, row.host, row.why)
@@ -134,14 +137,17 @@ def is_due(when: Timing, at: datetime) -> bool:
 
 
 def due_on_the_clock(when: Timing, wall: datetime) -> bool:
-    """Whether the expression matches *wall* (naive local time), even if that time does not exist."""
+    """Return whether the expression matches *wall* (naive local time), even if that time does not exist."""
     if not isinstance(when, CronTiming):
         return False
     return is_due(CronTiming(when.expression, "UTC"), wall.replace(tzinfo=UTC))
 
 
 def runs_after_a_gap(when: Timing, wall: datetime | None) -> bool:
-    """Whether an occurrence at *wall*, in a DST gap, runs at the gap's end. By Debian's rule, fixed times do."""
+    """Return whether an occurrence at *wall*, a time in a DST gap, runs at the gap's end.
+
+    By Debian's rule, only fixed times do.
+    """
     fixed = isinstance(when, CronTiming) and when.expression.fixed_time
     return fixed and wall is not None and due_on_the_clock(when, wall)
 
@@ -185,8 +191,8 @@ def pauses_over_time(
     """Return pauses with their ends, from the audit trail. A pause that was changed appears once, in its last form.
 
     *names*: if the trail is about one schedule, all of its names. A pause under one name is then matched with its end
-    under another. *renames*: if the trail is about many schedules, every renaming, oldest first. Each pause then gets
-    its schedule's present name.
+    under another name. *renames*: if the trail is about many schedules, every renaming, oldest first. Each pause then
+    gets its schedule's present name.
     """
     found: list[PauseFacts] = []
     on: dict[str, PauseFacts] = {}
@@ -235,9 +241,9 @@ def in_force(pause: PauseFacts, moment: datetime) -> bool:
 
 
 def held_back(pause: PauseFacts, due: datetime, settled: datetime) -> bool:
-    """Whether, at some time before *settled*, the pause held back the occurrence *due*.
+    """Return whether the pause held back the occurrence at *due*, at some time before *settled*.
 
-    A pause that skips holds back what was due before it.
+    A pause that skips occurrences holds back only those that were due before the pause began.
     """
     end = ends_at(pause)
     return (not pause.skip or due < pause.since) and pause.since < settled and (end is None or due < end)

@@ -1,6 +1,6 @@
-"""Parse a search for jobs, one line of text as typed on the web pages, into a Filter. Pure.
+"""Parse a search for jobs, one line of text as typed on the web pages, into a Filter. All functions here are pure.
 
-Options of commands accept some of the same values; they are parsed here, too.
+The options of commands accept some of the same values, which this module parses as well.
 
 ``type:billing status:dead error:"no invoice" since:24h key:invoice:42 queue:mail schedule:nightly cause:KEY 17 mail``
 """

@@ -1,4 +1,7 @@
-"""Shorten a history. Failures come first, and have a line each. Successes are only counted. Pure."""
+"""Shorten a history.
+
+Failures come first, and have a line each. Successes are only counted. All functions here are pure.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +185,7 @@ def merge_backfills(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 def story(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Story:
     """Return at most *limit* lines: a line for each failure in *entries*, then the quiet *tallies*.
 
-    If there are too many failures, similar ones share a line, beginning with the least important outcome.
+    If there are too many failures, similar failures share a line, beginning with the least important outcome.
     """
     broke = [[entry] for entry in entries if outcome_of(entry) not in QUIET]
     for outcome in reversed(BROKE):
@@ -210,7 +213,7 @@ def _chosen(lines: list[list[Entry]], limit: int) -> list[list[Entry]]:
         begun[entry["job_id"]] = max(when(entry), begun.get(entry["job_id"], when(entry)))
 
     def place(line: list[Entry]) -> tuple[datetime, int]:
-        """Sort a death after its attempts. On SQLite their instants may differ, as each is a separate clock read."""
+        """Return a key that sorts a death after its attempts. On SQLite, each instant is a separate clock read."""
         at, first = when(line[0]), line[0]
         led_to_it = begun.get(first["job_id"], at) if first["kind"] == "death" else at
         return max(at, led_to_it), -_RANK.get(outcome_of(first), 0)

@@ -1,4 +1,7 @@
-"""Decide what ``jobs tail`` prints next. Each part of the output and the size of each gap are printed once. Pure."""
+"""Decide what ``jobs tail`` prints next.
+
+Each part of the output and the size of each gap are printed once. All functions here are pure.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ class Tail:
     def _place_in(self, output: str, expected: int) -> int:
         """Return the position in characters after the text printed last.
 
-        *expected*: its approximate position in bytes.
+        *expected*: the approximate position in bytes.
         """
         place = len(output.encode()[: max(0, expected)].decode(errors="ignore"))
         if not self._last:

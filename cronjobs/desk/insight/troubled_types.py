@@ -30,7 +30,7 @@ def troubled_types(connection: Connection, settings: Settings, types: JobTypes) 
 
 
 def _is_long(name: str, settings: Settings, types: JobTypes) -> bool:
-    """Whether jobs of this type are long jobs: each has a process of its own that renews its lease."""
+    """Return whether jobs of this type are long jobs: each has a process of its own that renews its lease."""
     longest, written = settings.run.longest_in_tick, settings.job_types.get(name)
     if (known := types.types.get(name)) is not None:
         return known.is_long(longest)
@@ -41,6 +41,6 @@ def too_long(run: RunSettings, typical: dict[str, timedelta]) -> dict[str, timed
     return {
         job_type: took
         for job_type, took in typical.items()
-        # Longer runs can only be long jobs, even if their type is not known here.
+        # Leave out longer runs: they can only be long jobs, even if their type is not known here.
         if run.lease < RUNS_IN_A_LEASE * took <= RUNS_IN_A_LEASE * run.budget
     }

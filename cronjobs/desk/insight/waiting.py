@@ -43,7 +43,7 @@ class LateGroup(NamedTuple):
 class Queue:
     """Counts of a queue's waiting jobs.
 
-    ``failed`` counts those that wait for a retry. They are also in ``due`` or ``future``.
+    ``failed`` counts the jobs that wait for a retry. These jobs are also in ``due`` or ``future``.
     """
 
     due: int = 0
@@ -132,7 +132,10 @@ def _only_elsewhere(group: LateGroup, at_work: Sequence[Mapping[str, Any]]) -> b
 
 
 def _minutes_read(succeeded: Sequence[trends.SucceededLately], within: timedelta, now: datetime) -> float:
-    """Return how many minutes *succeeded* covers. It covers all of *within* if that was not too much to read."""
+    """Return how many minutes *succeeded* covers.
+
+    *succeeded* covers all of *within* unless there were too many to read.
+    """
     if sum(each.jobs for each in succeeded) >= trends.ENDS_READ:
         within = max(timedelta(seconds=1), now - min(each.finished_at for each in succeeded))
     return within / timedelta(minutes=1)
@@ -210,7 +213,7 @@ def what_waits(
     found.others, found.more_queues = Queue(rest.due, rest.waiting - rest.due, rest.failed), waiting.others
     found.oldest_due_at = waiting.oldest_due_at
     late: list[LateGroup] = []
-    # Read the groups only if something is due, since that scans the waiting indexes once more.
+    # Read the groups only if something is due, since reading them scans the waiting indexes once more.
     due = workload.DueGroups(())
     if found.oldest_due_at:
         due = workload.due_groups(connection, limit, {*judged.here, *(judged.ticks or ())})

@@ -98,8 +98,9 @@ def silent_hosts(
 ) -> dict[str, datetime]:
     """Find hosts that ticked steadily within the last day and then stopped, while another host went on.
 
-    Map each to the time of its last tick. If all hosts stopped together, none has stopped while another went on.
-    A container with a new random name for each tick never counts as steady. CRONJOBS_HOST gives it a fixed name.
+    Map each host to the time of its last tick. If all hosts stopped together, none has stopped while another went on. A
+    container with a new random name for each tick never counts as steady. CRONJOBS_HOST gives such a container a fixed
+    name.
     """
     signs = {tick["host"]: tick["finished_at"] or tick["started_at"] for tick in last_ticks}
     newest = max(signs.values(), default=now)
@@ -134,7 +135,10 @@ class ScheduleWithoutRun:
 
 @dataclass(frozen=True)
 class TwoFiles:
-    """The files with which one host ticks, if the definitions of some are not applied. ``long``: as ``differ_long``."""
+    """The files with which one host ticks in turns. The definitions of the files in ``waiting`` are not applied.
+
+    ``long``: whether the host has ticked with these files for more than DIFFERENT_FILES.
+    """
 
     waiting: tuple[str, ...]
     others: tuple[str, ...]
@@ -143,7 +147,10 @@ class TwoFiles:
 
 @dataclass(frozen=True)
 class Watched:
-    """The facts. ``lately``: maps schedules whose newest run did not succeed, by id, to their newest ledger rows."""
+    """The facts that ``watch`` reads.
+
+    ``lately``: maps schedules whose newest run did not succeed, by id, to their newest ledger rows.
+    """
 
     schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
@@ -158,7 +165,7 @@ class Watched:
     by_hand: dict[str, datetime] = field(default_factory=dict)
     fires: bool = True  # whether a recent tick ran without CRONJOBS_SCHEDULES=off
     fired_at: datetime | None = None
-    # Maps a host to why it refuses its file, and since when.
+    # Maps a host that refuses its file to the reason and the time when the refusals began.
     refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)
     # Maps a host to the time since which it records bad entries.
     misconfigured: dict[str, datetime | None] = field(default_factory=dict)
@@ -190,7 +197,10 @@ class Watched:
 
 
 def refusing(connection: Connection, ticks: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, datetime | None]]:
-    """Return why and since when hosts refuse their file. *ticks*: the last tick of each host that is ticking now."""
+    """Map each host that refuses its file to the reason and the beginning of the refusals.
+
+    *ticks*: the last tick of each host that is ticking now.
+    """
     refused = {
         tick["host"]: tick["did"]["refused"]
         for tick in ticks
@@ -278,7 +288,10 @@ def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: s
 
 
 def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the hosts' files have differed for DIFFERENT_FILES. During a deploy they differ for a minute or two."""
+    """Return whether the hosts' files have differed for DIFFERENT_FILES.
+
+    During a deploy they differ for a minute or two.
+    """
     if len({tick["fingerprint"] for tick in ticks if tick["fingerprint"]}) < 2:
         return False
     window = silence_after(every)
@@ -288,9 +301,10 @@ def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mappi
 
 
 def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], latest: datetime) -> datetime | None:
-    """Return since when two hosts have had their present, different files.
+    """Return when two hosts first had their present, different files at the same time.
 
-    Return None if that was after *latest*. These hosts have then replaced other hosts whose files had already differed.
+    Return None if that was after *latest*. In that case these hosts have replaced other hosts whose files had already
+    differed.
     """
     files = {tick["host"]: tick["fingerprint"] for tick in ticks if tick["fingerprint"]}
     if len(set(files.values())) < 2:
@@ -304,7 +318,8 @@ def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], la
 
 def _two_files(connection: Connection, every: timedelta) -> dict[str, TwoFiles]:
     """Find the hosts that tick with several files in turns, so that ticks do not apply all of them."""
-    # ``judge_file`` measures the silence of the file in force from the host's last tick, and decides at the next one.
+    # Look back by two more ticks: ``judge_file`` measures the silence of the file in force from the host's last tick,
+    # and decides at the host's next tick.
     window = silence_after(every) + 2 * every
     now = _with_several(store.configs_between(connection, window, timedelta(0)))
     before = _with_several(store.configs_between(connection, DIFFERENT_FILES + window, DIFFERENT_FILES)) if now else {}
@@ -330,7 +345,7 @@ def since_a_run(rows: Sequence[OccurrenceResult]) -> Iterator[OccurrenceResult]:
 
 
 def without_a_run(row: OccurrenceResult) -> bool:
-    """Whether nothing ran when the occurrence was due: it was missed in an outage, or a wrong clock ran it early."""
+    """Return whether nothing ran when the occurrence was due: it was missed, or a wrong clock ran it early."""
     return row.outcome == "missed" or row.ran_early
 
 
@@ -338,7 +353,7 @@ _BECAME: Final = {"queued": "waits", "failed": "waits for another try", "running
 
 
 def _cause(job: JobNow, pauses: Sequence[Mapping[str, Any]], now: datetime, timezone: str) -> str:
-    """Say what keeps *job*, and with it later occurrences of its schedule, from ending."""
+    """Describe what keeps *job* from ending, and so holds up later occurrences of its schedule."""
     if job.status == "running" and job.started_at is not None:
         since = in_full(job.started_at, timezone)
         said = f"job {job.id} has been running since {since} ({rough(now - job.started_at)})"
@@ -393,7 +408,7 @@ def _without_run(
     if not rows:
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:
-        # The first row is this occurrence's. Later rows say nothing about this occurrence.
+        # The first row belongs to this occurrence. Later rows say nothing about this occurrence.
         row = rows[0]
         cause = jobs.get(row.job_id) if row.job_id is not None else None
         if cause is not None and schedule.overlap != "allow":

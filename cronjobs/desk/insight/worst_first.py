@@ -17,7 +17,7 @@ from cronjobs.desk.store.schedule_runs import next_due
 from cronjobs.installed import if_installed
 
 NOT_RUN, DEAD, MISSED, FAILING, NOT_SUCCEEDED, WELL = range(6)  # the worst grade comes first
-# Ask for this many schedules per statement. Each takes the memory of 100 ledger rows.
+# Ask for this many schedules per statement. Each schedule takes the memory of 100 ledger rows.
 ASKED_AT_ONCE: Final = 200
 
 

@@ -1,1 +1,1 @@
-"""Rules that several packages of the desk share. Pure."""
+"""Rules that several packages of the desk share. The rules are pure functions."""

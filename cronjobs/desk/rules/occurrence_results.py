@@ -1,6 +1,6 @@
-"""Judge whether a schedule had its runs, row by row, from its ledger rows and their jobs. Pure.
+"""Judge whether a schedule had its runs, row by row, from its ledger rows and their jobs. The rules are pure functions.
 
-``status`` reports that all is well only if every active schedule that is not paused had its runs. It judges only
+``status`` reports that all is well only if every active schedule that is not paused had its runs. The rules judge only
 occurrences that are older than the grace and newer than the last successful run. Each of these occurrences must meet
 one of three conditions: its job is running within its timeout or waiting for a retry; the occurrence gave way to such a
 run or was coalesced into one; or a person has dealt with it. A run that a wrong clock made before its occurrence was
@@ -21,7 +21,8 @@ DEFAULT_GRACE: Final = timedelta(hours=1)
 # After its attempt's timeout, a runner that still renews the lease may take this long to stop the attempt.
 OVERRUN: Final = timedelta(minutes=5)
 
-SAID_ELSEWHERE: Final = ("missed", "dead")  # other findings report these reasons, and these findings end by other rules
+# Other findings report these reasons, and those findings end by rules of their own.
+SAID_ELSEWHERE: Final = ("missed", "dead")
 
 Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "lease ran out", "overruns"]
 
@@ -30,7 +31,7 @@ Why = Literal["missed", "full", "dead", "put off", "waits", "overdue", "lease ra
 class JobNow:
     """A job as its row now shows it.
 
-    ``limit`` is how long its attempt may take, or None if that is unknown. Then only its lease counts.
+    ``limit`` is how long its attempt may take, or None if that is unknown. In that case only the job's lease counts.
     """
 
     id: int
@@ -137,7 +138,7 @@ def standing(
     grace: timedelta,
     covered_until: datetime | None = None,
 ) -> JudgedRuns:
-    """Judge the ledger *rows* of one schedule. They are ordered, newest first, and are older than *now*.
+    """Judge the ledger *rows* of one schedule. The rows are ordered, newest first, and are older than *now*.
 
     *head* is the schedule's unfinished job that its other jobs wait for, or None if they do not wait for each other
     (overlap: allow). *grace* counts from the occurrence. A run by hand makes up for all occurrences up to
@@ -185,13 +186,14 @@ def waited_for(job: JobNow, head: JobNow | None) -> JobNow:
 def covered_by(triggered: Sequence[ByHand], now: datetime, grace: timedelta) -> datetime | None:
     """Return the instant up to which a run by hand makes up for occurrences, or None if no such run does.
 
-    It is not enough to ask for a run. The run's job must have succeeded, or must be running or waiting for a retry.
+    It is not enough that somebody triggered a run. The run's job must have succeeded, or must be running or waiting for
+    a retry.
     """
     return max((each.at for each in triggered if _stands(each.job, now, grace)), default=None)
 
 
 def _stands(job: JobNow | None, now: datetime, grace: timedelta) -> bool:
-    """Whether the *job* succeeded (or was pruned), runs within its time, or waits for a retry."""
+    """Return whether the *job* succeeded (or was pruned), runs within its time, or waits for a retry."""
     if job is None or job.status == "succeeded":
         return True
     return job.status in ("running", "failed") and why_not_run(job, now, grace) is None

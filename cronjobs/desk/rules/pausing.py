@@ -1,4 +1,4 @@
-"""Find the pauses that stop a queue or schedule, and name a pause's scope. Pure.
+"""Find the pauses that stop a queue or schedule, and name a pause's scope. The rules are pure functions.
 
 ``schedules.planning`` decides whether a pause is in force.
 """

@@ -1,4 +1,4 @@
-"""Read audit entries about settled effects. Pure."""
+"""Read audit entries about settled effects. The rules are pure functions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _EFFECT: Final = "effect "
 
 
 def settled_effect(entry: Any) -> tuple[str, str] | None:
-    """Return the effect's key, and "done" or "not-done". Return None for another action; plain SQL may write anything.
+    """Return the effect's key, and "done" or "not-done". Return None for another action, or for an invalid entry.
 
-    *entry*: a row of the audit trail.
+    *entry*: a row of the audit trail. Plain SQL may have written anything into the row.
     """
     if entry.action != "settle" or not isinstance(entry.detail, dict) or not entry.subject.startswith(_EFFECT):
         return None

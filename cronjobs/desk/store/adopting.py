@@ -22,7 +22,7 @@ SHOWN: Final = 3
 
 
 class OwnerStillActive(CronjobsError):
-    """Other hosts still tick for the current owner of the database, and adopting it would shut them out."""
+    """Other hosts still tick for the current owner of the database, and an adoption would shut these hosts out."""
 
     exit_code = 1
 

@@ -1,4 +1,4 @@
-"""The runs of ``cronjobs exec``. Each run has one row, identified by the run's token.
+"""Read and write the runs of ``cronjobs exec``. Each run has one row, identified by the run's token.
 
 Ticks do not create these rows, and may not claim them.
 """
@@ -42,7 +42,7 @@ class ExecRow:
     scheduled_for: datetime | None = None
 
 
-# A run's key never changes, so the run gets only one row, even if several processes insert it.
+# A run's key never changes, so the run gets only one row, even if several processes insert the row.
 _BEGIN: Final = f"""
   INSERT INTO {JOBS} (job_type, payload, meta, status, run_at, created_at, started_at, attempts, max_attempts,
                       locked_by, locked_until, idempotency_key, policy, enqueued_by)
@@ -111,8 +111,8 @@ _PRUNE: Final = f"""
 def prune(connection: Connection, kept: Mapping[Status, timedelta]) -> int:
     """Delete up to 500 old runs of each status, and return how many were deleted.
 
-    Their history is deleted with them, by a foreign key. This is for a database without a project, which no tick
-    prunes.
+    A foreign key deletes the history of the runs with them. This function is for a database without a project, which no
+    tick prunes.
     """
     return sum(
         len(run(connection, _PRUNE, status=status.value, kept_s=span.total_seconds()).all())
@@ -157,7 +157,7 @@ _BEGAN_BY_EXEC: Final = f"({IS_EXEC} AND j.started_at IS NOT NULL)"
 
 
 def _nth_run(nth: int) -> str:
-    """Return SQL for the id of a run of name ``n``: 0 is the newest run, 1 the one before, and so on."""
+    """Return SQL for the id of a run of name ``n``: 0 is the newest run, 1 the run before, and so on."""
     return (
         f"(SELECT j.id FROM {JOBS} j WHERE {_BEGAN_BY_EXEC} AND j.job_type = n.job_type "
         f"ORDER BY j.run_at DESC, j.id DESC LIMIT 1 OFFSET {nth})"
@@ -178,7 +178,7 @@ _NAMES: Final = f"""
 def latest(connection: Connection) -> dict[str, list[LatestRun]]:
     """Return the two newest runs of each name, newest first, by job type.
 
-    If there are more than ``MOST_NAMES`` names, one extra name is returned, so that the caller sees that.
+    If there are more than ``MOST_NAMES`` names, one extra name is returned, so that the caller notices.
     """
     rows = run(connection, _NAMES, most=MOST_NAMES + 1).all()
     return _by_type(connection, [id_ for row in rows for id_ in (row.id, row.before) if id_ is not None])

@@ -1,7 +1,7 @@
 """Every statement of ``explain``: reads of the ledger, the ticks, the audit trail and the jobs.
 
-Every statement uses an index, so a question about the oldest rows costs no more than one about today. A test checks the
-query plans on both databases. Questions about many occurrences share one statement.
+Every statement uses an index, so a question about the oldest rows costs no more than a question about today. A test
+checks the query plans on both databases. Questions about many occurrences share one statement.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun up to this long be
 
 
 _MOMENTS: Final = group("moments", {"number": "int", "due_at": "timestamptz"})
-# Jobs that were chosen by a filter share one audit row per batch.
+# Jobs that were chosen by a filter share one audit row per batch, so look for the id in the row's list of ids.
 _HAS_ID: Final = either(
     postgresql="a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
     sqlite=(
@@ -48,7 +48,7 @@ _HAS_ID: Final = either(
         "THEN EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id) ELSE 0 END"
     ),
 )
-# Jobs with and without their own timeout have separate indexes.
+# Jobs with and without their own timeout have separate indexes, so each kind needs its own condition.
 _TYPE_PLAIN: Final = f"j.job_type = :job_type AND j.{PLAIN}"
 _TYPE_TIMED: Final = f"j.job_type = :job_type AND j.{TIMED}"
 _FIRST_PLAIN: Final = f"SELECT j.id, j.run_at FROM {JOBS} j WHERE {_TYPE_PLAIN} ORDER BY j.run_at, j.id LIMIT 1"
@@ -159,7 +159,7 @@ def is_unsettled(connection: Connection, effect_key: str) -> bool:
 
 
 def job_of_key(connection: Connection, key: str) -> int | None:
-    """Return the job that has the key, or else the newest job that released it."""
+    """Return the job that has the key, or else the newest job that released the key."""
     statement = f"""SELECT coalesce((SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = :key),
       (SELECT max(j.id + 0) FROM {JOBS} j WHERE j.released_key = :key)) AS id"""
     found: int | None = run(connection, statement, key=key).scalar()
@@ -199,7 +199,7 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
 
 
 def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """Return the audit entries of what people did to a job, by itself or as part of a batch."""
+    """Return the audit entries of what people did to a job, either alone or in a batch."""
     return run(
         connection,
         f"""
@@ -223,8 +223,8 @@ def settled_since(connection: Connection, since: datetime) -> Sequence[Row[Any]]
 def place_in_line(connection: Connection, job_id: int, runnable: Collection[str] | None) -> Row[Any] | None:
     """Return a waiting job's ``priority``, and which job of its schedule it is waiting for (``first_id``, ``running``).
 
-    The last two are None if the job is not waiting for another job of its schedule. *runnable* has the same meaning as
-    in ``ClaimFilter``.
+    ``first_id`` and ``running`` are None if the job is not waiting for another job of its schedule. *runnable* has the
+    same meaning as in ``ClaimFilter``.
     """
     return run(
         connection,
@@ -376,11 +376,11 @@ def last_tick_with_its_types(connection: Connection, tick: Row[Any]) -> Row[Any]
 
 
 def first_tick_without(connection: Connection, knew: Row[Any]) -> datetime:
-    """Return the start of the first tick after the last one that could run a type.
+    """Return the start of the first tick after the last tick that could run a type.
 
     *knew* is the last tick that recorded the type. Most ticks record no types. So the first tick without the type is
-    the same host's next tick that recorded types. If that host has recorded none since, it is the first later tick of
-    any host.
+    the same host's next tick that recorded types. If that host has recorded no types since, the first tick without the
+    type is the first later tick of any host.
     """
     last = last_tick_with_its_types(connection, knew)
     at: datetime | None = run(

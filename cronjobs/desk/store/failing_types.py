@@ -1,6 +1,6 @@
 """Find job types whose last attempts all failed.
 
-Jobs of active schedules are left out, because other findings judge them by the ledger.
+Jobs of active schedules are left out, because other findings judge these schedules by the ledger.
 
 A lost attempt does not count: the runner died, which proves nothing against the job.
 """
@@ -20,7 +20,7 @@ from cronjobs.engine.store.sql import run
 
 IN_A_ROW: Final = 3
 TYPES: Final = 100  # read this many types, those with the most failures
-JOBS_READ: Final = 3  # read this many jobs of each type, those that failed last, and the oldest one
+JOBS_READ: Final = 3  # of each type, read this many jobs that failed last, and the oldest job
 # Read the newest attempts of each job, at most this many. A job that snoozed for a year has very many.
 ATTEMPTS: Final = 100
 SUCCESSES: Final = 5000  # read this many of the newest successful attempts of all types
@@ -72,7 +72,8 @@ def failing_types(connection: Connection) -> list[FailingType]:
 def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
     """Return when the last failures of this type ended, newest first, for the JOBS_READ jobs that failed last.
 
-    The oldest failing job is read, too: while it fails, the type's failures have the same beginning.
+    The oldest failing job is read as well, so that the beginning of the type's failures does not change while that job
+    fails.
     """
     return list(
         run(
@@ -94,7 +95,7 @@ def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
 
 
 def _last_successes(connection: Connection, since: datetime) -> dict[str, datetime]:
-    """Return, by job type, when an attempt last succeeded, if at or after *since*.
+    """Return, by job type, when an attempt last succeeded, if that was at or after *since*.
 
     The type is looked up for each attempt, because PostgreSQL may turn a join into a scan of all jobs.
     """

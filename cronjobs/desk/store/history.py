@@ -1,4 +1,4 @@
-"""The statements of ``history``: attempts, deaths, occurrences, acts, ticks and what changed between them."""
+"""The statements of ``history``: attempts, deaths, occurrences, acts, ticks, and what changed between ticks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from cronjobs.model import Status
 # The outcomes of occurrences that did not run when they were due.
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")
 
-# If an occurrence's row now says "enqueued", its outcome at the due time may have been different. Then the row's reason
-# says that a wrong clock ran the occurrence early, or that a backfill ran it after it had been missed or skipped.
+# If an occurrence's row now says "enqueued", its outcome at the due time may have been different. In that case the
+# row's reason says that a wrong clock ran the occurrence early, or that a backfill ran the occurrence after it had been
+# missed or skipped.
 _LATER_OR_EARLIER: Final = {"early": f"{RAN_EARLY}%"} | {
     became: f"{BACKFILLED} %{BEFORE}{became}%" for became in ("missed", "skipped")
 }
@@ -60,7 +61,8 @@ _REASON_AT_ITS_TIME: Final = (
     f"CASE WHEN c.outcome <> 'enqueued' THEN c.reason {_reason_before('missed')} {_reason_before('skipped')} "
     f"WHEN c.reason LIKE '{BACKFILLED} %' THEN NULL ELSE c.reason END"
 )
-# A backfill writes its own job into the row, in place of the job that the occurrence gave way to.
+# A backfill writes its own job into the row, in place of the job that the occurrence gave way to. So the row no longer
+# has the job at the due time.
 _JOB_AT_ITS_TIME: Final = (
     f"CASE WHEN c.outcome = 'enqueued' AND c.reason LIKE '{BACKFILLED} %' THEN NULL ELSE c.job_id END"
 )
@@ -101,7 +103,7 @@ def attempts_since(
 def _of_schedule(names: Collection[str] | None) -> list[ColumnElement[bool]]:
     """Return the condition for jobs of the schedule that has had these *names*.
 
-    An ended job keeps the name that its schedule had then.
+    An ended job keeps the name that its schedule had when the job ended.
     """
     return [] if names is None else [jobs.c.schedule.in_(list(names))]
 
@@ -147,8 +149,8 @@ def not_run_since(
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* ledger rows of occurrences that did not run at their time, newest first.
 
-    Only rows with these *outcomes* are returned. ``outcome`` is the row's own outcome, or "early", or the outcome that
-    the row had before a backfill ran the occurrence.
+    Only rows with these *outcomes* are returned. In the result, ``outcome`` is the row's own outcome, or "early", or
+    the outcome that the row had before a backfill ran the occurrence.
     """
     rows = occurrences.alias("c")
     at_its_time: ColumnElement[str] = literal_column(_AT_ITS_TIME, Text)
@@ -191,7 +193,7 @@ def tallies(
 
     *since* has one instant for each kind: attempt, death, occurrence. For each outcome, at most *most* groups are
     returned, the largest first. ``in_all`` is the sum of all groups. ``job_id`` and ``reason`` are None if a group has
-    several. The database does the counting, so a million rows stay there.
+    several jobs or reasons. The database does the counting, so a million rows need not be fetched.
     """
     before = {kind: "" if until is None else f" AND {column} < :until" for kind, column in _WHEN.items()}
     of_job = f"""(:any_name OR j.schedule {AMONG_NAMES})
@@ -269,7 +271,10 @@ def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[st
 def spans_at_work(
     connection: Connection, ids: Sequence[int], since: datetime
 ) -> dict[int, list[tuple[datetime, datetime | None]]]:
-    """Map each job's id to the spans in which it was running, if they end after *since*. None: it is still running."""
+    """Map each job's id to the spans in which it was running, if they end after *since*.
+
+    An end of None means that the job is still running.
+    """
     found: dict[int, list[tuple[datetime, datetime | None]]] = {}
     statement = f"""
         SELECT r.job_id, r.started_at, r.finished_at FROM {JOB_RUNS} r
@@ -336,9 +341,9 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
 
     ``host`` and ``did`` are the next tick's.
 
-    The search begins with the tick before *since*. The caller adds the gap from the last tick to now. It is not a gap
-    if a tick whose clock was ahead ran in that time. Such a tick has an id between the ids of the two ticks, although
-    its time is not between theirs.
+    The search begins with the tick before *since*. The caller adds the gap from the last tick to now. A time without
+    ticks is not a gap if a tick whose clock was ahead ran in that time. Such a tick has an id between the ids of the
+    two ticks, although its time is not between theirs.
     """
     return run(
         connection,

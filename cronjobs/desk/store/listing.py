@@ -43,9 +43,9 @@ STREAM_BATCH: Final = 2000  # how many rows are in memory at once
 class Filter:
     """The filter of a list of jobs. A field that is None matches every job.
 
-    A job passes ``since`` if it was created, begun, failed or ended then or later. ``cause`` is the key of a cause of
-    death. It matches dead jobs that nobody has dealt with. ``bounded_search``, which reads a bounded number of jobs,
-    uses ``type_part``, ``error_part``, ``key`` and ``ids``.
+    A job passes ``since`` if it was created, begun, failed or ended at that time or later. ``cause`` is the key of a
+    cause of death. It matches dead jobs that nobody has dealt with. ``bounded_search``, which reads a bounded number of
+    jobs, uses ``type_part``, ``error_part``, ``key`` and ``ids``.
     """
 
     job_type: str | None = None
@@ -67,7 +67,7 @@ class Filter:
 
 
 def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
-    """Return up to *limit* jobs, newest first. For a final status, the last to end come first.
+    """Return up to *limit* jobs, newest first. For a final status, the jobs that ended last come first.
 
     Status and ``since`` use the indexes of waiting, running and ended jobs. For the other filters, jobs are read from
     the newest back until *limit* are found.
@@ -88,7 +88,7 @@ def _list_of_cause(connection: Connection, wanted: Filter, limit: int) -> list[R
 
 
 def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
-    """Return those of the jobs that exist, in the order of *ids*."""
+    """Return the existing jobs among *ids*, in the order of *ids*."""
     found: dict[int, Row[Any]] = {}
     for first in range(0, len(ids), STREAM_BATCH):
         batch = ids[first : first + STREAM_BATCH]
@@ -123,8 +123,8 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int)
     chosen: Select[Any] = select(*columns).where(*without_index(wanted))
     if wanted.status in FINAL:
         ended = [*in_status(wanted.status, wanted.since), *without_index(wanted)]
-        # The index does not contain the id, so the database must sort rows. Only few rows end at ``since`` or later.
-        # Without that bound, PostgreSQL sorted all rows when it had no statistics.
+        # The index does not contain the id, so the database must sort rows. The bound ``since`` leaves only few rows to
+        # sort. Without the bound, PostgreSQL sorted all rows when it had no statistics.
         last = select(jobs.c.finished_at).where(*ended).order_by(jobs.c.finished_at.desc()).limit(limit).subquery()
         since = select(func.min(last.c.finished_at)).scalar_subquery()
         return chosen.where(*ended, jobs.c.finished_at >= since).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
@@ -190,9 +190,9 @@ def error_groups(
 ) -> Iterator[Row[Any]]:
     """Group jobs by their type and by the kind and text of their last error. Yield the largest groups first.
 
-    A group has its number of jobs, its first and last time, and one job's id. ``all_jobs`` counts the jobs of all
-    groups, although at most *limit* groups are returned. Only the last *newest* jobs to enter each status are read. If
-    *newest* is None, all are read.
+    Each group has the number of its jobs, the times at which they were first and last seen, and the id of one job.
+    ``all_jobs`` counts the jobs of all groups, although at most *limit* groups are returned. Only the last *newest*
+    jobs to enter each status are read. If *newest* is None, all jobs are read.
     """
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
     kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
@@ -210,7 +210,7 @@ _ERROR: Final = cast(func.substr(jobs.c.last_error, 1, ERROR_READ + 1), Text).la
 
 
 def newest_of(status: Status, since: datetime | None, most: int) -> Select[Any]:
-    """Return a query for the ids of the last *most* jobs to enter *status*. It uses the status's index."""
+    """Return a query for the ids of the last *most* jobs to enter *status*. The query uses the index of that status."""
     at = jobs.c.finished_at if status in FINAL else jobs.c.last_failed_at
     return select(jobs.c.id).where(*in_status(status, since)).order_by(at.desc(), jobs.c.id.desc()).limit(most)
 
@@ -239,7 +239,7 @@ def _stream(connection: Connection, query: Executable) -> Iterator[Row[Any]]:
 def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple[int, Sequence[Row[Any]]]:
     """Return how many attempts of a job are recorded, and the newest *limit* of them, oldest first.
 
-    If *limit* is None, all are returned.
+    If *limit* is None, all attempts are returned.
     """
     query = (
         select(*shown(connection, job_runs.c)).where(job_runs.c.job_id == job_id).order_by(job_runs.c.attempt.desc())
@@ -250,7 +250,7 @@ def attempts_of(connection: Connection, job_id: int, limit: int | None) -> tuple
 
 
 def occurrences_of(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """Return the ledger rows that a job was created for, and those coalesced into it or skipped because of it."""
+    """Return the ledger rows of occurrences that created the job, were coalesced into it, or were skipped for it."""
     return connection.execute(
         select(occurrences, schedules.c.name.label("schedule"))
         .join(schedules, schedules.c.id == occurrences.c.schedule_id)

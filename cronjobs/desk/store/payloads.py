@@ -1,4 +1,7 @@
-"""Read the payloads of jobs that may still run, a few at a time. There may be millions, and any may be unreadable."""
+"""Read the payloads of jobs that may still run, a few at a time.
+
+There may be millions of payloads, and any of them may be unreadable.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from cronjobs.engine.store.sizes import if_not_too_large
 from cronjobs.engine.store.sql import IS_STRIPPED, is_lost, run
 
 MOST_ROWS: Final = 1000  # the largest number of rows in a chunk
-# The largest size of a chunk's payloads in bytes. One payload may take up a quarter of it.
+# The largest size of a chunk's payloads in bytes. One payload may take up to a quarter of this size.
 MOST_BYTES: Final = 4 * 1024 * 1024
-# One statement looks through this many ids, since there may be millions of other jobs between two waiting ones.
+# One statement looks through this many ids, since there may be millions of other jobs between two waiting jobs.
 WINDOW: Final = 20_000
 
 
@@ -75,7 +78,8 @@ def chunk_after(connection: Connection, after: int, last: int) -> Chunk | None:
         with connection.begin_nested():
             rows = [StoredPayload._make(row) for row in run(connection, _ROWS, **where, most_bytes=MOST_BYTES)]
     except (DBAPIError, MemoryError) as error:
-        # A few bytes of jsonb can stand for a number with a billion digits, which cannot be fetched.
+        # A few bytes of jsonb can stand for a number with a billion digits, which cannot be fetched. So fetch the rows
+        # one by one.
         if is_lost(error):
             raise
         rows = list(_one_by_one(connection, where))

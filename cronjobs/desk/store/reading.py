@@ -41,8 +41,8 @@ def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None
 def _interrupted_after(limit_s: float, raw: Any) -> Iterator[None]:
     """Interrupt statements from a thread once *limit_s* seconds have passed.
 
-    We cannot use a progress handler in Python. SQLite would call it while it holds the connection's mutex, and that can
-    freeze other threads.
+    We cannot use a progress handler in Python. SQLite would call the handler while SQLite holds the connection's mutex,
+    which can freeze other threads.
     """
     done = threading.Event()
 

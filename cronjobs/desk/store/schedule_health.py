@@ -17,9 +17,9 @@ from cronjobs.engine.store.schedules import PAUSED_BY, SCHEDULE_COLUMNS, StoredS
 from cronjobs.engine.store.sql import AMONG_IDS, json_value, run
 
 # True if the newest ledger row of schedule "j" has no run, or if the run's job has not succeeded. If a wrong clock
-# dated the row in the future or ran the occurrence early, that is no run. A job that no longer exists ended long ago,
-# and counts as succeeded. The condition uses subqueries with a limit, because for joins PostgreSQL would read the whole
-# ledger and all jobs.
+# dated the row in the future or ran the occurrence early, the row does not count as a run. A job that no longer exists
+# ended long ago, and counts as succeeded. The condition uses subqueries with a limit, because for joins PostgreSQL
+# would read the whole ledger and all jobs.
 _WENT_BADLY: Final = f"""
       (SELECT CASE WHEN c.last_for <= {NOW} AND c.outcome IN ('enqueued', 'coalesced')
          AND coalesce(c.reason, '') NOT LIKE '{RAN_EARLY}%'
@@ -37,7 +37,8 @@ _NO_GRACE: Final = either(
       CASE WHEN length(j.definition) BETWEEN length(CAST(j.definition AS BLOB)) AND 1500 AND json_valid(j.definition)
       THEN json_type(j.definition) = 'object' AND json_type(j.definition, '$.grace_s') IS NULL ELSE 0 END""",
 )
-# The same condition as "NOT EXISTS (… {STOPS_SCHEDULE})". It reads the pauses only once, and not for each schedule.
+# The same condition as "NOT EXISTS (… {STOPS_SCHEDULE})". This form reads the pauses only once, and not for each
+# schedule.
 _FIRES: Final = f"""
       j.next_at IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE p.scope = 'all' AND {IN_FORCE})
@@ -52,8 +53,8 @@ class ScheduleSurvey:
     """Counts of all active schedules, and the ids of schedules that need a closer look.
 
     ``coming`` counts the schedules that will fire if nothing changes. ``went_badly`` are the schedules whose newest
-    ledger row needs a closer look. ``doubtful`` contains these, and also the schedules that are due, have a ``grace``,
-    or may have an unreadable definition. It also contains every schedule, even a retired one, with unsettled
+    ledger row needs a closer look. ``doubtful`` contains these schedules, and also the schedules that are due, have a
+    ``grace``, or may have an unreadable definition. It also contains every schedule, even a retired one, with unsettled
     occurrences of a former definition.
     """
 

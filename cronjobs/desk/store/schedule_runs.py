@@ -50,7 +50,9 @@ class ScheduleRow:
 
 @dataclass(frozen=True)
 class LedgerRun:
-    """A ledger row and the job that was created for it. The job's fields are None if it has no job, or was pruned.
+    """A ledger row and the job that was created for it.
+
+    The job's fields are None if there is no job, or if it was pruned.
 
     ``count`` is the number of occurrences in the row. ``took`` is how long the job's last attempt ran, if that attempt
     ended and is still recorded. If ``early``, a wrong clock ran the job before it was due, and nothing has run it
@@ -94,7 +96,7 @@ def next_due(connection: Connection, limit: int | None) -> list[int]:
 
     Schedules that are never due again come last.
 
-    If *limit* is None, all are returned.
+    If *limit* is None, all schedules are returned.
     """
     statement = (
         f"SELECT j.id FROM {SCHEDULES} j WHERE j.status = 'active' ORDER BY j.next_at IS NULL, j.next_at, j.name "
@@ -110,7 +112,7 @@ def active_names(connection: Connection) -> dict[int, str]:
 
 
 def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[LedgerRun]]:
-    """Return each schedule's newest *rows* ledger rows, newest first, without rows for the future (a wrong clock)."""
+    """Return each schedule's newest *rows* ledger rows, newest first, without rows that a wrong clock dated ahead."""
     ledger = run(
         connection,
         "SELECT c.schedule_id, c.last_for, c.outcome, c.reason, c.job_id, c.count AS occurrences "

@@ -29,9 +29,11 @@ DEATHS_NAMED: Final = 1000
 LEASES_READ: Final = 50  # read at most this many leases, those of the longest running jobs
 TRIGGERS_READ: Final = 100  # read at most this many audit entries of one schedule
 OCCURRENCES_READ: Final = 5000  # read at most this many ledger rows of one schedule
-# Read so many ticks at a time to find when something began. With a tick each minute, that is one day.
+# Read this many ticks at a time to find out when something began. With a tick each minute, that is one day.
 TICKS_READ: Final = 1500
-DAYS_READ: Final = 10  # read so many times, so that an ack of a week does not end because a beginning is out of sight
+# Read at most this many times. With fewer, the beginning of a finding could be out of sight, and an ack of a week would
+# end too early.
+DAYS_READ: Final = 10
 
 UNDEALT: Final = UNSETTLED_DEAD_SQL
 SOME_AGO: Final = after_now(":ago_s")
@@ -76,7 +78,7 @@ def deaths(connection: Connection) -> Deaths:
 
 
 def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[OccurrenceResult]]:
-    """Return each schedule's newest *rows* ledger rows, newest first, without rows for the future (a wrong clock)."""
+    """Return each schedule's newest *rows* ledger rows, newest first, without rows that a wrong clock dated ahead."""
     ledger = run(
         connection,
         # With CROSS JOIN, SQLite keeps this join order and reads schedules first. It reads only a schedule's last
@@ -123,7 +125,7 @@ def further_back(
 
 
 def heads(connection: Connection, names: Collection[str]) -> dict[str, JobNow]:
-    """Return, by schedule, the unfinished job that its other jobs wait for: the running one, or else the oldest."""
+    """Return, by schedule, the unfinished job that its other jobs wait for: the running job, or else the oldest job."""
     rows = run(
         connection,
         f"""
@@ -260,7 +262,7 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
-    """Return since when every tick of this host has recorded one of *names*, or None if the last tick recorded none."""
+    """Return when this host's ticks began to record one of *names* each time, or None if the last tick did not."""
     return _since(
         _ticks_of(connection, host),
         lambda tick: isinstance(tick.did, Mapping) and not tick.did.keys().isdisjoint(names),
@@ -268,13 +270,13 @@ def recorded_since(connection: Connection, host: str, *names: str) -> datetime |
 
 
 def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
-    """Return since when all ticks of this host have had the file *fingerprint*, or None if the last tick had not."""
+    """Return when this host's ticks began to have only the file *fingerprint*, or None if the last tick did not."""
     ticks = (tick for tick in _ticks_of(connection, host) if tick.fingerprint is not None)
     return _since(ticks, lambda tick: tick.fingerprint == fingerprint)
 
 
 def _ticks_of(connection: Connection, host: str) -> Iterator[Any]:
-    """Yield the host's newest ticks, newest first. A reader that has found its answer stops after a page."""
+    """Yield the host's newest ticks, newest first. A caller that stops early saves reading further pages."""
     before = 2**63 - 1
     for _ in range(DAYS_READ):
         rows = run(
@@ -292,7 +294,7 @@ def _ticks_of(connection: Connection, host: str) -> Iterator[Any]:
 
 
 def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | None:
-    """Return since when *holds* is true of all *ticks*, or None if it is not true of the newest.
+    """Return when *holds* became true of all later *ticks*, or None if it is not true of the newest tick.
 
     *ticks* are ordered, newest first.
     """
@@ -313,7 +315,10 @@ class WithoutProcess:
 
 
 def without_process(connection: Connection, host: str) -> WithoutProcess | None:
-    """Count the host's last ticks that could not start the process of a long job; None if the last one could."""
+    """Count the host's last ticks that could not start the process of a long job.
+
+    Return None if the last tick could.
+    """
     found = [
         tick.started_at
         for tick in takewhile(
@@ -337,7 +342,8 @@ class Overrunning:
 def overrunning(connection: Connection, now: datetime) -> list[Overrunning]:
     """Return the jobs whose leases outlast their time limits by OVERRUN, among the LEASES_READ that began first.
 
-    A live runner stops a job at its time limit. So this runner is dead or hangs, and only the lease is left.
+    A live runner stops a job at its time limit. So the runner of such a job is dead or hangs, and only the lease is
+    left.
     """
     rows = run(
         connection,
@@ -358,7 +364,7 @@ def overrunning(connection: Connection, now: datetime) -> list[Overrunning]:
 
 @dataclass(frozen=True)
 class Killed:
-    """The ticks of a host that began in the last ``within`` and did not end: how many, and since when ticks do so."""
+    """The ticks of a host that began in the last ``within`` and did not end: how many, and when this began."""
 
     ticks: int
     since: datetime
@@ -387,7 +393,10 @@ def killed_lately(connection: Connection, within: timedelta, longest: timedelta,
 
 
 def _killed_since(ticks: Iterable[Any], within: timedelta) -> datetime:
-    """Return when the first of these killed ticks began. *ticks*, newest first, are read back to a gap of *within*."""
+    """Return when the first of these killed ticks began.
+
+    *ticks*, newest first, are read back until none was killed for *within*.
+    """
     killed: list[datetime] = []
     for tick in ticks:
         if killed and killed[-1] - tick.started_at > within:
@@ -424,7 +433,8 @@ def files_between(connection: Connection, ago: timedelta, until: timedelta) -> s
 def configs_between(connection: Connection, ago: timedelta, until: timedelta) -> dict[str, dict[str, bool]]:
     """Map hosts to the files with which they ticked between *ago* and *until* before now, by path.
 
-    The value says whether the last such tick left its definitions for later (its ``fingerprint`` is NULL).
+    The value says whether the last tick with that file left the file's definitions for later (the tick's
+    ``fingerprint`` is NULL).
     """
     rows = run(
         connection,
@@ -441,7 +451,7 @@ def configs_between(connection: Connection, ago: timedelta, until: timedelta) ->
 
 
 def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
-    """Return, by queue, since when the oldest due job of any schedule has been waiting there."""
+    """Map each queue to the time when its oldest due job of any schedule became due."""
     rows = run(
         connection,
         f"SELECT queue, min(run_at) AS run_at FROM {JOBS} WHERE schedule IS NOT NULL AND finished_at IS NULL "
@@ -451,7 +461,7 @@ def scheduled_and_waiting(connection: Connection) -> dict[str, datetime]:
 
 
 def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
-    """Whether *host* has ticked at least *times* times, as far as the stored rows show."""
+    """Return whether *host* has ticked at least *times* times, as far as the stored rows show."""
     statement = f"SELECT 1 FROM {TICKS} t WHERE t.host = :host ORDER BY t.id DESC LIMIT 1 OFFSET :before"
     return run(connection, statement, host=host, before=times - 1).first() is not None
 

@@ -13,7 +13,7 @@ from cronjobs.engine.database.tables import audit
 from cronjobs.engine.store.shown_columns import fetched, shown
 from cronjobs.engine.store.sql import is_postgresql
 
-# For example, the subject of a schedule's pause is "schedule nightly".
+# The kinds with which a subject may begin. For example, the subject of a schedule's pause is "schedule nightly".
 KINDS: Final = ("job", "schedule", "queue", "effect")
 
 
@@ -47,7 +47,7 @@ def entries(connection: Connection, wanted: TrailFilter, limit: int) -> Sequence
 def _about(connection: Connection, subject: str) -> ColumnElement[bool]:
     """Return the condition for entries about *subject*, with or without its kind ("job 17", "queue mail").
 
-    For a job, entries about its batches are included.
+    For a job, entries about batches that include the job are returned as well.
     """
     named = audit.c.subject.in_([subject, *(f"{kind} {subject}" for kind in KINDS)])
     number = subject.removeprefix("job ")

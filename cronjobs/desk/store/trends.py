@@ -1,4 +1,4 @@
-"""How queues change: how many jobs are due now, how many were due ten minutes ago, and how many succeed."""
+"""Find out how queues change: how many jobs are due now, how many were due ten minutes ago, and how many succeed."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def compared_with(connection: Connection) -> datetime:
 def changes(connection: Connection, queues: Collection[str], since: datetime) -> dict[str, int]:
     """Return, by queue, how many more jobs are due now than at *since*. A negative number means fewer.
 
-    If a job had an attempt after *since* and is due again, it counts as unchanged. It existed at *since*, but nobody
-    knows whether it was due then, because its former run_at is not kept. The result leaves out queues in which more
-    than CAME_READ jobs have fallen due since.
+    If a job had an attempt after *since* and is due again, it counts as unchanged. The job existed at *since*, but
+    nobody knows whether it was due then, because its former run_at is not kept. The result leaves out queues in which
+    more than CAME_READ jobs have fallen due since.
     """
     began = run(
         connection,
@@ -57,7 +57,7 @@ def changes(connection: Connection, queues: Collection[str], since: datetime) ->
     gone = {row.queue: row.jobs for row in began}
     found = {}
     for queue in queues:
-        # Each priority is one range of the index of waiting jobs.
+        # Read each priority separately, since each is one range of the index of waiting jobs.
         came = run(
             connection,
             f"""

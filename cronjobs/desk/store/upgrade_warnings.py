@@ -37,7 +37,7 @@ def roles_left_behind(connection: Connection, relations: Collection[str]) -> dic
 
 
 def migrated_by_an_app(connection: Connection) -> bool:
-    """Whether another program's alembic keeps its version in this database."""
+    """Return whether another program's alembic keeps its version in this database."""
     if connection.dialect.name == "sqlite":
         statement = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
     else:

@@ -18,7 +18,7 @@ _LATE_BEFORE: Final = after_now(":late_s")
 
 
 def _due(waiting: str) -> str:
-    """Return SQL that counts the due jobs among *waiting* by type and queue. It reads only an index by type."""
+    """Return SQL that counts the due jobs among *waiting* by type and queue. The SQL reads only an index by type."""
     return f"""
       SELECT j.queue, j.job_type, count(*) AS due, count(CASE WHEN j.run_at <= {_LATE_BEFORE} THEN 1 END) AS late,
         min(j.run_at) AS run_at
@@ -67,7 +67,7 @@ class WaitingQueue(NamedTuple):
 
 
 class WaitingQueues(NamedTuple):
-    """Capped queues and the fullest of the rest, sorted by name.
+    """The capped queues and the fullest other queues, sorted by name.
 
     ``others`` is the number of queues not listed, and ``in_others`` counts their jobs.
     """
@@ -81,8 +81,9 @@ class WaitingQueues(NamedTuple):
 def waiting_by_queue(connection: Connection) -> WaitingQueues:
     """Count the waiting jobs of each queue, in one pass over the index of waiting jobs by queue.
 
-    No index contains the status, so the database looks up each row. It uses this index, because neighbours in it were
-    often enqueued together, so that their rows lie close to each other. That is not so in the index by type.
+    No index contains the status, so the database looks up each row. The statement uses the index by queue, because
+    neighbours in that index were often enqueued together, so their rows lie close to each other. In the index by type,
+    the rows of neighbours do not lie close to each other.
     """
     rows = run(connection, _BY_QUEUE, limit=MOST_QUEUES).all()
     found = [WaitingQueue(row.queue, row.waiting, row.failed, row.due, row.run_at) for row in rows]
@@ -167,7 +168,7 @@ def waiting_by_other_types(connection: Connection, known: Collection[str], limit
 
 
 def late_from(connection: Connection, queue: str, job_type: str, late: timedelta) -> datetime | None:
-    """Return since when the first late job of a queue and type could have run, since it existed and was due.
+    """Return when the first late job of a queue and type could have run, because it existed and was due.
 
     Only the OLDEST_READ jobs that fell due first are read. Returns None if all of these were created less than *late*
     ago.
@@ -183,8 +184,8 @@ def running_jobs(
 ) -> Sequence[Row[Any]]:
     """Return leased jobs, the longest running first. If *queue* is None, jobs of all queues are returned.
 
-    With *with_exec*, runs of exec are included. ``recorded``: if a tick has already recorded the attempt's outcome
-    although its thread still runs, that outcome. The lease of such an attempt ends by itself.
+    With *with_exec*, runs of exec are included. ``recorded`` is the attempt's outcome, if a tick has already recorded
+    that outcome although the attempt's thread still runs. The lease of such an attempt ends by itself.
     """
     return run(
         connection,

@@ -167,7 +167,7 @@ def test_an_effect_settled_as_done_is_recorded_with_its_result(project: Project,
 def test_an_effect_settled_as_not_done_was_never_begun(project: Project, state: str) -> None:
     add(project, "mail:1", state, job_id=5, attempt=2)
     answer = project.call("effects", "settle", "mail:1", "not-done")
-    done = "effect mail:1 counts as never begun: a later attempt will do it, if there is one\n"
+    done = "effect mail:1 counts as never begun: if there is a later attempt, it will perform the effect\n"
     assert (answer.code, answer.out) == (0, done)
     assert project.rows("effects") == []
     [entry] = audit(project)

@@ -123,9 +123,9 @@ def test_jobs_are_listed_by_their_error(cronjobs: Cronjobs, rows: Rows) -> None:
     assert all(len(line) <= 80 for line in out.splitlines())
     assert out.splitlines() == [
         "3  ProviderError: 503 for invoice <n>",
-        f"   mail.send, reports.nightly; first seen 3d ago, last 2m ago; as job {last}",
+        f"   mail.send, reports.nightly; first seen 3d ago, last 2m ago; e.g. job {last}",
         "1  ProviderError: no invoice <n>",
-        f"   mail.send; seen 9m ago; as job {gone}",
+        f"   mail.send; seen 9m ago; e.g. job {gone}",
     ]
 
 

@@ -419,7 +419,7 @@ def test_held_back_by_somebody_who_said_why(world: World, monkeypatch: pytest.Mo
     assert told.verdict == "pending"
     assert told.steady[1:] == [
         "It is held back: everything has been paused by ada since 01:58:20, until someone resumes it (why: deploy).",
-        "At its end catch_up: latest decides about it.",
+        "When the pause ends, catch_up: latest decides about it.",
     ]
     world.go(utc("2026-03-03T02:04:30"))
     brake(world, "resume", "--all", monkeypatch=monkeypatch)

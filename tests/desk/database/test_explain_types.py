@@ -321,7 +321,7 @@ def test_due_work_that_only_a_host_which_stopped_could_run(world: World) -> None
         found = world.cronjobs("status", "--json").json["findings"]
         return [each["text"] for each in found if each["kind"] == "late"]
 
-    only_beta = "no host that ticks now can run t.ok; beta, which could, has not ticked for 5m"
+    only_beta = "no host that ticks now can run t.ok; beta, which could run them, has not ticked for 5m"
     assert late() == [f"1 job has been due for more than 2m: {only_beta}"]
     put(world.database, job_type="t.work", run_at=utc("2026-03-02T08:04:00"))
     assert late() == [
@@ -394,7 +394,7 @@ def test_a_type_whose_jobs_died_says_so(world: World) -> None:
     put(world.database, job_type="t.work")
     world.plan = [fail()]
     world.tick(utc("2026-03-02T09:00:10"))
-    said = 'Jobs of this type are dead, the last since 09:00:10: "cronjobs jobs list --status dead --type t.work".'
+    said = 'Jobs of this type are dead; the last died at 09:00:10: "cronjobs jobs list --status dead --type t.work".'
     assert said in world.ask("t.work")
     assert world.cronjobs("jobs", "dismiss", "1").code == 0
     assert "dead" not in world.ask("t.work")

@@ -173,7 +173,7 @@ def test_django_is_set_up_and_its_settings_name_the_database() -> None:
     text = yaml.safe_load(found.files["cronjobs.yaml"])
     assert (text["setup"], text["env"]) == ("django.setup", {"DJANGO_SETTINGS_MODULE": "shop.settings"})
     assert text["database"] == "django"
-    assert "# the app's own: the one in Django's settings, db.sqlite3\n" in found.files["cronjobs.yaml"]
+    assert "# the app's own: the database in Django's settings, db.sqlite3\n" in found.files["cronjobs.yaml"]
     assert not found.makes_tables  # that would import the settings
     assert found.commands[0] == "cronjobs db upgrade"
     assert text["imports"] == ["shop.jobs"]

@@ -318,7 +318,7 @@ def test_the_command_about_killed_ticks_looks_back_as_far_as_the_finding(every: 
     [
         (None, "aaaaaaaa on web1; bbbbbbbb on web2"),
         ("b" * 16, "aaaaaaaa on web1; bbbbbbbb, which is in force, on web2"),
-        ("c" * 16, "aaaaaaaa on web1; bbbbbbbb on web2; none of them is in force, but cccccccc"),
+        ("c" * 16, "aaaaaaaa on web1; bbbbbbbb on web2; the file in force is cccccccc"),
     ],
 )
 def test_of_different_files_the_one_in_force_is_named(in_force: str | None, said: str) -> None:
