@@ -1,4 +1,4 @@
-"""Where alembic starts, for ``cronjobs db …``, which passes its connection, and for plain ``alembic`` in a clone.
+"""The file that alembic runs first. ``cronjobs db …`` passes its connection. Plain ``alembic`` in a clone passes none.
 
 Plain alembic takes the database from ``-x url=…``, else CRONJOBS_DATABASE_URL, else ./cronjobs.yaml. It takes the
 PostgreSQL schema from ``-x schema=…``, else the URL's ``?schema=``, else ./cronjobs.yaml.
@@ -28,8 +28,8 @@ def address() -> Address:
         settings = load(file, environ=os.environ)
         return parse_url(settings.database, schema if isinstance(schema, str) else settings.schema)
     raise UsageError(
-        "it is not known which database to use: set CRONJOBS_DATABASE_URL, run alembic -x url=sqlite:///cronjobs.db …, "
-        "or run it where cronjobs.yaml is"
+        "alembic does not know which database to use: set CRONJOBS_DATABASE_URL, run alembic -x "
+        "url=sqlite:///cronjobs.db …, or run alembic in the folder of cronjobs.yaml"
     )
 
 

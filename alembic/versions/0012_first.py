@@ -1,8 +1,8 @@
 """Create all tables, indexes and views, and on PostgreSQL the functions.
 
-Everything is written out instead of using ``cronjobs.engine.database.tables``, because a migration must not change when
-the tables do. Until 0.2.0 is published, it is edited in place. Names are unqualified: whoever runs migrations has set
-the search_path to our one schema.
+The migration writes everything out instead of using ``cronjobs.engine.database.tables``, because a migration must not
+change when the tables change. Until 0.2.0 is published, we edit this migration in place. Names have no schema, because
+the code that runs migrations has set the search_path to our schema.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from sqlalchemy.sql.elements import conv
 
 from alembic import op
 
-# Not 0001, because versions before 0.2.0 used 0001 to 0011, and their databases must not be taken for this one.
+# The first number is 0012, because versions before 0.2.0 used 0001 to 0011. A database of such a version must not be
+# mistaken for a database of this version.
 revision = "0012"
 down_revision = None
 branch_labels = None
@@ -23,7 +24,8 @@ depends_on = None
 
 OLDEST_CODE = "0012"  # the oldest revision whose code may run on the database after this migration
 
-# SQLite stores instants as microseconds. Text, seconds and milliseconds are below this range, nanoseconds above it.
+# SQLite stores instants as microseconds. Instants that were written as seconds or milliseconds are below this range,
+# and nanoseconds are above it.
 FIRST_INSTANT = 100_000_000_000_000
 LAST_INSTANT = 253_402_300_799_999_999
 IN_RANGE = "BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'"
@@ -34,14 +36,15 @@ SQLITE_NOW = (
 
 WAITING = "status IN ('queued', 'failed')"
 
-# A value of more than about 2,700 bytes does not fit into a PostgreSQL index. If the row is not in the partial index
-# yet, its INSERT would succeed, and then every claim would fail. Counted in bytes, as both databases can.
+# A value of more than about 2,700 bytes does not fit into a PostgreSQL index. If a row with such a value is not in the
+# partial index yet, its INSERT would succeed, but then every claim would fail. The limits are in bytes, because both
+# databases can count bytes.
 LONGEST_NAME = 1000
 LONGEST_KEY = 2000
 
-# A number beyond 1e400 or -1e400, or with more than 400 decimals. "strict", because lax mode would visit the items of
-# an array twice. If the number has n decimals, and n is above sixteen, so has the quotient, and three times the
-# quotient is 1 - 10^-n (compare 0.33 * 3).
+# Matches a number beyond 1e400 or -1e400, or with more than 400 decimals. The path is strict, because lax mode would
+# visit the items of an array twice. The last condition counts decimals. If the number has n decimals, and n is above
+# sixteen, the quotient 1 / 3 has n decimals too. Three times this quotient is 1 - 10^-n (compare 0.33 * 3).
 ODD_NUMBERS = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)"
 
 
@@ -112,7 +115,7 @@ def count(name: str, kind: Any = sa.Integer, default: str = "0") -> sa.Column[An
 
 
 def caller(name: str) -> sa.Column[Any]:
-    """A column whose default is who is connected, if the database knows."""
+    """A text column whose default names the connected role and application, if the database knows them."""
     known = "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"
     return text(name, default=known if is_postgresql() else "NULL")
 
@@ -170,11 +173,12 @@ def index(name: str, table: str, columns: str, where: str | None = None, *, uniq
 
 def create_jobs() -> None:
     table = "cronjobs_jobs"
-    # Final rows are exempt, so that a row that is too long does not make every UPDATE of a batch fail.
+    # Rows in a final status are exempt. Otherwise a row with a value that is too long would make every UPDATE of its
+    # batch fail.
     longest = dict.fromkeys(("job_type", "queue", "schedule", "enqueued_by"), LONGEST_NAME)
     longest |= dict.fromkeys(("idempotency_key", "concurrency_key"), LONGEST_KEY)
-    # SQLite checks in the order in which the CHECKs are created here, and names the first that fails. So types come
-    # first.
+    # SQLite tests the CHECKs in the order in which this function creates them, and reports only the first that fails.
+    # So the CHECK on types comes first.
     of_this_kind = of_jobs_on_postgresql(table) if is_postgresql() else of_jobs_on_sqlite(table)
     within = " AND ".join(f"({column} IS NULL OR {length(column)} <= {most})" for column, most in longest.items())
     op.create_table(
@@ -230,24 +234,24 @@ def create_jobs() -> None:
         check(table, "max_attempts", "max_attempts IS NULL OR max_attempts >= 1"),
         check(table, "timeout_s", "timeout_s IS NULL OR timeout_s > 0"),
         check(table, "lengths", f"finished_at IS NOT NULL OR ({within})"),
-        # exec rows report what cron ran under a name. Only exec writes them, and it inserts them as running. There are
-        # no spaces in the arguments, because Django's inspectdb takes ", 1" in SQLite's CREATE TABLE for a column, and
-        # fails.
+        # exec rows report what cron ran under a name. Only exec writes such rows, and it inserts them as running. The
+        # arguments of substr have no spaces, because Django's inspectdb mistakes ", 1" in SQLite's CREATE TABLE for a
+        # column, and fails.
         check(
             table,
             "exec_began",
             "substr(job_type,1,5) <> 'exec:' OR started_at IS NOT NULL OR finished_at IS NOT NULL",
         ),
         *of_this_kind,
-        sqlite_autoincrement=True,  # else SQLite would reuse the id of a pruned job
+        sqlite_autoincrement=True,  # otherwise SQLite would reuse the id of a pruned job
     )
 
 
 def of_jobs_on_postgresql(table: str) -> list[sa.CheckConstraint]:
     """CHECKs for PostgreSQL, because anyone may INSERT.
 
-    Instants cannot be "infinity", or a year that programs cannot represent. Numbers are checked only before the first
-    claim, because checking a large payload takes as long as parsing it.
+    Instants must not be "infinity", or in a year that programs cannot represent. The CHECK on numbers applies only
+    before a job's first claim, because checking a large payload takes as long as parsing it.
     """
     odd = " OR ".join(f"jsonb_path_exists({column}, '{ODD_NUMBERS}')" for column in ("payload", "meta"))
     instants = ("run_at", "created_at", "scheduled_for", "started_at")
@@ -653,13 +657,14 @@ def create_meta() -> None:
 
 # By default PostgreSQL vacuums a table when a fifth of its rows are dead. For a million jobs, that is after 200,000
 # dead rows, and a claim may have to step over all their index entries. Each job leaves two dead rows (its claim and its
-# end) and a third when it is pruned. Its attempt, ledger row and tick leave one each. So these tables are vacuumed
-# after a fiftieth or a twentieth. Costs stay at the server's defaults, at which a vacuum of a million jobs takes
-# seconds (ADR 19).
+# end) and a third when it is pruned. The rows of its attempt, its occurrence and its tick leave one dead row each. So
+# PostgreSQL vacuums the jobs when a fiftieth of the rows are dead, and the other tables when a twentieth are dead. The
+# vacuum's cost limits stay at the server's defaults, with which a vacuum of a million jobs takes seconds (ADR 19).
 #
 # Jobs have no fill factor. A claim and an end change columns of the partial indexes, so neither is ever a HOT update,
-# and free space in the pages would only make the table larger. Watermarks and counts are in no index. If there is room
-# in the page, their updates stay there, and the next reader of the page cleans up without a vacuum.
+# and free space in the pages would only make the table larger. The watermarks of schedules and the counts are in no
+# index. If the page has room, their new row versions stay in the page, and the next reader of the page cleans up
+# without a vacuum.
 STORAGE = {
     "cronjobs_jobs": "autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02",
     "cronjobs_job_runs": "autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05",
@@ -760,7 +765,7 @@ def _iso(column: str) -> str:
 
 def create_functions() -> None:
     op.execute(ENQUEUE.replace("{ODD_NUMBERS}", ODD_NUMBERS))
-    # These run with the rights of the tables' owner. "cronjobs db grants" decides who may call them.
+    # These functions run with the rights of the tables' owner. "cronjobs db grants" decides who may call them.
     for function in (LOCK_QUEUES, COUNT_FULL, CANCEL, RESCHEDULE, TAKE_TOKEN, CONFIRM_PERMIT):
         op.execute(function)
         name = function.partition("CREATE FUNCTION ")[2].partition("(")[0]
@@ -768,8 +773,8 @@ def create_functions() -> None:
 
 
 # SET search_path FROM CURRENT stores the schema that the migration was pinned to. So a function finds its tables
-# whatever the caller's search_path is. pg_temp is last, so that nobody's temporary table can replace ours. There must
-# be no percent sign in the SQL: the driver would double it in offline SQL.
+# whatever the caller's search_path is. pg_temp is last, so that nobody's temporary table can replace one of our tables.
+# The SQL must contain no percent sign, because the driver would double it in offline SQL.
 ENQUEUE = r"""
 CREATE FUNCTION cronjobs_enqueue(
     job_type text,
@@ -879,12 +884,12 @@ END
 $cronjobs$
 """
 
-# The functions below run with their owner's rights. So they call other functions with their schema's name: if other
-# users can create functions, one of theirs might match the arguments better, and would get the owner's rights. They use
-# session_user, because CURRENT_USER is the owner.
+# The functions below run with their owner's rights. So they call built-in functions with the schema's name. Without the
+# name, PostgreSQL might choose a function of another user that matches the arguments better, and that function would
+# get the owner's rights. To name the caller, the functions use session_user, because CURRENT_USER is the owner.
 
-# An enqueuer has no right to update a queue's row. Only with these functions can it lock the row and write its
-# counters.
+# An enqueuer has no right to update a queue's row. These functions lock the row and write its counters for the
+# enqueuer.
 LOCK_QUEUES = r"""
 CREATE FUNCTION cronjobs_lock_queues(names text[], wait boolean)
 RETURNS TABLE (name text, max_waiting int, on_full text, mine boolean)
@@ -916,7 +921,8 @@ END
 $cronjobs$
 """
 
-# Calls that gave up waiting are counted by a sequence. No lock can block it, and no rollback undoes it.
+# A sequence counts the calls that gave up waiting, because no lock can block a sequence, and no rollback undoes its
+# count.
 COUNT_FULL = r"""
 CREATE FUNCTION cronjobs_count_full(queue text, what text, jobs int)
 RETURNS void
@@ -945,8 +951,9 @@ END
 $cronjobs$
 """
 
-# A row that another transaction has locked is tried for a tenth of a second, because a claim takes milliseconds. Then
-# the result is "locked". An error would abort the caller's transaction.
+# If another transaction has locked the job's row, the function retries for about a tenth of a second, because a claim
+# takes only milliseconds. Then it returns "locked" instead of raising an error, because an error would abort the
+# caller's transaction.
 CANCEL = r"""
 CREATE FUNCTION cronjobs_cancel(
     id bigint DEFAULT NULL,
@@ -1094,8 +1101,9 @@ $cronjobs$
 # A cluster worker's role may only call these two functions, and can see no table. A caller that does not know an
 # attempt's token learns nothing and changes nothing.
 #
-# One row decides. Whoever ends an attempt on the other side deletes the row, unless its permit still holds. So a token
-# that was taken here cannot be released there, and a token that was released there cannot be taken here.
+# The token's row decides who has the attempt. The claiming host deletes the row to end an attempt, unless the attempt's
+# permit still holds. So the host cannot release a token that a worker has taken, and a worker cannot take a token that
+# the host has released.
 TAKE_TOKEN = """
 CREATE FUNCTION cronjobs_take_token(job bigint, attempt int, token text, holder text)
 RETURNS TABLE (answer text, left_s float8)

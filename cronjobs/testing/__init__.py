@@ -1,8 +1,11 @@
-"""Test helpers: a context for a handler, tables, jobs that run in a test's transaction, whole ticks, settable clocks.
+"""Test helpers.
+
+They provide a context for a handler, the tables, jobs that run in a test's transaction, whole ticks, and settable
+clocks.
 
 ``context`` is for calling one handler without a database. ``create_tables`` and ``drain`` use the test's connection,
-which the test rolls back. ``tick`` runs a whole tick at any time, on a database that belongs to the test. Each name is
-imported lazily, on first use.
+which the test rolls back. ``tick`` runs a whole tick at any time, on a database that belongs to the test. Each name of
+this package is imported lazily, on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Assertions about which jobs were enqueued and when schedules fire. If one fails, it lists what exists."""
+"""Assertions about which jobs were enqueued and when schedules fire.
+
+An assertion that fails lists the jobs or the instants that it found.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ class Found:
 
 @dataclass(frozen=True)
 class ExpectedJob:
-    """The job that a test expects. Its ``payload`` and ``meta`` may have more keys than those given here."""
+    """The job that a test expects.
+
+    The ``payload`` and ``meta`` of a matching job may have more keys than those given here.
+    """
 
     job_type: str
     payload: Mapping[str, Any]
@@ -100,7 +106,7 @@ def assert_enqueued(
     For example ``assert_enqueued(session, "billing.send_invoice", invoice_id=42)``. If a payload key has the same name
     as an option, pass it in *payload*. ``count`` is the exact number of jobs to expect. Without it, at least one job
     must match. ``delay`` is the time between the enqueue and the job's run_at. ``status`` is "queued", "succeeded" and
-    so on. Without it, every status matches, so jobs that have run match too.
+    so on. Without ``status``, every status matches, so jobs that have run match too.
     """
     __tracebackhide__ = True
     given = {
@@ -136,7 +142,7 @@ def assert_not_enqueued(
 
 
 def _as_stored(job_type: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert dates, Decimals and the like in *payload* to the JSON form in which jobs store them."""
+    """Convert the dates, Decimals and similar values in *payload* to the JSON form in which jobs store such values."""
     registration = registered().get(job_type)
     if registration is None or registration.fault is not None:
         return payload
@@ -196,10 +202,11 @@ def assert_fires(
     Returns the instants.
 
     *schedule* is a name in *config* (default: cronjobs.yaml), or an expression: "15 2 * * *", "every 10m". *between*
-    and *at* are timezone-aware datetimes, or ISO text. Text without an offset is in the schedule's time zone. For an
-    expression, that is *timezone* (default: UTC). ``at`` lists exactly the instants to expect (``[]`` means none).
-    ``count`` is their exact number. If neither is given, the schedule must fire at least once. The returned instants
-    are in the schedule's time zone. The function reads only the file, and ignores pauses and catch-up.
+    and *at* are timezone-aware datetimes, or ISO text. Text without an offset is in the schedule's time zone. The time
+    zone of an expression is *timezone* (default: UTC). ``at`` lists exactly the instants to expect (``[]`` means none).
+    ``count`` is the exact number of instants to expect. If neither is given, the schedule must fire at least once. The
+    returned instants are in the schedule's time zone. The function reads only the file, and ignores pauses and
+    catch-up.
     """
     __tracebackhide__ = True
     from cronjobs.engine.crontime.timing import timing

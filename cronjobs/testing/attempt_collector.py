@@ -1,4 +1,4 @@
-"""Collects the attempts that ran from the tick's events."""
+"""Finds the attempts that ran, in the events of a tick or of ``drain``."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from cronjobs.model import duration
 
 
 class FakeClock:
-    """A clock that stands still until it is moved. It works on SQLite and on PostgreSQL.
+    """A clock that stands still until it is moved. The clock works on SQLite and on PostgreSQL.
 
-    Pass it to ``Database(address, clock=…)``. It starts at *start* (timezone-aware; default: now). Column defaults in
-    the tables do not use it.
+    Pass the clock to ``Database(address, clock=…)``. It starts at *start* (timezone-aware; default: now). Column
+    defaults in the tables do not use this clock.
     """
 
     def __init__(self, start: datetime | None = None) -> None:

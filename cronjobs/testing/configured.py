@@ -15,7 +15,7 @@ from cronjobs.errors import ConfigError, UsageError
 
 
 def settings_of(config: str | Path | None, imports: Iterable[str] = (), database_url: str | None = None) -> Settings:
-    """Read *config*. If it is None, return the defaults.
+    """Return the settings in the file *config*. If *config* is None, return the defaults.
 
     Raises ConfigError even for a mistake that would only disable one entry.
     """
@@ -31,7 +31,7 @@ def settings_of(config: str | Path | None, imports: Iterable[str] = (), database
     settings = load(Path(config), environ=os.environ, database_url=database_url, need_database=database_url is not None)
     if problems := [each for each in settings.problems if not _goes_out(each.path)]:
         raise ConfigError(problems)
-    # Drop these settings, since a test must not write production's files or send alerts.
+    # Drop the settings for metrics, alerts and pings, because a test must not write production's files or send alerts.
     schedules = {name: replace(schedule, ping=None) for name, schedule in settings.schedules.items()}
     run = replace(settings.run, ping=None)
     return replace(settings, metrics=MetricsSettings(), alerts=None, run=run, schedules=schedules, trusted=True)

@@ -1,4 +1,7 @@
-"""``create_tables``: creates our tables in a test's own transaction, with the migrations' own SQL, which is cached."""
+"""``create_tables``: creates our tables in a test's own transaction.
+
+The SQL comes from the migrations, and is cached.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``drain``: runs due jobs inside a test's own transaction, with a tick's loop and one worker.
 
-Three things differ from a tick: it uses the test's connection, the worker is the test's own thread, and each job runs
-in a savepoint. The code for claims, retry policies, outcomes and history is the same as in a tick.
+``drain`` differs from a tick in three ways: it uses the test's connection, the worker is the test's own thread, and
+each job runs in a savepoint. The code for claims, retry policies, outcomes and history is the same as in a tick.
 """
 
 from __future__ import annotations
@@ -60,16 +60,17 @@ def drain(
     """Run every job that is due on *connection* in this thread, including uncommitted jobs. Never commits.
 
     *connection* is anything that ``enqueue`` accepts, in the test's transaction. Each job runs in a savepoint, which is
-    kept if the job succeeds. Its outcome and history are written as in a tick, but what the handler prints is not kept,
-    and the runner is named ``drain``. If these jobs enqueue other jobs that are due, these run as well. Retries of
-    failed jobs do not run. With ``at``, the jobs run as if it were this time (timezone-aware). With ``clock``, they use
-    this clock. ``config`` is the cronjobs.yaml whose ``imports`` and ``job_types`` are used. Without it, the handlers
-    come from ``imports``, and from whatever ``@job`` has registered. ``queue``, ``only`` (a job type) and ``limit``
-    restrict which jobs run. With ``raise_errors``, the exception of the first handler that failed is raised after
-    everything is written. With ``outside``, ``drain`` also runs jobs that were committed before this process began,
-    which the tests cannot have created. Without it, such jobs raise UsageError, and nothing runs. Thread timeouts and
-    ``isolation: process`` have no effect. Raises UsageError if the handlers cannot be imported, if a handler ends the
-    transaction, and after 1,000 jobs without a ``limit``.
+    kept if the job succeeds. The job's outcome and history are written as in a tick, but what the handler prints is not
+    kept, and the runner is named ``drain``. If the jobs enqueue other jobs that are due, those other jobs run as well.
+    Retries of failed jobs do not run. With ``at``, the jobs run as if it were this time (timezone-aware). With
+    ``clock``, the jobs use this clock. ``config`` is the cronjobs.yaml whose ``imports`` and ``job_types`` are used.
+    Without ``config``, the handlers come from ``imports``, and from whatever ``@job`` has registered. ``queue``,
+    ``only`` (a job type) and ``limit`` restrict which jobs run. With ``raise_errors``, the exception of the first
+    handler that failed is raised after everything is written. With ``outside``, ``drain`` also runs jobs that were
+    committed before this process began, which the tests cannot have created. Without ``outside``, ``drain`` raises
+    UsageError if there is such a job, and runs nothing. Thread timeouts and ``isolation: process`` have no effect.
+    Raises UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000 jobs
+    without a ``limit``.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)

@@ -112,11 +112,11 @@ def cronjobs_fixture(
     """Make a pytest fixture whose value is a ``Jobs``.
 
     In conftest.py, write ``jobs = cronjobs_fixture(connection="session")``. ``connection`` is the name of your fixture
-    that returns the test's connection or session. ``drain`` and the assertions use it. ``database_url`` is for
-    ``tick``. It is a URL, or the name of your fixture that returns a URL or an Engine. "sqlite" creates a new file for
-    each test. If neither is given, ``jobs.connection`` is an in-memory SQLite database. Missing tables are created.
-    ``config``, ``imports`` and ``schema`` are the same as for ``drain``. With a ``database_url``, the file's schema is
-    used.
+    that returns the test's connection or session. ``drain`` and the assertions use this connection or session.
+    ``database_url`` is for ``tick``. It is a URL, or the name of your fixture that returns a URL or an Engine. "sqlite"
+    creates a new file for each test. If neither is given, ``jobs.connection`` is an in-memory SQLite database. Missing
+    tables are created. ``config``, ``imports`` and ``schema`` are the same as for ``drain``. With a ``database_url``,
+    the file's schema is used.
     """
     import pytest
 

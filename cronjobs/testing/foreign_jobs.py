@@ -1,4 +1,7 @@
-"""Finds jobs that the tests did not create. ``drain`` refuses to run them, because that would do real work."""
+"""Finds jobs that the tests did not create.
+
+``drain`` refuses to run such jobs, because their handlers would do real work.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ NAMED: Final = 3
 MOST: Final = 1000
 _LOADED_AT: Final = SYSTEM.monotonic()
 
-# When this process began, by the real clock, even if a test has stopped the clock that we use.
+# The instant when this process began, in SQL. It is measured by the real clock, because a test may have stopped the
+# clock that we use otherwise.
 _PROCESS_BEGAN: Final = either(
     postgresql="statement_timestamp() - make_interval(secs => :age_s)",
     sqlite="(CAST(strftime('%s', 'now') AS integer) - :age_s) * 1000000",
@@ -35,8 +39,8 @@ _OLDER: Final = f"""
   AND (j.job_type {AMONG_KNOWN}) AND (CAST(:queue AS text) IS NULL OR j.queue = CAST(:queue AS text))"""
 
 # True if the row was committed. For rows of our own transaction and its savepoints, pg_xact_status() returns "in
-# progress". It returns NULL if the server no longer remembers the transaction. xmin has only 32 bits, so in a row that
-# was frozen long ago it may seem to be in the future.
+# progress". It returns NULL if the server no longer remembers the transaction. xmin has only 32 bits, so the xmin of a
+# row that was frozen long ago may seem to be in the future.
 _COMMITTED: Final = """
   AND (SELECT CASE WHEN x.whole < 3 OR x.whole > x.now + 1000000000 THEN true
               ELSE coalesce(pg_xact_status(CAST(CAST(x.whole AS text) AS xid8)), '') <> 'in progress' END

@@ -1,4 +1,7 @@
-"""A context for calling one handler in a plain unit test. It has no database, and the test can set all its fields."""
+"""A context for calling one handler in a plain unit test.
+
+The context has no database, and the test can set all its fields.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ from cronjobs.testing.lent_connection import LentDatabase
 
 
 class Unknown(Enum):
-    """See ``UNKNOWN``."""
+    """The type of ``UNKNOWN``."""
 
     UNKNOWN = "begun once, without a recorded result"
 
@@ -94,8 +97,8 @@ def context(
 
     Each argument sets the field with the same name. ``remaining`` is the time left. It does not decrease, and 0 means
     that the time is up. ``cancelled`` is True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are
-    what earlier attempts did. They map an effect's key or a step's name to the result, or to ``UNKNOWN`` if it was
-    begun but never recorded. All other effects count as never begun. ``connection`` is the connection that
+    what earlier attempts did. They map an effect's key or a step's name to the result, or to ``UNKNOWN`` if the effect
+    or step was begun but never recorded. All other effects count as never begun. ``connection`` is the connection that
     ``ctx.transaction()`` yields, in a savepoint. Without it, ``ctx.transaction()`` raises UsageError. Instants are
     timezone-aware. By default, ``started_at`` and ``enqueued_at`` are the current time of *clock*. Raises UsageError
     for an invalid field.
@@ -133,7 +136,7 @@ def context(
         report=lambda how_far, _at: reported.append(how_far),
     )
     made.reported = reported
-    made.scheduled_for = scheduled_for  # this keeps the test's time zone
+    made.scheduled_for = scheduled_for  # set it here again to keep the test's time zone
     made._ledger = _MemoryLedger(Lease(job_id, attempt, "test"), made.log)
     for key, value in (effects or {}).items():
         made._ledger.remember(effect_key(key), value)

@@ -30,7 +30,7 @@ class Savepoint:
         self._savepoint = of.begin_nested()
 
     def flush(self) -> None:
-        """Flush the ORM's pending changes. This may fail like a COMMIT."""
+        """Flush the ORM's pending changes. The flush may fail as a COMMIT may fail."""
 
     def commit(self) -> None:
         self._savepoint.commit()
@@ -42,8 +42,9 @@ class Savepoint:
 class Lender:
     """The test's connection as an SQLAlchemy Connection.
 
-    Its savepoints are made through the connection's owner (a session, or Django). ``run_async`` runs an async handler
-    so that what belongs to the test's thread, such as Django's connection, is used there. None: any way will do.
+    Savepoints are made through the connection's owner (a session, or Django). ``run_async`` runs an async handler so
+    that objects of the test's thread, such as Django's connection, are used in that thread. If ``run_async`` is None,
+    an async handler can run in any way.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Lender:
         if not _is_open(connection):
             raw: Any = connection.connection.driver_connection
             # Python's sqlite3 begins a transaction only at the first INSERT. Outside a transaction, releasing a
-            # savepoint commits.
+            # savepoint commits. So begin the transaction here.
             if connection.dialect.name != "sqlite" or raw.isolation_level is None:
                 raise UsageError(
                     f"{self._what} needs a transaction of the test's own, but this connection commits "
@@ -109,7 +110,7 @@ class _OfSession(Savepoint):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._session = session
-        session.connection()  # this begins the savepoint now, because the handler may use another session
+        session.connection()  # this call begins the savepoint now, because the handler may use another session
 
     def flush(self) -> None:
         self._session.flush()
@@ -148,7 +149,8 @@ class _OfDjango(Savepoint):
 def _by_asgiref(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run *coroutine* as Django's async tests are run.
 
-    The event loop gets a thread of its own, and ``sync_to_async`` calls the ORM in this thread, on its connection.
+    The event loop gets a thread of its own, and ``sync_to_async`` calls the ORM in the calling thread, on that thread's
+    connection.
     """
     from asgiref.sync import async_to_sync
 
@@ -166,7 +168,7 @@ class LentConnection(WrappedConnection):
 
     def __init__(self, connection: Connection, clock: Clock, schema: str | None) -> None:
         super().__init__(connection, schema, cronjobs_clock=clock)
-        # If this is a list, ``execute`` appends each statement to it.
+        # If ``written`` is a list, ``execute`` appends each statement and its parameters.
         self.written: list[tuple[Executable, Any]] | None = None
 
     def execute(
@@ -188,7 +190,7 @@ class LentDatabase(Database):
     def __init__(self, target: Any, what: str, *, schema: str | None = None, clock: Clock = SYSTEM) -> None:
         self._what, self._schema, self.clock = what, schema, clock
         self.lender = None if target is None else lend(target, what)
-        # The statements of our own transactions since somebody last cleared the list.
+        # The statements that our own transactions have run since the list was last cleared.
         self.written: list[tuple[Executable, Any]] = []
 
     def _lender(self) -> Lender:

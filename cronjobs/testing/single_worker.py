@@ -1,4 +1,4 @@
-"""The only worker of ``drain``: the test's own thread. Each job runs in a savepoint."""
+"""The only worker of ``drain``. It runs the jobs in the test's own thread, each job in a savepoint."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class SingleWorker(Workers):
         assert lender is not None
         connection = lender.connection()
         transaction, savepoint = connection.get_transaction(), lender.savepoint()
-        # Run in a copy of the context. So handlers see the context variables that the test has set, such as a session,
-        # and changes by one handler do not affect the next.
+        # Run in a copy of the context. Handlers then see the context variables that the test has set, such as a
+        # session. Changes that one handler makes to these variables do not affect the next handler.
         finished = copy_context().run(run_attempt, attempt, self.around, self.clock)
         error = next(reversed(self.raised[raised_before:]), None)
         try:
@@ -98,7 +98,10 @@ class SingleWorker(Workers):
         return Ended(attempt, finished, self.clock.monotonic())
 
     def _end(self, attempt: Attempt, finished: Finished, savepoint: Savepoint) -> Finished:
-        """Keep the handler's writes if it succeeded or ended its job itself. Otherwise keep only what we wrote."""
+        """Keep the handler's writes if the handler succeeded or ended its job itself.
+
+        Otherwise keep only our own writes.
+        """
         keep = isinstance(finished.outcome, Succeeded) or self._ended_itself(attempt)
         if keep:
             try:
@@ -124,7 +127,10 @@ class SingleWorker(Workers):
     # --- the handlers -------------------------------------------------------------------------------------------------
 
     def noting(self, job_types: JobTypes) -> JobTypes:
-        """Wrap the handlers so that ``raised`` keeps their exceptions. An outcome contains only the message."""
+        """Wrap the handlers so that ``raised`` keeps their exceptions.
+
+        An outcome contains only an exception's message.
+        """
         return replace(job_types, types={name: self._noting(job_type) for name, job_type in job_types.types.items()})
 
     def _noting(self, job_type: JobType) -> JobType:

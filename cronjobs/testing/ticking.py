@@ -53,10 +53,11 @@ def tick(
 
     The tick sees only committed rows, and commits its own changes. *database_url* is required even if *config* names a
     database, because a tick at a future time runs everything that is waiting. Missing tables are created. Schedules
-    fire and jobs run as under cron: in threads or in their own processes, with their timeouts. A schedule never fires
-    for times before a tick first saw it. So call ``tick`` once, and then again at a later time. If *clock* is given,
-    the tick uses it instead of *at*. *config* and *imports* are the same as for ``drain``. Raises ConfigError or
-    DatabaseError where a real tick would end with such an error, and UsageError if handlers cannot be imported.
+    fire and jobs run as under cron. The jobs run in threads or in their own processes, with their timeouts. A schedule
+    never fires for times before the first tick that saw the schedule. So call ``tick`` once, and then again at a later
+    time. If *clock* is given, the tick uses it instead of *at*. *config* and *imports* are the same as for ``drain``.
+    Raises ConfigError or DatabaseError where a real tick would end with such an error, and UsageError if handlers
+    cannot be imported.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     if isinstance(database_url, Engine):

@@ -1,4 +1,4 @@
-"""Look: judge the project's health and store the findings. Send: deliver the messages that are due."""
+"""Look for findings and send messages. A look judges the project's health and stores the findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseError
 
 JOBS_SHOWN: Final = 3  # at most this many jobs are named per finding
-LOOKS: Final = 3  # at most this many looks in a row, if facts change during each of them
+LOOKS: Final = 3  # if facts change during each look, look at most this many times in a row
 PATIENCE_S: Final = 2.0  # how long to wait for SQLite's write lock
 
 
@@ -53,8 +53,9 @@ class Alerting:
     def look(self, types: JobTypes | None, *, anyway: bool, has_time: Callable[[], bool] = lambda: False) -> bool:
         """Look if a look is due or *anyway* is true. Return whether this process looked. Raises DatabaseError.
 
-        If facts change during the look, look again, at most ``LOOKS`` times and while *has_time*. Otherwise jobs that
-        end in the same seconds of every minute, as a crontab's lines do, would keep every tick from finding anything.
+        If facts change during a look, discard its findings and look again, up to ``LOOKS`` times, while *has_time*
+        returns True. Jobs of a crontab often end in the same seconds of every minute. If ticks looked only once, these
+        jobs could make every tick discard its findings.
 
         *types* holds this host's job types, or is None if the handlers are not loaded. If *types* is None, and no
         recent tick has recorded its job types, the look is left to a tick that loads the handlers.
@@ -67,7 +68,7 @@ class Alerting:
                 break
             with self.database.write(patience=PATIENCE_S) as connection:
                 token = store.begin_look(connection, anyway=anyway and number == 0)
-            if token is None:  # not due, or another process has begun a look since
+            if token is None:  # no look is due, or another process has begun a look
                 return number > 0
             with self.database.read() as connection:
                 health = look(connection, self.settings, types or JobTypes({}))
@@ -82,8 +83,8 @@ class Alerting:
     ) -> bool:
         """Store the findings. If facts have changed since the look began, store nothing and return False."""
         next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
-        # Replace the look's token before storing anything. If two processes look at once, the second one waits here for
-        # the first, and then finds that the token has changed.
+        # Replace the look's token before storing anything. If two processes look at once, the second process waits here
+        # for the first, and then finds that the token has changed.
         if not store.end_look(connection, token, next_at):
             return False
         episodes = store.open_episodes(connection)
@@ -215,7 +216,7 @@ class Alerting:
 
 
 def jobs_behind(connection: Connection, alerts: Sequence[DueAlert], why: Sequence[Cause]) -> dict[int, list[FailedJob]]:
-    """Return a few jobs of each episode, by the episode's id. For the finding "dead", return one per cause."""
+    """Return a few jobs of each episode, by the episode's id. For the finding "dead", return one job per cause."""
     ids: dict[int, list[int]] = {}
     for alert in alerts:
         if not alert.state.over:

@@ -29,8 +29,8 @@ def send_test(
 ) -> None:
     """Send a test message through one channel, or through all of them: a mail, a POST, or a run of the command.
 
-    The command does not use the database. The exit code is 0 if every message was delivered, 1 if any was not (stderr
-    says why), 2 if there is no such channel.
+    The command does not use the database. The exit code is 0 if every message was delivered, 1 if a message was not
+    delivered (stderr says why), 2 if there is no such channel.
     """
     settings = load_settings(source, need_database=False)
     channels = {} if settings.alerts is None else settings.alerts.channels

@@ -22,7 +22,8 @@ class CommandRefused(OSError):
     """The program did not exit in time, or exited with a nonzero status."""
 
 
-KILLED_BEFORE_S: Final = 0.5  # kill the program this early, so that the caller still gets the error
+# Kill the program this long before the caller's time limit, so that the caller still gets the error.
+KILLED_BEFORE_S: Final = 0.5
 
 
 def send(channel: CommandChannel, message: Message, timeout_s: float, folder: Path) -> None:

@@ -23,8 +23,8 @@ from cronjobs.engine.store.schedules import StoredSchedule
 UNDELIVERED: Final = "alert"  # the kind of finding for a channel that does not deliver
 # The kind of finding about one host's files. Only that host can see whether such a finding is over.
 OF_ONE_HOST: Final = "config"
-WHILE_QUIET: Final = timedelta(minutes=5)  # longest time between looks: some changes come from no tick
-# The time between looks while a finding is open, or while one may begin without any tick writing a fact.
+WHILE_QUIET: Final = timedelta(minutes=5)  # the longest time between looks; some findings change without any tick
+# The time between looks while a finding is open, or while a finding may begin although no tick writes a fact.
 WHILE_OPEN: Final = timedelta(minutes=2)
 ROWS_KEPT: Final = 1000  # at most this many rows are stored for a finding
 OFTEN: Final = 3  # if a finding recurs this often within an hour, its next message is delayed
@@ -51,7 +51,7 @@ class Changes:
 
 
 def merged(found: Iterable[Finding], host: str) -> list[Finding]:
-    """Merge findings that have the same key: keep the worst, and give it the rows of all.
+    """Merge findings that have the same key. Keep the worst of these findings, and give it the rows of all of them.
 
     Findings about the files of one host get *host* as their subject.
     """
@@ -113,7 +113,10 @@ def _different(episode: Episode, finding: Finding) -> dict[str, Any]:
 
 
 def kept_rows(finding: Finding) -> list[str]:
-    """Return the finding's rows, or only the newest if there are too many. Newer ids are higher."""
+    """Return the finding's rows, or only the newest rows if there are more than ROWS_KEPT.
+
+    The newest rows are last, because newer ids are higher.
+    """
     return list(finding.rows[-ROWS_KEPT:])
 
 
@@ -123,7 +126,8 @@ def kept_rows(finding: Finding) -> list[str]:
 def wants(channel: AlertChannel, finding: Finding) -> bool:
     """Whether *channel* gets messages about *finding*. No channel gets messages about an acknowledged finding.
 
-    One finding can cover others. If the channel wants one of those, it gets *finding*, whatever the kind of *finding*.
+    A finding can cover other findings. If the channel wants one of the covered findings, the channel gets *finding*,
+    even if it does not want findings of that kind.
     """
     only = channel.only
     keys = [finding.key, *(each.key for each in finding.covers)]
@@ -136,7 +140,7 @@ def wants(channel: AlertChannel, finding: Finding) -> bool:
 
 
 def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_often: bool = False) -> datetime:
-    """Return when the next message about a lasting finding is due: at once, then hourly, then daily.
+    """Return when the next message about a lasting finding is due. Messages are due at once, then hourly, then daily.
 
     A worse severity makes the message due at once. A new row makes messages hourly again, however old the finding is.
     If the finding *came_often* lately, its first message is delayed by an hour.
@@ -155,17 +159,24 @@ def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_of
 
 
 def over_at(state: AlertState, now: datetime) -> datetime | None:
-    """Return when to send "it is over": now if a message about the finding was or is being sent, else None."""
+    """Return when to send the message "it is over".
+
+    That is now if a message about the finding has been sent or is being sent. Otherwise return None, because nobody has
+    heard of the finding.
+    """
     return now if state.sent or state.locked_until is not None else None
 
 
 def is_unheard(state: AlertState) -> bool:
-    """Whether the finding ended before any message about it was delivered: "it is over" would be confusing then."""
+    """Whether the finding ended before any message about it was delivered.
+
+    If so, a message "it is over" would be confusing.
+    """
     return state.over and not state.sent and state.failures > 0
 
 
 def after_sending(alert: DueAlert, now: datetime) -> datetime | None:
-    """Return when to repeat a message just sent, or None if it said that the finding is over."""
+    """Return when to repeat a message just sent, or None if the message said that the finding is over."""
     if alert.state.over:
         return None
     return now + silence(now - (alert.state.first_at or now))
@@ -194,8 +205,8 @@ def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: b
     A tick that does work always looks, whatever this function returns.
     """
     now = health.now
-    # Capped queues and unended ticks can become findings without a tick's work: an app can fill a capped queue, and a
-    # tick that was killed never records its end.
+    # Capped queues and unended ticks can become findings although no tick does any work. An app can fill a capped
+    # queue, and a tick that was killed never records its end.
     capped = any(queue.max_waiting is not None for queue in health.queues.values())
     unended = any(tick["finished_at"] is None for tick in health.ticks)
     if open_or_waiting or health.pauses or health.running_total or capped or unended:

@@ -29,7 +29,7 @@ def deliver(
 ) -> Iterator[tuple[str, str | None]]:
     """Send *messages* (channel name → message) in parallel. Never raises.
 
-    As soon as a channel is done, yield its name and the masked error, or None if the message was delivered.
+    As soon as a channel is done, yield its name with the masked error, or with None if the message was delivered.
 
     Each channel has its own thread, since a DNS lookup has no time limit, and a server that sends a byte a second never
     lets a socket time out. A hanging thread is abandoned: the process exits without waiting for it. An abandoned thread
@@ -45,8 +45,8 @@ def deliver(
             _send(channels[name], messages[name], settings.folder, timeout_s)
             error = None
         except Exception as failure:  # a library may raise any exception on a bad response
-            # The socket may time out before this function does. urllib wraps that time-out in its own error, as its
-            # `reason`.
+            # The socket may time out before this function does. urllib wraps the error of such a time-out in its own
+            # error, as `reason`.
             gave_up = isinstance(getattr(failure, "reason", failure), TimeoutError)
             error = no_answer if gave_up else _in_words(failure)
         finally:
@@ -70,7 +70,7 @@ def deliver(
 
 
 def _send(channel: AlertChannel, message: Message, folder: Path, timeout_s: float) -> None:
-    # Import a channel's module only here: ssl and email take longer to import than a tick takes.
+    # Import a channel's module only here, because importing ssl and email takes longer than a whole tick.
     way = channel.way
     if isinstance(way, MailChannel):
         from cronjobs.contrib.alerts import mail

@@ -14,14 +14,15 @@ from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.engine.config.settings import AlertThreshold, Settings
 from cronjobs.model import duration_text
 
-COUNTED_BEYOND: Final = 1000  # stop counting this far above a threshold
+COUNTED_BEYOND: Final = 1000  # stop counting at this number above a threshold
 
 
 def found(connection: Connection, settings: Settings, _now: datetime) -> Findings:
     if settings.alerts is None:
         return Findings()
     crossed = [each for of in settings.alerts.thresholds.values() if (each := _crossed(connection, of)) is not None]
-    # A count does not show when it crossed the threshold, so the finding begins at the first look that sees it above.
+    # A count does not show when it crossed its threshold. So the finding begins at the first look that sees the count
+    # above the threshold.
     began = {each.finding: each.began_at for each in open_episodes(connection)} if crossed else {}
     waiting = undelivered(connection, settings.alerts.channels)
     return Findings([*(replace(each, since=began.get(each.key)) for each in crossed), *map(_undelivered, waiting)])

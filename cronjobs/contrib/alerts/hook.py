@@ -1,4 +1,7 @@
-"""Alerts' hook in ticks and long-job processes: look, store the findings, send due messages."""
+"""The hook of alerts in ticks and long-job processes.
+
+It looks for findings, stores them, and sends the due messages.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ LEAST_LEFT_S: Final = 3.0  # a look needs this much time left in the tick
 # Sending stops this long before the tick must end, so that messages can still be marked as sent or failed.
 LEFT_FOR_MARKS_S: Final = 1.0
 OVERDUE_TICKS: Final = 2  # after this many ticks without time to look, a tick looks before its work
-# The share of the tick's time that a look before the work may take. In a short tick it may take more.
+# The share of the tick's time that a look before the work may take. In a short tick the look may take a larger share.
 OVERDUE_SHARE: Final = 0.25
-AWAY: Final = "database"  # the name for a database outage in a channel's findings: and ignore:
-UNUSABLE: Final = "config"  # the name for an unusable configuration in findings: and ignore:
+AWAY: Final = "database"  # the name for a database outage in the keys findings: and ignore: of a channel
+UNUSABLE: Final = "config"  # the name for an unusable configuration in the keys findings: and ignore:
 DATABASE_TROUBLE: Final = 4  # the exit code if the database cannot be reached or used
 
 
@@ -72,7 +75,7 @@ class AlertHook(Hook):
         return lambda: until - context.clock.monotonic() - LEFT_FOR_MARKS_S if context.go_on() else 0.0
 
     def _alert(self, types: JobTypes | None, until: float, *, due: bool, anyway: bool) -> None:
-        """Look if *due* and no other process is looking. Then send messages until the instant *until*.
+        """If *due*, look for findings, unless another process is looking. Then send messages until the instant *until*.
 
         Look in any case if *anyway*, or if there is an open finding that only this host can end.
         """
@@ -100,7 +103,7 @@ class AlertHook(Hook):
             self.context.emit(events.alerts_failed(f"{type(error).__name__}: {error}"))
 
     def _look_and_send(self, types: JobTypes | None, left_s: Callable[[], float], *, anyway: bool) -> None:
-        # Import here, because this module imports the judging code, which most ticks do not need.
+        # Import here, because alert_rounds imports the judging code, which most ticks do not need.
         from cronjobs.contrib.alerts.alert_rounds import Alerting
 
         context = self.context
@@ -117,7 +120,7 @@ hook = AlertHook
 def is_overdue(look_at: datetime | None, last_tick_at: datetime | None, now: datetime, every: timedelta) -> bool:
     """Whether recent ticks had no time to look.
 
-    After an outage the result is False, so that the work comes first: the work ends most findings.
+    After an outage the result is False, so that the tick does its work before it looks. The work ends most findings.
 
     If *look_at* is None, no tick has looked yet. If *last_tick_at* is None, this is the first tick.
     """
@@ -165,7 +168,7 @@ def alert_outage_over(settings: Settings, now: datetime, left_s: Callable[[], fl
     causes = alarm.causes()
     channels = [name for name in (settings.alerts.channels if settings.alerts is not None else ()) if name in causes]
     if not channels or left_s() < LEAST_S:
-        return  # the next look will report it
+        return  # the next look will report the end
     message = texts.note(texts.back(), settings, Identity.here().host, now)
     for name, failed in _deliver(channels, message, settings, left_s()):
         if failed is None:

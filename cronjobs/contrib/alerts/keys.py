@@ -1,4 +1,4 @@
-"""The keys ``alerts:`` and ``ping:``. A bad channel or threshold disables only itself."""
+"""The keys of ``alerts:``. A faulty channel or threshold is disabled, but the other entries stay in force."""
 
 from __future__ import annotations
 
@@ -216,7 +216,10 @@ _ALERTS: Final[Keys] = {
 
 @taken_as("mapping", {}, keys=_ALERTS, defaults=AlertFilter())
 def alerts(reading: Reading, node: Node, path: str) -> AlertSettings | None:
-    """Read the section, or return None if all of it is unreadable. Channels inherit the section's values."""
+    """Read the section ``alerts:``. Return None if the whole section is unreadable.
+
+    A channel inherits the section's filter keys, unless the channel sets them itself.
+    """
     if is_unreadable(node):
         return None
     values = reading.fields(node, path, _ALERTS).values

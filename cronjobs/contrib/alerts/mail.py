@@ -30,10 +30,11 @@ def send(channel: MailChannel, message: Message, timeout_s: float) -> None:
         if channel.user is not None and channel.password is not None:
             smtp.login(channel.user, channel.password)
         refused = smtp.send_message(as_mail(channel, message), channel.sender, channel.to)
-        # Raise if even one recipient was refused. The retry sends the others a duplicate, but may still reach that one.
+        # Raise if the server refused even one recipient. The retry sends a duplicate to the other recipients, but it
+        # may still reach the refused one.
         if refused:
             raise smtplib.SMTPRecipientsRefused(refused)
-        with suppress(OSError):  # an error is harmless now: the server has accepted the mail
+        with suppress(OSError):  # an error is harmless now, because the server has accepted the mail
             smtp.quit()
     finally:
         smtp.close()

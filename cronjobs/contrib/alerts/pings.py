@@ -1,8 +1,8 @@
 """Dead-man's switches: Healthchecks pings for runs of schedules and for ticks.
 
-https://healthchecks.io/docs/http_api/: the URL alone means success; /start, /fail, /log or /EXIT-CODE may follow, and
-?rid= links a start to its end. Healthchecks raises an alarm if a ping is missing. So a ping that cannot be sent is
-retried at most once and never stored. The process waits for its pings only before it exits.
+https://healthchecks.io/docs/http_api/: a request to the URL alone means success. /start, /fail, /log or /EXIT-CODE may
+follow the URL, and ?rid= links the start of a run to its end. Healthchecks raises an alarm if a ping is missing. So a
+ping that cannot be sent is retried at most once and never stored. The process waits for its pings only before it exits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from cronjobs.text import one_line
 PING_S: Final = 5.0
 FLUSH_S: Final = 10.0
 FAILURES: Final = 3  # after this many failures in a row, this process sends no more pings
-# Events sent as /log, which raises no alarm: either the run has not failed for good, or an operator ended it.
+# Events that are sent as /log, which raises no alarm. After such an event, the run has not failed for good, or an
+# operator has ended the run.
 _LATER: Final = {
     "job.retried": "failed, will be retried",
     "job.interrupted": "interrupted, will run again",
@@ -61,7 +62,7 @@ class Pings:
         return frozenset(self._urls)
 
     def started(self, job: Job) -> None:
-        """Ping /start: the handler of *job* is starting."""
+        """Send the ping /start, because the handler of *job* is starting."""
         url = self._urls.get(job.schedule or "")
         if url is not None:
             run_id = str(uuid5(NAMESPACE_URL, f"{url}#{job.id}.{job.attempt}"))
@@ -140,7 +141,7 @@ class Pings:
                     self._errors[ping.of] = f"{type(error).__name__}: {error}"
 
     def flush(self, within_s: float) -> None:
-        """Wait up to *within_s* for the queued pings to be sent. Report failed ones. Call no method after this."""
+        """Wait up to *within_s* for the queued pings to be sent. Report failed pings. Call no method after this."""
         if self._thread is None:
             return
         self._outbox.put(None)

@@ -1,4 +1,6 @@
-"""The statements of alerts: when to look for findings, past and present findings, and who was alerted.
+"""The SQL of alerts.
+
+It stores when to look for findings, the past and present findings, and which channels got a message.
 
 ``look_at`` in the meta row says when the next look is due. It is also the token of a running look: a process that
 begins a look sets ``look_at``, and writes its findings only if ``look_at`` has not changed since. A process that writes
@@ -147,7 +149,7 @@ def _state(row: Any) -> AlertState:
 
 
 def put_state(connection: Connection, finding_id: int, channel: str, due_at: datetime | None, *, over: bool) -> None:
-    """Set when the episode's next message on *channel* is due. Leave the rest of the row unchanged."""
+    """Set when the episode's next message on *channel* is due. Leave the other columns of the row unchanged."""
     values = {"due_at": due_at, "over": int(over)}
     new = inserted_into(connection, alerts).values(values | {"finding_id": finding_id, "channel": channel})
     connection.execute(new.on_conflict_do_update(index_elements=[alerts.c.finding_id, alerts.c.channel], set_=values))
@@ -229,14 +231,17 @@ def due_channels(connection: Connection) -> frozenset[str]:
 
 
 def something_waits(connection: Connection, channels: Collection[str]) -> bool:
-    """Return whether one of these channels has a message that is due, is being sent, or is waiting for another try."""
+    """Return whether one of *channels* has a message that is due, is being sent, or is waiting for another try."""
     rows = run(connection, f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.due_at IS NOT NULL")
     return any(name in channels for name in rows.scalars())
 
 
 @dataclass(frozen=True)
 class UndeliveredChannel:
-    """A channel that cannot deliver: since when it cannot, how many messages wait, and one of their errors."""
+    """A channel that cannot deliver.
+
+    The fields say since when deliveries have failed, how many messages wait, and the error of one of these messages.
+    """
 
     channel: str
     since: datetime
@@ -260,7 +265,10 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
 
 
 def died_or_failed(connection: Connection, of: str, within: timedelta, job_type: str | None, most: int) -> int:
-    """Count jobs that died (*of* is "dead") or attempts that failed, in the last *within*. Stop counting at *most*."""
+    """Count the jobs that died (if *of* is "dead") or the attempts that failed, during the last *within*.
+
+    Stop counting at *most*.
+    """
     statement = (
         f"""SELECT 1 AS one FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
              AND j.finished_at >= {_SOME_AGO} AND {_OF_TYPE} LIMIT :most"""
@@ -290,7 +298,7 @@ _SOME_AGO: Final = after_now(":ago_s")
 class FailedJob:
     """A job as an alert message shows it.
 
-    ``traceback`` and ``output`` come from the last attempt, if it was recorded.
+    ``traceback`` and ``output`` come from the last attempt, if that attempt was recorded.
     """
 
     id: int
@@ -329,7 +337,10 @@ def newest_dead(connection: Connection, most: int) -> list[int]:
 
 
 def newest_failed(connection: Connection, schedules: Collection[str], most: int) -> list[int]:
-    """Return the id of each schedule's newest job, if the ledger names one. Read at most *most* schedules."""
+    """Return the id of each schedule's newest job, if the occurrence ledger names a job.
+
+    Read at most *most* schedules.
+    """
     rows = run(
         connection,
         f"""

@@ -19,7 +19,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line, visible
 
 DEAD: Final = "dead"  # the kind of finding whose causes a message lists
-MOST: Final = 20  # list at most this many findings in one message; only count the rest
+MOST: Final = 20  # list at most this many findings in one message, and only count the others
 OUTPUT_LINES: Final = 5
 CAUSES: Final = 5  # list at most this many causes per finding
 SUBJECT: Final = 180
@@ -44,7 +44,7 @@ class ReportedFinding:
 
 @dataclass(frozen=True)
 class Message:
-    """A message to one channel. ``left_out`` is the number of findings that are only counted."""
+    """A message to one channel. ``left_out`` is the number of findings that the message counts but does not list."""
 
     project: str
     environment: str
@@ -75,7 +75,7 @@ def message(
 ) -> Message:
     """Compose a channel's message from *alerts*, the worst first and ended findings last.
 
-    *jobs* maps episode ids to jobs. *why* lists the causes of the jobs in the finding ``dead``.
+    *jobs* maps episode ids to jobs. *why* lists the causes of death of the jobs in the finding ``dead``.
     """
     ranks = ["critical", "warning", "notice"]
     ordered = sorted(
@@ -150,7 +150,7 @@ def _of_job(job: FailedJob, settings: Settings) -> dict[str, Any]:
 
 
 def subject(message: Message) -> str:
-    """Return the subject line: how many findings, the worst one, and the project."""
+    """Return the subject line. It has the project, the worst finding, and the number of other findings."""
     where = " ".join(word for word in (message.project, message.environment) if word) or message.host
     lasting, over = message.lasting, message.over
     if message.note:

@@ -20,7 +20,8 @@ from cronjobs.errors import CronjobsError, UsageError
 DIFFERENCES_SHOWN: Final = 20
 NOTES_SHOWN: Final = 20
 NAME_SHOWN: Final = 40  # a longer name is cut to this many columns
-ALWAYS: Final = ("due", "ran", "failed", "missed", "wrong")  # the table shows any other column only if it has a value
+# The table shows every other column only if that column has a value.
+ALWAYS: Final = ("due", "ran", "failed", "missed", "wrong")
 
 
 def books(

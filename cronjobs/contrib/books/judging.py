@@ -1,4 +1,6 @@
-"""A schedule's books: compare the occurrences that were due by its definitions with the ledger and the jobs. Pure.
+"""A schedule's books.
+
+They compare the occurrences that were due by the schedule's definitions with the ledger and the jobs. Pure.
 
 Due instants are whole seconds since 1970. There may be a million of them, and datetimes would take ten times as long.
 """
@@ -28,8 +30,8 @@ MICROS: Final = 1_000_000
 
 SETTLED: Final = ("ran", "failed", "skipped", "missed", "coalesced")
 OPEN: Final = ("unsettled", "waiting", "running")
-# These counts are not results. They count occurrences whose job is pruned, whose ledger row is pruned, that cannot be
-# judged, and that ran without being due.
+# These counts are not results. In this order, they count occurrences whose job is pruned, occurrences whose ledger row
+# is pruned, occurrences that cannot be judged, and occurrences that ran without being due.
 BESIDE: Final = ("pruned", "beyond", "unjudged", "extra")
 
 OF_JOB: Final = {
@@ -46,8 +48,8 @@ OF_JOB: Final = {
 class Period:
     """The period from ``begin`` to ``end``, and the instants from which ledger rows and jobs are complete.
 
-    All ledger rows from ``ledger_from`` on are still there, all jobs from ``jobs_from`` on, and all dead or cancelled
-    jobs from ``dead_from`` on. By today's retention, all jobs from ``kept_from`` on should be there.
+    The database still has all ledger rows from ``ledger_from`` on, all jobs from ``jobs_from`` on, and all dead or
+    cancelled jobs from ``dead_from`` on. By today's retention, the database should have all jobs from ``kept_from`` on.
     """
 
     begin: datetime
@@ -60,7 +62,7 @@ class Period:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A span (``after``, ``until``] in which it is unknown what was due."""
+    """A span (``after``, ``until``] for which nobody knows which occurrences were due."""
 
     after: datetime
     until: datetime
@@ -71,8 +73,9 @@ class Doubt:
 class Account:
     """The evidence for one schedule's books. ``owed`` lists the spans (after, until] that a pause still holds back.
 
-    ``open_because`` says why due occurrences are not settled. ``backfills`` lists ranges that an operator backfilled.
-    ``early`` lists occurrences that a wrong clock ran before they were due, and that have not run again since.
+    ``open_because`` says why some due occurrences are not settled. ``backfills`` lists ranges that an operator
+    backfilled. ``early`` lists occurrences that a wrong clock ran before they were due, and that have not run again
+    since.
     """
 
     schedule: str
@@ -111,7 +114,10 @@ class DayBook:
 
 @dataclass(frozen=True)
 class Difference:
-    """``count`` occurrences from ``first`` to ``last`` do not balance. ``command`` shows more about them."""
+    """``count`` occurrences from ``first`` to ``last`` do not balance.
+
+    The command ``command`` explains these occurrences.
+    """
 
     schedule: str
     first: datetime
@@ -123,7 +129,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Book:
-    """One schedule's books. ``notes`` explain what is open and what could not be judged."""
+    """One schedule's books. ``notes`` explain which occurrences are open and which could not be judged."""
 
     days: list[DayBook]
     differences: list[Difference]
@@ -187,7 +193,7 @@ class _Bookkeeper:
     def _enter_all(self) -> None:
         """Enter the ledger rows.
 
-        The fast path handles most rows: a row for a single occurrence that is also the next due one.
+        Most rows are about a single occurrence, which is also the next due occurrence. A fast path handles these rows.
         """
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
@@ -226,15 +232,18 @@ class _Bookkeeper:
             if at >= self.period.kept_from and entry.by != "early":
                 self.gone_early += 1
                 return "pruned"
-            # Retention still keeps all dead and cancelled jobs since dead_from. So a job that is missing here must have
-            # succeeded.
+            # Retention still keeps all jobs that died or were cancelled since dead_from. So a job that is missing here
+            # must have succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
-            text = "the ledger says that a job was made, but does not say which"
+            text = "the ledger says that a job was made, but does not name the job"
         elif entry.job is None:
-            text = f"job {entry.job_id}, which ran it, is missing, although retention cannot have pruned it yet"
+            text = (
+                f"job {entry.job_id}, which ran the occurrence, is missing, although retention cannot have pruned the "
+                "job yet"
+            )
         else:
-            text = f"the ledger names job {entry.job_id} for it, but that job belongs to another occurrence"
+            text = f"the ledger names job {entry.job_id} for the occurrence, but that job belongs to another occurrence"
         if not self._doubted(entry.first, entry.last):
             self._differ(entry.first, entry.last, 1, text)
         return None
@@ -294,7 +303,7 @@ class _Bookkeeper:
 
     def _look_for_doubles(self) -> None:
         for low, high in _runs(self.cover, 2):
-            text = "more than one ledger row covers it"
+            text = "more than one ledger row covers the same occurrence"
             self._differ(self.due[low] * MICROS, self.due[high - 1] * MICROS, high - low, text, low)
 
     # --- what the ledger lacks ----------------------------------------------------------------------------------------
@@ -310,7 +319,7 @@ class _Bookkeeper:
                     self._day(self.due[number]).counts[word] += 1
             for first, last in _neighbours(lost):
                 jobs = [job for number in range(first, last + 1) if (job := self.unnamed.pop(self.due[number], None))]
-                text = "the ledger has no row for it" + (f", and job {jobs[0].id} was made" if jobs else "")
+                text = "the ledger has no row for the occurrence" + (f", and job {jobs[0].id} was made" if jobs else "")
                 self._differ(self.due[first] * MICROS, self.due[last] * MICROS, last - first + 1, text, first)
 
     def _open(self, at: datetime) -> str | None:
@@ -320,7 +329,7 @@ class _Bookkeeper:
 
     def _unnamed(self, job: UnnamedJob) -> None:
         if job.at >= _micros(self.period.ledger_from) and not self._doubted(job.at, job.at):
-            self._differ(job.at, job.at, 1, f"job {job.id} was made for it, but the ledger does not name that job")
+            self._differ(job.at, job.at, 1, f"job {job.id} was made, but the ledger does not name that job")
 
     # --- texts --------------------------------------------------------------------------------------------------------
 
@@ -343,22 +352,29 @@ class _Bookkeeper:
     def _notes(self) -> Iterator[str]:
         total = sum((day.counts for day in self.days), Counter[str]())
         if total["unsettled"]:
-            yield f"{total['unsettled']:,} due and not settled: {self.account.open_because}"
+            yield f"occurrences that are due but not settled: {total['unsettled']:,} ({self.account.open_because})"
         if total["waiting"] or total["running"]:
             command = f"cronjobs jobs list --schedule {quote(self.account.schedule)}"
             yield f"waiting jobs: {total['waiting']:,}, running jobs: {total['running']:,}; {command}"
         if total["beyond"]:
             kept = in_full(self.period.ledger_from, self.account.timezone)
-            yield f"{total['beyond']:,} have no ledger row: the ledger only goes back to {kept} (retention.occurrences)"
+            yield (
+                f"occurrences without a ledger row: {total['beyond']:,}; the ledger only goes back to {kept} "
+                "(retention.occurrences)"
+            )
         if pruned := total["pruned"] - self.gone_early:
-            yield f"{pruned:,} either succeeded or failed; their jobs are pruned, so nobody can tell which"
+            yield f"occurrences whose jobs are pruned: {pruned:,}; nobody can tell whether the jobs succeeded or failed"
         if self.gone_early:
             yield (
-                f"{self.gone_early:,} either succeeded or failed; their jobs are gone, although today's retention "
-                "cannot have pruned them: it was shorter until recently, or someone deleted the rows"
+                f"occurrences whose jobs are missing: {self.gone_early:,}; nobody can tell whether the jobs succeeded "
+                "or failed. Today's retention cannot have pruned the jobs: the retention was shorter until recently, "
+                "or someone deleted the rows"
             )
         if total["extra"]:
-            yield f"{total['extra']:,} ran without being due: a backfill under another definition, or a wrong clock"
+            yield (
+                f"occurrences that ran without being due: {total['extra']:,}; the cause is a backfill under another "
+                "definition, or a wrong clock"
+            )
         if early := self.account.early:
             command = self._explain(early[0], early[-1])
             yield f"{len(early):,} of the occurrences that ran did so early, because a clock was ahead: {command}"
@@ -372,7 +388,7 @@ class _Bookkeeper:
 
 
 def _runs(cover: bytearray, value: int) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of *cover* that have *value*, as (start, end), where *end* is exclusive."""
+    """Yield (start, end) for each longest stretch of *cover* in which every byte is *value*. The end is exclusive."""
     begin = cover.find(value)
     while begin >= 0:
         end = begin

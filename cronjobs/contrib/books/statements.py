@@ -1,6 +1,6 @@
 """The SQL of ``books``.
 
-It reads ledger rows with the status of their jobs, and schedules' jobs that no ledger row names.
+The statements read ledger rows with the status of their jobs, and jobs of schedules that no ledger row names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cronjobs.engine.store.sql import run
 FIRST_S, LAST_S = (
     -62_135_510_400,
     253_402_214_400,
-)  # the range of datetime (years 1 to 9999), less a day for time zones
+)  # the range of Python's datetime (years 1 to 9999), in seconds since 1970, less a day at each end for time zones
 
 
 def _microseconds(column: str) -> str:
@@ -38,18 +38,19 @@ _LAST_MICROS: Final = _microseconds("c.last_for")
 _JOB_MICROS: Final = _microseconds("j.scheduled_for")
 _A_WHILE_BEFORE: Final = shifted(":at", "-600")
 _A_WHILE_AFTER: Final = shifted(":at", "600")
-# A tick may write its row late: even after the rows of ticks that began up to two minutes later.
+# A tick may write its row late, even after the rows of ticks that began up to two minutes after it.
 _JUST_BEFORE: Final = shifted(":at", "-120")
 
-# Ticks' rows are written in the order of their ids. If a tick with a higher id began earlier, the clock was set back.
+# The rows of ticks are written in the order of their ids. So if a tick with a higher id began earlier, the clock was
+# set back.
 _SET_BACK = f"""
   SELECT 1 FROM {TICKS} o CROSS JOIN {TICKS} t
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# This is like _SET_BACK, but the clock may have been set back by any amount. In that case the clock went through the
-# time before :at twice, so the last ticks before :at have higher ids than the ticks at :at. Search for the first tick
-# of that time only if the last ticks show that there is one.
+# Like _SET_BACK, but the clock may have been set back by any amount. Such a clock went through the time before :at
+# twice, so the last ticks before :at have higher ids than the ticks at :at. Search for the first tick of the second
+# pass only if the last ticks show that there was a second pass.
 _AT_WORK = (
     f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
 )
@@ -61,7 +62,7 @@ _LIVED_AGAIN = f"""
         SELECT l.id FROM {TICKS} l WHERE l.started_at < {_JUST_BEFORE} ORDER BY l.started_at DESC LIMIT 100) n
       WHERE n.id > {_AT_WORK})"""
 
-# Use scalar subqueries, because the planner might read the whole job table for a join.
+# Use scalar subqueries instead of a join, because for a join the planner might read the whole job table.
 _ENTRIES = f"""
   SELECT {_FIRST_MICROS} AS first_micros, {_LAST_MICROS} AS last_micros, c.count, c.outcome,
     CASE WHEN c.reason LIKE '{BACKFILLED}%' THEN 'backfill'
@@ -76,7 +77,7 @@ _ENTRIES = f"""
 
 def _unnamed(which: str) -> str:
     # Find unfinished jobs by the schedule index, and finished jobs by finished_at. A job that was cancelled before it
-    # began does not count as a run. engine/schedules/wrong_clock.py explains why.
+    # began does not count as a run. engine/schedules/wrong_clock.py explains why not.
     return f"""
   SELECT j.id, j.schedule, {_JOB_MICROS} AS micros FROM {JOBS} j
   WHERE {which} AND j.schedule IS NOT NULL AND j.schedule > ''
@@ -114,7 +115,7 @@ class Entry(NamedTuple):
 
 
 class UnnamedJob(NamedTuple):
-    """A job that a schedule created, but to which no ledger row refers.
+    """A job that a schedule created, and that no ledger row names.
 
     ``at`` is the instant that it was created for, in microseconds since 1970.
     """

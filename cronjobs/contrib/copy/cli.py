@@ -69,7 +69,9 @@ def copy(
     if to is not None and old is not None:
         raise UsageError("give either --to or --from, not both: the other side is the configured database")
     if to is None and old is None:
-        raise UsageError("give --to postgresql://…, or, once that is the configured database, --from sqlite:///…")
+        raise UsageError(
+            "give --to postgresql://…; if the new database is already the configured database, give --from sqlite:///…"
+        )
     patience = None if wait is None else span(wait, "--wait")
     settings = load_settings(source)
     if to is not None and masking.url_passwords(to):
@@ -92,7 +94,7 @@ def copy(
                 progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
             )
         except SchemaMissing:
-            # Only the new side can lack tables here: the code above has created the old side's.
+            # Only the new side can lack tables here, because require_tables has created those of the old side.
             raise SchemaMissing(str(target.address), _upgrade(typed)) from None
         except BaseException:
             with suppress(CronjobsError):
@@ -106,8 +108,8 @@ def copy(
     if as_json:
         echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
         return
-    # If the operator typed the URL with "${NEW_URL}", print it as typed: the configuration should name the variable
-    # too.
+    # If the operator typed the URL with "${NEW_URL}", print the URL as typed, because the configuration should name the
+    # variable too.
     for sentence in _copied(report, typed if typed and "${" in typed else str(target.address)):
         echo(sentence)
 

@@ -48,7 +48,7 @@ def _text(value: Any) -> str:
 def as_jsonb(text: str) -> tuple[str, str | None]:
     """Return *text* and None if jsonb accepts *text* and keeps all digits of its numbers.
 
-    Otherwise, return *text* as a JSON string, and why jsonb refuses it.
+    Otherwise, return *text* as a JSON string, and the reason why jsonb refuses *text*.
 
     A job whose payload jsonb refuses dies when it is due, on either side. The job's error says why.
     """

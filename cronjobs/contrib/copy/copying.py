@@ -25,8 +25,8 @@ from cronjobs.errors import CronjobsError, UsageError
 ACTION: Final = "copy"  # the action of the new side's audit entry about a copy
 POLL_S: Final = 0.2
 
-# A database is in use if one of these tables has a row. Even an unused database may have pauses, queues and audit
-# entries.
+# A database is in use if one of these tables has a row. The list omits pauses, queues and audit entries, because even
+# an unused database may have them.
 _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
@@ -34,14 +34,14 @@ Progress = Callable[[str, int, int], None]
 
 
 class CopyRefused(CronjobsError):
-    """The copy is not safe in the current state of the two databases; nothing was changed."""
+    """The copy is not safe in the current state of the two databases. Nothing was changed."""
 
 
 @dataclass(frozen=True)
 class CopyMark:
     """The new side's audit entry about a copy. ``jobs`` and ``audit`` are the highest ids read from ``source``.
 
-    ``here`` is what ``_life`` returned for the new side, or None if the new side was already in use.
+    ``here`` is the result of ``_life`` for the new side after the copy, or None if the new side was already in use.
     """
 
     id: int
@@ -55,9 +55,9 @@ class CopyMark:
 class CopyReport:
     """What a copy did. ``copied`` counts the rows written, by table.
 
-    If ``late``, only jobs enqueued on the old side since an earlier copy were copied. ``known`` counts late jobs whose
-    key was already used on the new side. ``odd`` describes values that could not be copied unchanged. ``left`` counts
-    jobs enqueued on the old side during the copy.
+    If ``late``, only jobs enqueued on the old side since an earlier copy were copied. ``known`` counts late jobs that
+    were not copied, because the new side already had a job with their key. ``odd`` describes values that could not be
+    copied unchanged. ``left`` counts jobs enqueued on the old side during the copy.
     """
 
     copied: dict[str, int] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def copy(
         with ExitStack() as gate, source.read() as old, target.write() as new:
             report = _copy(old, new, source, settings, actor, progress, closed=closed)
             _hold_closed(gate.enter_context(source.write()), where)
-            reopens = False  # the COMMIT that follows may take effect even if it reports an error
+            reopens = False  # after this line, the new side's COMMIT may take effect even if it reports an error
     except BaseException:
         if reopens:
             _reopen(source, before, closing, actor)
@@ -118,7 +118,10 @@ def copy(
 
 
 def _decide(connection: Connection, mark: CopyMark | None, source: str, *, closed: bool) -> bool:
-    """Return True to copy everything (again), False to copy only late jobs. Raises CopyRefused if neither is safe."""
+    """Return True if everything has to be copied (again), or False if only late jobs have to be copied.
+
+    Raises CopyRefused if neither copy is safe.
+    """
     if mark is None:
         there = [f"{rows} in {table.name}" for table in _LIFE if (rows := store.count(connection, table))]
         if there:
@@ -130,8 +133,8 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
     if _is_unused(connection, mark):
         if mark.source != source:
             raise CopyRefused(
-                f"the new database holds a copy of {mark.source}: copy from that database again, or into another new "
-                "one"
+                f"the new database holds a copy of {mark.source}: copy from that database again, or copy into another "
+                "new database"
             )
         return True
     if not closed:
@@ -143,7 +146,10 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
 
 
 def _life(connection: Connection) -> dict[str, int]:
-    """Return row counts and highest ids. If they are different later, somebody has used the database in between."""
+    """Return row counts and highest ids.
+
+    If a later call returns different numbers, somebody has used the database in between.
+    """
     return {
         "jobs": store.newest(connection, jobs),
         "runs": store.count(connection, job_runs),
@@ -177,7 +183,7 @@ def is_closed(source: Database, target: Database) -> bool:
 
 
 def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) -> int:
-    """Close the old side, or keep it closed. Return the id of the audit entry that records this."""
+    """Close the old side, or keep it closed. Return the id of the audit entry about the closing."""
     with source.write() as connection:
         found = read_meta(connection)
         if (found.project, found.environment) != (before.project, before.environment):
@@ -271,7 +277,7 @@ def _copy_all(old: Connection, new: Connection, mark: CopyMark | None, report: C
     if mark is not None:
         store.empty(new)
     for table in store.TABLES:
-        # The audit trail is append-only: keep the new side's entries, and add the old side's newer ones.
+        # The audit trail is append-only. So keep the new side's entries, and add only the old side's newer entries.
         above = mark.audit if mark is not None and table is audit else 0
         total, done = store.count(old, table), 0
         for rows in store.batches(old, table, above):

@@ -16,14 +16,15 @@ from cronjobs.engine.store.sql import group, kinds, run
 BATCH: Final = 1000  # a batch has at most this many rows
 BATCH_BYTES: Final = 8 * 1024 * 1024  # a batch also ends once it reaches this size
 
-# sorted so that jobs come before their runs
+# The tables are sorted so that jobs come before their runs.
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)
-# The copy keeps the ids of these tables: other rows refer to them, or the order of the rows depends on them.
+# The copy keeps the ids of the rows in these tables, because other rows refer to the ids, or because the order of the
+# rows depends on the ids.
 WITH_IDS: Final = (jobs, schedules, ticks, findings)
 
-# These triggers refuse claims and new ledger rows from ticks that began before the old side was closed. They also
-# refuse to cancel or move a waiting job, since that would have no effect on the new side. A running job can still
-# record its end.
+# These triggers refuse claims and new ledger rows from ticks that began before the old side was closed. The triggers
+# also refuse to cancel or move a waiting job, because such a change would have no effect on the new side. A running job
+# can still record its end.
 _FENCES: Final = {
     "claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND NEW.locked_by IS NOT NULL",
     "acts": "UPDATE OF status, run_at, payload, cancel_requested_at ON cronjobs_jobs WHEN OLD.locked_by IS NULL "
@@ -68,7 +69,10 @@ def newest(connection: Connection, table: Table) -> int:
 
 
 def spent(connection: Connection, table: Table) -> int:
-    """Return the highest id ever used in *table*, including ids of pruned rows, which must not be reused."""
+    """Return the highest id that was ever used in *table*.
+
+    It may belong to a pruned row, and ids of pruned rows must not be reused.
+    """
     found = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).scalar()
     return int(found or 0)
 
@@ -101,7 +105,7 @@ def take_alone(connection: Connection) -> None:
     """Lock the tables, so that no tick, enqueuer or other copy can write until this transaction ends."""
     names = ", ".join(f"{{{_short(table)}}}" for table in (*TABLES, meta))
     run(connection, f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
-    # Deleting a million rows in one statement may take a long time.
+    # Raise the time limit, because deleting a million rows in one statement may take a long time.
     connection.exec_driver_sql("SET LOCAL statement_timeout = '15min'")
 
 

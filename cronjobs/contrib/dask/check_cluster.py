@@ -1,4 +1,4 @@
-"""``check --live`` for a cluster: check its scheduler, and whether its workers can run attempts."""
+"""``cronjobs check --live`` for a cluster. Checks the cluster's scheduler, and whether the workers can run attempts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The workers of a supervisor's loop: submit each attempt to a cluster, and return its outcome.
 
 One thread attends to all attempts: it writes their tokens, submits them, and gets the cluster's messages. The thread
-does not trust the cluster's word on whether an attempt has begun, is running or has ended. It reads that from the
-attempt's token in the database. So a scheduler that is away or has lost its state does not end any attempt.
+does not rely on the cluster's reports of whether an attempt has begun, is running or has ended. Instead it reads the
+attempt's token in the database. So no attempt ends because the scheduler is away or has lost its state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from cronjobs.engine.store.tokens import TokenKey, TokenRow
 from cronjobs.errors import DatabaseError
 from cronjobs.model import Finished, Lost, Outcome, Released
 
-# Seconds between reads of cancel requests, and between reads of the tokens of adrift attempts (see FarAttempt).
+# Seconds between reads of cancel requests, and between reads of the tokens of attempts that are adrift (FarAttempt
+# explains "adrift").
 LOOK_S: Final = 1.0
 IDLE_S: Final = 30.0  # the supervisor exits after this many seconds without an attempt
 CONNECT_AGAIN_S: Final = 2.0
@@ -40,7 +41,7 @@ LOST: Final = "the Dask worker died or was disconnected"
 
 
 class Cluster(Protocol):
-    """What this module needs of a cluster. ``DaskCluster`` implements it."""
+    """The methods that this module needs of a cluster. ``DaskCluster`` implements them."""
 
     @property
     def up(self) -> bool: ...
@@ -60,7 +61,7 @@ class StopAsked(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """The result of trying to connect. If ``error`` is None, we are connected."""
+    """The result of trying to connect to the cluster. If ``error`` is None, we are connected."""
 
     error: str | None
 
@@ -69,9 +70,9 @@ class Connected(NamedTuple):
 class FarAttempt:
     """An attempt given to the cluster. ``name`` is the name of the attempt's task on the cluster.
 
-    If ``adrift``, the cluster's reports on the attempt no longer count, and only its token shows what became of it. If
-    ``begun``, a guard on ``worker`` has taken the token. ``if_unbegun`` is the outcome to record if no worker took the
-    token in time.
+    If ``adrift``, this module ignores the cluster's reports on the attempt, and only the attempt's token shows its
+    state. If ``begun``, a guard on ``worker`` has taken the token. ``if_unbegun`` is the outcome to record if no worker
+    took the token in time.
     """
 
     attempt: Attempt
@@ -111,7 +112,7 @@ class ClusterWorkers(Workers):
         self._emit = emit
         self._connected = connected
         self._far: dict[int, FarAttempt] = {}
-        # Attempts that have a final report, and whose tokens still have to be deleted.
+        # Attempts whose final report has arrived, but whose tokens still have to be deleted.
         self._over: list[tuple[FarAttempt, GuardReport]] = []
         self._differs: dict[str, tuple[float, float]] = {}  # job type → when workers first and last refused it
         self._looked_at = self._tried_at = self._asked_at = -1e9
@@ -129,7 +130,7 @@ class ClusterWorkers(Workers):
         return True
 
     def take_back(self) -> list[Attempt]:
-        """Return [], because attempts that have not begun end through their tokens (see ``StopAsked``)."""
+        """Return [], because an attempt that has not begun ends only through its token, after a ``StopAsked``."""
         return []
 
     def leave(self) -> None:
@@ -145,14 +146,14 @@ class ClusterWorkers(Workers):
                 self._take_mail(self._wait_s())
                 self.attend()
             except DatabaseError:
-                sleep(0.2)  # the loop reports the error; the next round writes the tokens
-            except Exception as error:  # a bug in cronjobs: keep attending to the running attempts
+                sleep(0.2)  # the loop reports the error, and the next round retries the writes
+            except Exception as error:  # this is a bug in cronjobs, but the running attempts still need this thread
                 self._emit(events.fault_of_ours(error, type(error).__name__))
                 sleep(1.0)
         self.cluster.close()
 
     def attend(self) -> None:
-        """Do one round: read the mailbox, then do what is due."""
+        """Do one round: read the mailbox, then do the work that is due."""
         self._take_mail(0)
         self._attend_to_link()
         self._submit()
@@ -310,13 +311,13 @@ class ClusterWorkers(Workers):
     # --- by tokens --------------------------------------------------------------------------------------------------
 
     def _is_urgent(self, far: FarAttempt) -> bool:
-        """Whether only the token can show what became of the attempt."""
+        """Whether only the attempt's token can show the attempt's state."""
         return far.adrift or far.asked is not None
 
     def _look(self) -> None:
-        """If it is time, read the tokens and act on what they show.
+        """If a look is due, read the tokens of the written attempts, and act on their states.
 
-        It is time more often while an attempt is urgent.
+        Looks are due more often while an attempt is urgent.
         """
         now = self.clock.monotonic()
         written = [far for far in self._far.values() if far.written]
@@ -342,7 +343,7 @@ class ClusterWorkers(Workers):
             self._note_begun(far, "", row.taken_s or 0.0)
             self._note_worker(far, row.holder)
         if (row.left_s or 0.0) < 0 and not far.attempt.ended_itself:
-            far.adrift = True  # the permit has expired: the worker is dead, frozen or cut off
+            far.adrift = True  # the permit has expired, so the worker is dead, frozen or cut off
         if row.ended is not None and far.adrift:
             self._over.append((far, GuardReport.decode(row.ended)))
 
@@ -370,7 +371,7 @@ class ClusterWorkers(Workers):
     def _look_for_cancels(self) -> None:
         """Read cancel requests.
 
-        The loop's renewals read them too, but less often, and workers would do useless work meanwhile.
+        The loop also reads them when it renews leases, but less often. Until then, workers would do useless work.
         """
         now, running = self.clock.monotonic(), [far for far in self._far.values() if far.asked is None]
         if not running or now < self._asked_at + LOOK_S:
@@ -404,7 +405,7 @@ class ClusterWorkers(Workers):
             assert report.outcome is not None
             self._note_worker(far, holders.get(far.key.job_id))
             outcome = report.outcome
-            # The attempt has not begun, because the worker has different code.
+            # A Released with an error means that the attempt has not begun, because the worker has different code.
             if isinstance(outcome, Released) and outcome.error is not None:
                 outcome = self._of_difference(far, f"worker {far.worker}: {outcome.error}")
             else:

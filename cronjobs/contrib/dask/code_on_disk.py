@@ -1,4 +1,4 @@
-"""Detect a deploy: compare the files that this process has loaded with those on disk."""
+"""Detect a deploy. Compare the files that this process has loaded with the files that are on disk now."""
 
 from __future__ import annotations
 

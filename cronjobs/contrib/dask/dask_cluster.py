@@ -29,7 +29,10 @@ class ClusterAway(Exception):
 
 
 class DaskCluster:
-    """A connection to one scheduler. Dask's threads call ``heard`` with ended tasks and with news of running tasks."""
+    """A connection to one scheduler.
+
+    Dask's threads call ``heard`` with each task that has ended, and with each message about a running task.
+    """
 
     def __init__(
         self, executor: ExecutorSettings, topic: str, heard: Callable[[TaskEnd | Begun | Progressed], None]
@@ -41,7 +44,7 @@ class DaskCluster:
         self._futures: dict[str, Future] = {}
         self._stopping: set[tuple[int, int]] = set()  # (job, attempt) of stop calls in progress
         self._avoided: dict[str, float | None] = {}  # avoided worker → when the scheduler last heard from it
-        # runs the calls that block until the scheduler answers
+        # This thread runs the calls that block until the scheduler answers.
         self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we report Dask's errors ourselves
 
@@ -94,7 +97,7 @@ class DaskCluster:
             self._calls.submit(_quietly, future.cancel)
 
     def avoid(self, worker: str) -> None:
-        """Prefer other workers until the scheduler hears from *worker* again, because *worker* lost an attempt.
+        """*worker* has lost an attempt, so prefer other workers until the scheduler hears from *worker* again.
 
         A frozen worker looks idle to the scheduler, and stays in the scheduler's list for minutes (``worker-ttl``).
         """
@@ -103,7 +106,7 @@ class DaskCluster:
     def stop(self, worker: str, job_id: int, attempt: int, reason: str) -> None:
         """Ask the guard on *worker* to stop an attempt.
 
-        The request may get lost, so callers repeat it until the attempt ends.
+        The request may get lost, so callers repeat the request until the attempt ends.
         """
         client, called = self._client, (job_id, attempt)
         if client is not None and called not in self._stopping:
@@ -142,7 +145,8 @@ class DaskCluster:
     # --- in threads of Dask -------------------------------------------------------------------------------------------
 
     async def _stop(self, client: Client, worker: str, called: tuple[int, int], reason: str) -> None:
-        # Do not block on the answer: a frozen worker never answers, and calls to other workers must not wait for it.
+        # Do not block on the worker's answer. A frozen worker never answers, and calls to other workers must not wait
+        # for the frozen one.
         try:
             with suppress(Exception):
                 await client.run(

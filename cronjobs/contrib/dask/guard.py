@@ -1,4 +1,6 @@
-"""The guard is the function that a cluster's worker calls to run one attempt. It ensures that no other worker runs it.
+"""The guard is the function that a cluster's worker calls to run one attempt.
+
+It ensures that no other worker runs that attempt.
 
 The guard takes the attempt's token in the database, starts the handler in a child process of the launcher, and holds a
 permit. If the database does not confirm the permit in time, the child process is killed before the lease ends. A
@@ -66,7 +68,7 @@ def run(text: str) -> str:
     _running[place] = stop
     try:
         report = _run(spec, settings, permit).encode()
-    finally:  # even after an error: a renewed permit would hold the attempt forever
+    finally:  # Even after an error, stop renewing the permit. Otherwise the permit would hold the attempt forever.
         permit.confirm_no_more()
         _running.pop(place, None)
     permit.end(report)
@@ -76,7 +78,7 @@ def run(text: str) -> str:
 def stop(job_id: int, attempt: int, reason: str) -> bool:
     """Stop an attempt if it is running in this process. Return whether it was running here.
 
-    The supervisor calls this on the worker.
+    The supervisor calls this function on the worker.
     """
     found = _running.get((job_id, attempt))
     if found is not None:
@@ -91,7 +93,7 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
     began = SYSTEM.monotonic()
     timeout = timedelta(seconds=spec.request.timeout_s)
     request = spec.starting_at(began, this_worker(), settings)
-    secrets_ = settings.secrets_of(request.job)  # this worker's secrets, which the supervisor does not know
+    secrets_ = settings.secrets_of(request.job)  # the secrets of this worker, which the supervisor does not know
     command = Command(
         argv=(),
         folder=settings.folder,
@@ -123,10 +125,13 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
 
 
 def _reporter(spec: Spec) -> Any:
-    """Return a function that sends news to the supervisor through the scheduler. News may get lost."""
+    """Return a function that sends messages about the attempt to the supervisor, through the scheduler.
+
+    A message may get lost.
+    """
 
     def tell(kind: str, *facts: Any) -> None:
-        with suppress(Exception):  # it is harmless to lose news
+        with suppress(Exception):  # losing a message is harmless
             from distributed import get_worker
 
             worker = get_worker()

@@ -1,4 +1,7 @@
-"""The keys of ``executors:``, the clusters that job types may run on, each with its reader, example and description."""
+"""The keys of ``executors:``, each with its reader, example and description.
+
+Executors are the clusters that job types may run on.
+"""
 
 from __future__ import annotations
 

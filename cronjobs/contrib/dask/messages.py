@@ -1,4 +1,4 @@
-"""The messages to a cluster's worker and back: JSON, without URLs, secrets or pickled code."""
+"""The messages to a cluster's worker and back. They are JSON, and contain no URLs, secrets or pickled code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def versions() -> Versions:
 class Spec:
     """An attempt, as the supervisor sends it to a worker. The worker sends its progress to ``topic``.
 
-    ``request`` is for the handler's process. Its folders are those of the claiming host.
+    ``request`` is for the handler's process. The folders in ``request`` are those of the claiming host.
     """
 
     key: TokenKey
@@ -43,8 +43,8 @@ class Spec:
     @classmethod
     def of(cls, attempt: Attempt, key: TokenKey, settings: Settings, topic: str) -> Spec:
         registration = attempt.job_type.registration
-        # Send only settings that cannot hold a secret. Values that may come from ${…} stay here, above all env and
-        # env_file.
+        # Send only settings that cannot hold a secret. Values that may come from ${…} stay on this host, above all env
+        # and env_file.
         plain = Settings(
             file=settings.file,
             folder=settings.folder,
@@ -55,8 +55,8 @@ class Spec:
             around=settings.around,
             run=RunSettings(shutdown_grace=settings.run.shutdown_grace),
         )
-        # Send the job's fence too: a worker with its own database connection needs the fence for effects and
-        # transactions.
+        # The request also contains the job's fence, because a worker with its own database connection needs the fence
+        # for effects and transactions.
         request = Request(
             attempt.job,
             plain,
@@ -79,7 +79,10 @@ class Spec:
         return cls(key, Request.decode(facts.pop("request").encode()), found, **facts)
 
     def starting_at(self, now: float, worker: str, settings: Settings) -> Request:
-        """Return the request for the handler's process, with the worker's *settings*. The process starts *now*."""
+        """Return the request for the handler's process, with the worker's *settings*.
+
+        *now* is the instant at which the process starts.
+        """
         ends_at = now + self.request.timeout_s
         settings = replace(settings, run=self.request.settings.run)
         return replace(self.request, settings=settings, ends_at=ends_at, worker=worker)
@@ -92,7 +95,7 @@ class GuardReport(NamedTuple):
 
     "taken" means that another guard has the token. "cancelled" and "over" mean that nobody may take the token any more.
     "differs" means that the worker must not run the attempt. "cannot" means that the worker could not begin the
-    attempt. For these two, ``why`` gives the reason.
+    attempt. For "differs" and "cannot", ``why`` gives the reason.
     """
 
     said: Said
@@ -126,7 +129,7 @@ class GuardReport(NamedTuple):
 class TaskEnd(NamedTuple):
     """The end of a task. ``report`` is what the guard returned. If the guard returned nothing, ``report`` is None.
 
-    ``why`` says why there is no report. If ``differs``, the worker has different code.
+    If ``report`` is None, ``why`` gives the reason. If ``differs``, the worker has different code.
     """
 
     name: str
@@ -136,7 +139,7 @@ class TaskEnd(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """News: an attempt is running on the worker with this address."""
+    """The message that an attempt is running on the worker with this address."""
 
     job_id: int
     attempt: int
@@ -144,7 +147,7 @@ class Begun(NamedTuple):
 
 
 class Progressed(NamedTuple):
-    """News: a handler's latest progress."""
+    """The message about a handler's latest progress."""
 
     job_id: int
     attempt: int
@@ -154,7 +157,7 @@ class Progressed(NamedTuple):
 
 
 def news(facts: Any) -> Begun | Progressed | None:
-    """Parse a guard's news. Return None for a message that is not ours, because anyone can write to a topic."""
+    """Parse a guard's message. Return None if the message is not a guard's, because anyone can write to a topic."""
     try:
         kind, *values = facts
         return Begun(*values) if kind == "begun" else Progressed(*values)

@@ -17,15 +17,15 @@ from cronjobs.errors import DatabaseError
 AGAIN_S: Final = 1.0  # seconds between retries after a database error
 FOR_GOOD_S: Final = 60 * 86_400.0  # twice the longest timeout
 TAKE_TRIES: Final = 3
-LAST_TRIES: Final = 3  # how often to try to write the outcome
+LAST_TRIES: Final = 3  # how many times to try to write the outcome
 
 
 @dataclass
 class HeldPermit:
     """The permit of one attempt. The attempt's handler must be gone by ``safe_until``, a monotonic instant.
 
-    The launcher's kernel timer enforces this. A permit's time counts from the moment when this process asked for the
-    confirmation, so a delay in this process can only shorten the permit.
+    The launcher enforces this with a kernel timer. A permit's time counts from the moment when this process asked for
+    the confirmation, so a delay in this process can only shorten the permit.
     """
 
     database: Database
@@ -38,10 +38,10 @@ class HeldPermit:
     _over: threading.Event = field(default_factory=threading.Event)
 
     def take(self) -> Permit:
-        """Take the token, and try again if the connection is lost. Raises DatabaseError.
+        """Take the attempt's token, and try again if the connection is lost. Raises DatabaseError.
 
-        A call may have taken the token for us although its answer was lost. If we gave up then, no worker could begin
-        the attempt.
+        If the connection is lost, the call may still have taken the token for us. If we then gave up, no worker could
+        begin the attempt.
         """
         for left in reversed(range(TAKE_TRIES)):
             sent = self.clock.monotonic()
@@ -98,8 +98,8 @@ class HeldPermit:
                     return
                 continue
             pause_s = heartbeat_s(self.lease_s)
-            # The handler has ended its job itself. No other attempt of the job will begin, so this one may run to its
-            # timeout.
+            # The handler has ended its job itself. No other attempt of the job will begin, so this attempt may run
+            # until its timeout.
             if found.answer == "done":
                 self.safe_until = self.clock.monotonic() + FOR_GOOD_S
                 return

@@ -1,4 +1,4 @@
-"""Attempts on a cluster: whether a worker may run one, and its outcome if no worker ran it. Pure."""
+"""Decide whether a cluster's worker may run an attempt, and the outcome of an attempt that no worker ran. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from cronjobs.model import Failed, Outcome, Released, rough
 from cronjobs.text import ERROR_LIMIT, one_line
 
-DIFFERS_FOR: Final = timedelta(minutes=10)  # for this long, different code on a worker is taken for a deploy
+DIFFERS_FOR: Final = timedelta(minutes=10)  # for this long, we assume that a worker's code differs because of a deploy
 # If workers have shown no difference for this long, the next difference belongs to another deploy.
 DIFFERS_AFRESH: Final = timedelta(hours=1)
 DIFFERS_AGAIN: Final = timedelta(seconds=20)  # time until the next try during a deploy
@@ -24,16 +24,16 @@ class Versions(NamedTuple):
 
 
 def difference(claimed: Versions, here: Versions) -> str | None:
-    """Return how the worker's versions differ from the claiming host's, or None if they agree."""
+    """Return how the worker's versions (*here*) differ from the claiming host's (*claimed*), or None if equal."""
     pairs = zip(("cronjobs", "Python"), claimed, here, strict=True)
     found = [f"{what} {there} (the claiming host has {wanted})" for what, wanted, there in pairs if there != wanted]
     return f"the worker has {' and '.join(found)}" if found else None
 
 
 def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
-    """Return when workers began to refuse a type, in seconds like *now_s*.
+    """Return when workers began to refuse a job type, on the same clock as *now_s*, in seconds.
 
-    *seen* is when they first and last refused it, or None if they never did.
+    *seen* is when workers first and last refused the job type, or None if they never did.
     """
     if seen is None or now_s - seen[1] > DIFFERS_AFRESH.total_seconds():
         return now_s
@@ -54,7 +54,8 @@ def of_difference(why: str, since_s: float) -> Outcome:
 def of_waiting(executor: str, waited: timedelta) -> Released:
     """Return the outcome of an attempt that no worker took in time."""
     return Released(
-        f"for {rough(waited)} no worker of executor {executor} was free for the job, or had the resources it needs"
+        f"for {rough(waited)} no worker of executor {executor} was free for the job, or no worker had the resources "
+        "that the job needs"
     )
 
 

@@ -39,8 +39,8 @@ class Supervisor:
 
     ``has_changed`` returns whether the configuration file or the handlers have changed on disk.
 
-    The signal handlers set ``wake``. ``up`` is true while we are connected to the cluster. ``stale`` is true once a
-    deploy has replaced our code.
+    The signal handlers set ``wake`` to end the wait between two looks. ``up`` is true while we are connected to the
+    cluster. ``stale`` is true once a deploy has replaced our code.
     """
 
     loop: Loop
@@ -51,7 +51,10 @@ class Supervisor:
     stale: bool = False
 
     def run(self) -> str:
-        """Work until idle for a while, stale or asked to stop. Return why the work ended."""
+        """Work until the supervisor has been idle for IDLE_S seconds, is stale, or is asked to stop.
+
+        Return why the work ended.
+        """
         idle_since = SYSTEM.monotonic()
         while True:
             claimed = self.loop.counts.claimed
@@ -78,7 +81,10 @@ class Supervisor:
         self._open_or_close()
 
     def look_at_code(self) -> None:
-        """Watch for a deploy. This runs in a separate thread, because the loop blocks on jobs that may take days."""
+        """Watch for a deploy.
+
+        This method runs in a separate thread, because the loop blocks on jobs that may take days.
+        """
         while not self.stale:
             threading.Event().wait(LOOK_S)
             if self.has_changed():
@@ -115,7 +121,7 @@ def supervise(
         to_log(event)
         leave_death(settings.file, f"a job of executor {executor.name}", event)
 
-    # A supervisor runs all jobs itself: without a deadline, no job is too long for it.
+    # A supervisor has no deadline, so no job is too long for it. So it starts no processes for long jobs.
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
         executor,

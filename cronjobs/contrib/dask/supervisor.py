@@ -1,9 +1,9 @@
 """The supervisor of one executor on this host. A tick starts this module with ``python -m`` (``tick.executors``).
 
 A supervisor is a tick's loop whose workers are a cluster. It claims jobs of the executor's types, submits them to the
-cluster, renews their leases together, and records their outcomes. It has no deadline, and exits after a while without
-work. After a deploy (the file or the handlers' modules have changed), it claims nothing more, and the next tick starts
-another supervisor. Like a tick's watchdog, a supervisor's watchdog fires before a lease ends.
+cluster, renews their leases together, and records their outcomes. A supervisor has no deadline, and exits after a while
+without work. After a deploy (the file or the handlers' modules have changed), it claims nothing more, and the next tick
+starts another supervisor. Like a tick's watchdog, a supervisor's watchdog fires before a lease ends.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 from cronjobs.text import one_line
 
-TAG: Final = "cluster-"  # in a supervisor's locked_by, the part for the tick begins with this
+TAG: Final = "cluster-"  # the prefix of the tick's part in a supervisor's locked_by
 START_UP_S: Final = 120.0  # seconds allowed to import the handlers and reach the database
 
 
 def main() -> None:
     """Run the supervisor and exit.
 
-    The exit code is 0 after a normal end, 4 if the database was away, else the error's code.
+    The exit code is 0 after a normal end, 4 if the database could not be reached, else the code of the error.
     """
     supervision = Supervision.decode(sys.stdin.buffer.read())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignore the SIGHUP that a closing terminal sends
@@ -82,7 +82,10 @@ def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLoc
 
 
 def _leave_error(config: Path, executor: str, error: Exception) -> None:
-    """Leave the error for the next tick to print. cron mails the output of ticks, not that of supervisors."""
+    """Leave the error for the next tick to print.
+
+    cron mails the output of ticks, but not the output of supervisors.
+    """
     why = str(error).partition("\n")[0]
     if not isinstance(error, CronjobsError):
         why = f"an internal error in cronjobs, {type(error).__name__}: {why} ({place(error)})"

@@ -31,7 +31,8 @@ def settings_here(claimed: Settings) -> Settings:
 
     If there is no such file, return the claiming host's settings.
 
-    In either case the secrets are the worker's own, because the claiming host sends none. Raises CronjobsError.
+    In both cases the settings hold the worker's own secrets, because the claiming host sends none. Raises
+    CronjobsError.
     """
     file = Path(os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     if file.exists():

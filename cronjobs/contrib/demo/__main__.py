@@ -18,7 +18,7 @@ def main() -> None:
         sys.exit('this only works in a checkout of cronjobs; if cronjobs is installed, run "cronjobs demo"')
     if not PROGRAM.exists():
         sys.stderr.write("Installing cronjobs and what it needs into .venv (once; half a minute) ...\n")
-        # As "python3 -m venv" does, which the README's second command calls on the same folder.
+        # Pass the options that "python3 -m venv" uses, because the README's second command runs it on the same folder.
         venv.create(ROOT / ".venv", with_pip=True, symlinks=True)
         pip = [str(PROGRAM.with_name("python")), "-m", "pip", "install", "-q", "-e", f"{ROOT}[postgres,web]"]
         installed = subprocess.run(pip, check=False).returncode

@@ -77,7 +77,7 @@ def beat(ctx: Context, of: str) -> None:
     effect(f"{of} of {ctx.scheduled_for:%H:%M}")
 '''
 
-# Wait this long for the retry. The retry is due after a second, but the machine may be busy.
+# Wait up to this many seconds for the retry. The retry is due after a second, but the machine may be busy.
 WAIT_S = 10.0
 LONGEST_S = 60  # one command may take this many seconds
 ROOM_S = 15  # the demo takes this many seconds on a busy machine
@@ -93,7 +93,7 @@ def exit_code(child: int) -> int:
 
 
 class DemoFailed(CronjobsError):
-    """Something happened that the demo did not expect. This is a bug worth reporting."""
+    """Something happened that the demo did not expect. Users should report it as a bug."""
 
 
 def demo(
@@ -109,7 +109,7 @@ def demo(
     with _folder(keep) as folder:
         Demo(folder).play()
         if keep is not None:
-            echo(f"\nIt is all in {keep}: try  cd {shlex.quote(str(keep))} && cronjobs status")
+            echo(f"\nThe demo is kept in {keep}: try  cd {shlex.quote(str(keep))} && cronjobs status")
 
 
 @contextmanager
@@ -167,7 +167,7 @@ class Demo:
         self.say("  The same order, clicked twice: the key is spent, so there is no second job.")
         self.run("enqueue", "demo.charge", "--payload", '{"order": 17}', "--idempotency-key", "order-17")
         self.run("run-due", "-v")
-        self.say("  A second later, the next tick (cron would take until the next minute):")
+        self.say("  A second later, the demo runs the next tick (cron would wait for the next minute):")
         self.until_due()
         self.run("run-due", "-v")
         self.expect(["greeted Ada", "charged order 17"])
@@ -186,9 +186,7 @@ class Demo:
             raise DemoFailed(f"the schedule heartbeat did not run; only these ran: {self.effects()}")
 
     def a_second_host(self) -> None:
-        self.scene(
-            "Two hosts tick twice each at the same moment: the database decides which one of them does the work."
-        )
+        self.scene("Two hosts tick twice each at the same moment. The database decides which tick does the work.")
         self.a_minute_passes("newsletter")
         before = len(self.effects("newsletter"))
         self.command("run-due")
@@ -202,7 +200,7 @@ class Demo:
     def the_morning_after(self) -> None:
         self.scene('"What happened last night?"')
         self.run("jobs", "list")
-        self.say("  What the handlers really did, counted where it happened (effects.log):")
+        self.say("  What the handlers really did, as they wrote it to effects.log:")
         for line in self.effects():
             echo(f"    {line}")
         [counts] = self.query(
@@ -215,7 +213,7 @@ class Demo:
         if rows != {"succeeded": len(self.effects()), "dead": 1}:
             raise DemoFailed(f"the jobs ended as {rows}")
 
-    # --- stage hands --------------------------------------------------------------------------------------------------
+    # --- steps of the scenes ------------------------------------------------------------------------------------------
 
     def scene(self, title: str) -> None:
         self.scenes += 1
@@ -297,8 +295,8 @@ class Demo:
     def a_minute_passes(self, schedule: str) -> None:
         """Make the schedule due by setting its watermark back by a minute.
 
-        If a tick has already fired the schedule, wait for the next minute instead, because the same minute would run
-        twice.
+        If a tick has already fired the schedule, wait for the next minute instead, because the schedule would otherwise
+        run twice for the same minute.
         """
         fired, next_at = self.query(
             "SELECT (SELECT count(*) FROM cronjobs_occurrences o WHERE o.schedule_id = s.id), next_at "
@@ -319,7 +317,10 @@ class Demo:
         )
 
     def room_in_the_minute(self) -> None:
-        """Wait for the next minute if this one is nearly over. Otherwise, schedules would fire mid-demo."""
+        """Wait for the next minute if the current minute is nearly over.
+
+        Otherwise, schedules would fire in the middle of the demo.
+        """
         if SYSTEM.now().second >= 60 - ROOM_S:
             self.say("waiting for the next minute to begin …")
         while SYSTEM.now().second >= 60 - ROOM_S:

@@ -1,4 +1,4 @@
 """The Django app, with tables, commands, tasks and an admin.
 
-The pages are mounted with ``path("admin/jobs/", include("cronjobs.contrib.django.urls"))``.
+A project mounts the web pages with ``path("admin/jobs/", include("cronjobs.contrib.django.urls"))``.
 """

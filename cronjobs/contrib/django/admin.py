@@ -39,7 +39,7 @@ from cronjobs.errors import ConfigError, Problem
 from cronjobs.masking import named_secrets
 from cronjobs.text import clean, one_line, visible
 
-MOST_COUNTED: Final = 10_000  # lists stop counting at this number of rows: counting ten million takes seconds
+MOST_COUNTED: Final = 10_000  # lists stop counting at this many rows, because counting ten million rows takes seconds
 RECENT: Final = 1000  # filters offer the types and queues of this many newest jobs
 ATTEMPTS: Final = 20
 LONGEST: Final = 20_000  # a longer value is cut to this many characters
@@ -59,7 +59,7 @@ class CappedPaginator(Paginator):
 
 
 class RecentFilter(admin.SimpleListFilter):
-    """Filters by a column's value. The values to choose from are those of the newest jobs."""
+    """Filters by the value of a column. The user chooses from the values that the newest jobs have."""
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         recent = JobModel.objects.order_by("-id").values_list(self.parameter_name, flat=True)[:RECENT]
@@ -125,14 +125,14 @@ class JobAdmin(ReadOnlyAdmin):
     shown_key, shown_concurrency_key = _column("idempotency_key"), _column("concurrency_key")
     list_display = ("id", "shown_type", "status", "shown_queue", "run_at", "tries", "error", "shown_schedule")
     list_filter = ("status", TypeFilter, QueueFilter)
-    # Without this, Django shows no search box. get_search_results decides what the box searches.
+    # Without search_fields, Django shows no search box. get_search_results decides what the box searches.
     search_fields = ("id",)
     search_help_text = "A job's id, its full type, or its full idempotency key"
     sortable_by = ("id",)  # the other columns have no index to sort by
     actions = ("retry", "cancel")
 
     def get_queryset(self, request: Any) -> Any:
-        """Defer the JSON columns: they may be large, and a list does not show them."""
+        """Defer the JSON columns, because they may be large, and a list does not show them."""
         return super().get_queryset(request).defer("payload", "meta", "result")
 
     fields = (
@@ -166,7 +166,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description="last error")
     def error(self, job: Any) -> str:
-        if job.status == "succeeded":  # last_error is from an earlier try
+        if job.status == "succeeded":  # last_error is then from an earlier try
             return ""
         return one_line(masking.hide(job.last_error or ""), 120)
 
@@ -296,7 +296,7 @@ def _batches(ids: list[int]) -> Iterator[Collection[int]]:
 
 
 def _configuration() -> Settings:
-    """Return the project's configuration. It says which payloads the admin may show.
+    """Return the project's configuration, which says which payloads the admin may show.
 
     If the file is unreadable, return settings that show no payload.
     """

@@ -1,4 +1,4 @@
-"""The app's configuration. Django finds it by ``INSTALLED_APPS += ["cronjobs.contrib.django"]``."""
+"""The app's configuration. Django finds the app by ``INSTALLED_APPS += ["cronjobs.contrib.django"]``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def modules_of_apps() -> Iterator[str]:
 def import_modules_of_apps() -> None:
     """Import the apps' modules in a process that is not a tick.
 
-    Skip modules that fail to import: ticks report those.
+    Skip modules that fail to import, because ticks report such modules.
     """
     for module in modules_of_apps():
         with suppress(Exception):

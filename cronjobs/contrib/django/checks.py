@@ -31,7 +31,7 @@ PAGES: Final = "cronjobs"  # the URL name of the pages, in urls.py
 def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
     """Check that ticks use the database that this project enqueues to.
 
-    cronjobs.yaml may name another database, or other settings.
+    cronjobs.yaml may name another database, or another settings module.
     """
     if in_tests():
         return []
@@ -54,7 +54,7 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
 
 
 def _place(address: Address) -> tuple[str, str | None]:
-    """Return those parts of an address that are the same wherever the address is written.
+    """Return the parts of an address that are the same in each way to write the address.
 
     The host's name is left out, because a host may have several names.
     """
@@ -63,7 +63,10 @@ def _place(address: Address) -> tuple[str, str | None]:
 
 @register
 def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
-    """Check the keys of ``CRONJOBS``, and that its database is known, supported and open to our migrations."""
+    """Check the keys of the setting ``CRONJOBS``.
+
+    Also check that the database that it names is known, is supported and accepts our migrations.
+    """
     given = getattr(settings, "CRONJOBS", {})
     if not isinstance(given, dict):
         hint = 'CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
@@ -97,7 +100,10 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
 
 @register(Tags.database)
 def no_tables_elsewhere(app_configs: Any, databases: Collection[str] | None = None, **_: Any) -> list[CheckWarning]:
-    """Check that only the jobs database has our tables. A job that an app enqueues elsewhere would never run."""
+    """Check that only the jobs database has our tables.
+
+    A job that an app enqueues into another database would never run.
+    """
     jobs = alias(settings)
     return [
         CheckWarning(

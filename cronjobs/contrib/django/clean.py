@@ -30,7 +30,7 @@ class CleanConnections:
         connection_created.connect(_end_statements_of_dead_runner)
         self._here, self._there = _ThreadConnections(), _ThreadConnections()
         # Run this handler's async ORM calls in a separate thread. Django's usual thread serves all async handlers of
-        # the process, so they would share a transaction that one of them left open.
+        # the process, so these handlers would share a transaction that one of them left open.
         self._thread: Any = ThreadSensitiveContext()
 
     def __enter__(self) -> None:
@@ -72,12 +72,12 @@ def _judge(left_open: list[str], error: BaseException | None) -> None:
 class _ThreadConnections:
     """Cleans one thread's connections before and after an attempt.
 
-    A connection in a test's own ``atomic`` blocks stays open. Only blocks that the handler did not leave are rolled
-    back on it.
+    A connection in a test's own ``atomic`` blocks stays open. On such a connection, only the blocks that the handler
+    did not leave are rolled back.
     """
 
     def __init__(self) -> None:
-        self._tests: dict[str, int] = {}  # the alias, and how many blocks are the test's
+        self._tests: dict[str, int] = {}  # maps an alias to the number of the test's own blocks
 
     def begin(self) -> None:
         used = connections.all(initialized_only=True)
@@ -87,8 +87,8 @@ class _ThreadConnections:
     def end(self, *, last: bool = False) -> list[str]:
         """Clean the connections.
 
-        Return how each transaction that was left open had been begun. If *last*, close all connections, because the
-        thread is about to end.
+        Return a text for each transaction that was left open. The text says how the transaction was begun. If *last*,
+        close all connections, because the thread is about to end.
         """
         left_open = []
         for connection in connections.all(initialized_only=True):
@@ -102,7 +102,10 @@ class _ThreadConnections:
 
 
 def _blocks_left(connection: Any, outer: int) -> str | None:
-    """Roll back the handler's blocks inside the *outer* blocks of the test. Return ATOMIC if there were any."""
+    """Roll back the handler's blocks inside the test's blocks. *outer* is the number of the test's blocks.
+
+    Return ATOMIC if the handler had left a block open, else None.
+    """
     left_open = len(connection.atomic_blocks) > outer
     while len(connection.atomic_blocks) > outer:
         connection.set_rollback(True)
@@ -116,11 +119,11 @@ def _cleaned(connection: Any, *, last: bool) -> str | None:
         connection.close_if_unusable_or_obsolete()
         return None
     if begun_by:
-        with suppress(Exception):  # if this fails, the server is gone, and the transaction with it
+        with suppress(Exception):  # if the rollback fails, the server is gone, and so is the transaction
             connection.connection.rollback()
     connection.close()
     if connection.in_atomic_block:
-        # Django still believes that a transaction is open. Without this connection object, Django makes a new one.
+        # Django still assumes that a transaction is open. So delete this connection object, and Django makes a new one.
         del connections[connection.alias]
     return begun_by
 

@@ -19,7 +19,7 @@ VENDORS: Final = ("postgresql", "sqlite")
 
 
 def in_tests() -> bool:
-    """Whether Django's test runner is active. Its tests use a separate database."""
+    """Whether Django's test runner is active. If so, the tests use a separate database."""
     return hasattr(mail, "outbox")
 
 

@@ -17,7 +17,10 @@ from cronjobs.text import BrokenText, decoded
 
 
 def _undecoded(connection: Any, sql: str) -> str:
-    """On SQLite, return SQL that reads a text column as bytes: SQLite's driver raises for text that is not UTF-8."""
+    """On SQLite, return SQL that reads a text column as bytes.
+
+    SQLite's driver raises an error for text that is not UTF-8.
+    """
     is_column = "(" not in sql
     return f"CAST({sql} AS BLOB)" if connection.vendor == "sqlite" and is_column else sql
 
@@ -26,8 +29,8 @@ class AnyTextField(models.TextField):
     """Text that hand-written SQL may have stored. Bytes that are not UTF-8 become replacement characters."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        # In a subquery, do not cast to bytes: the outer query compares the column with text, and bytes never equal
-        # text.
+        # In a subquery, do not cast to bytes, because the outer query compares the column with text, and bytes never
+        # equal text.
         return (sql if compiler.query.subquery else _undecoded(compiler.connection, sql)), params
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -55,8 +58,8 @@ class JsonField(models.JSONField):
             return None
         if found in NOT_FETCHED or (isinstance(value, str) and too_deep(value, found)):
             return None
-        # If Django returns a text unchanged, the text is invalid JSON. Only a key transform may return a text, which is
-        # parsed.
+        # If Django returns the text unchanged, the text is invalid JSON. With a key transform, Django has already
+        # parsed the JSON, so the result may be a text.
         is_text = found is value and isinstance(value, str) and not isinstance(expression, KeyTransform)
         return None if is_text else found
 
@@ -68,7 +71,8 @@ class InstantField(models.DateTimeField):
     """
 
     def get_internal_type(self) -> str:
-        # With Django's own name for the type, Django would parse SQLite's integer as the text of a date.
+        # Do not return the name "DateTimeField". With that name, Django would parse SQLite's integer as the text of a
+        # date.
         return "InstantField"
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> datetime | None:

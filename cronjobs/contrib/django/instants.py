@@ -1,4 +1,7 @@
-"""Convert instants to and from the project's form: aware in UTC with USE_TZ = True, else naive in TIME_ZONE."""
+"""Convert instants to and from the form that the Django project uses.
+
+With USE_TZ = True, that is an aware datetime in UTC. Otherwise it is a naive datetime in TIME_ZONE.
+"""
 
 from __future__ import annotations
 

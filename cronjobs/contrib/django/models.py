@@ -18,7 +18,7 @@ from cronjobs.text import visible
 
 
 class JobsManager(models.Manager):
-    """Queries the jobs database by default. ``using`` selects another."""
+    """Queries the jobs database by default. ``using`` selects another database."""
 
     def get_queryset(self) -> Any:
         queryset = super().get_queryset()
@@ -127,7 +127,7 @@ class ScheduleModel(models.Model):
 
 
 class OccurrenceModel(models.Model):
-    """The outcome of a schedule's occurrences. A row covers ``count`` of them."""
+    """The outcome of a schedule's occurrences. A row covers ``count`` occurrences."""
 
     pk = models.CompositePrimaryKey("schedule_id", "last_for")
     schedule = models.ForeignKey(ScheduleModel, models.DO_NOTHING, related_name="occurrences", db_constraint=False)

@@ -1,7 +1,10 @@
-"""Django migrations. Each brings the tables to one revision, and does nothing if they already have it.
+"""Django migrations.
 
-``cronjobs_alembic_version`` is the only record of the tables' revision. If ``migrate``, ``cronjobs db upgrade`` or a
-first tick on SQLite has applied a revision, the other two do not apply it again.
+Each migration brings the tables to one revision, and does nothing if the tables already have that revision.
+
+``cronjobs_alembic_version`` is the only record of the tables' revision. Three programs can apply a revision:
+``migrate``, ``cronjobs db upgrade``, and a first tick on SQLite. None of them applies a revision that another has
+already applied.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ class ToRevision(Operation):
     """Bring the tables to *revision* with the SQL of ``cronjobs db sql``."""
 
     reduces_to_sql = True
-    # This is True only so that Django calls database_backwards, whose error says what to do instead.
+    # This is True only so that Django calls database_backwards. The error of database_backwards says what to do
+    # instead.
     reversible = True
     atomic = True
 

@@ -1,4 +1,4 @@
-"""Register Django tasks as handlers. A task's job type has the name of the task's path."""
+"""Register Django tasks as handlers. The name of the task's job type is the path of the task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KNOWN: Final[dict[str, Any]] = {}  # path → task; the backends of all threads 
 
 
 def know(task: Any) -> None:
-    """Register *task* as the handler of the job type that is named like the task's path."""
+    """Register *task* as the handler of a job type. The name of the job type is the path of the task."""
     path = task.module_path
     if path in KNOWN and KNOWN[path].func is task.func:  # task.using(…) made a copy of a known task
         return
@@ -35,18 +35,18 @@ def _handler(task: Any) -> Any:
 def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
     """Return a function that says why a payload's arguments do not fit the task's function.
 
-    The function returns None if the positional and keyword arguments fit. The function does not compare their types
-    with annotations, because Django passes JSON values unchanged.
+    The function returns None if the positional and keyword arguments fit. The function does not compare the types of
+    the arguments with annotations, because Django passes JSON values unchanged.
     """
 
     def fault(payload: Mapping[str, Any]) -> str | None:
         try:
             signature = signature_of(task.func)
         except Exception:
-            # Broken annotations may raise any exception. The call of the task will report it.
+            # Broken annotations may raise any exception. The call of the task will report the exception.
             return None
         args, kwargs = payload.get("args") or [], payload.get("kwargs") or {}
-        # The check against the annotations of run() reports this.
+        # The check against the annotations of run() reports such a payload.
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             return None
         context = [None] if task.takes_context else []

@@ -66,13 +66,14 @@ FAILURES: Final = ("failed", "timed_out", "lost")  # outcomes that count as the 
 def level_of(priority: int) -> int:
     """Map Django's priority to ours.
 
-    Django's is -100 to 100, high first. Ours is 0 to 9, low first. 0 becomes our default, 5.
+    Django's priorities run from -100 to 100, and the highest runs first. Ours run from 0 to 9, and the lowest runs
+    first. Django's 0 becomes our default, 5.
     """
     return LEVELS - 1 - (int(priority) - int(_base.TASK_MIN_PRIORITY)) * LEVELS // PRIORITIES
 
 
 def priority_of(level: int) -> int:
-    """Return the middle of Django's priorities that map to *level*."""
+    """Return the middle of the range of Django's priorities that map to our priority *level*."""
     return 0 if level == level_of(0) else round((LEVELS - 0.5 - level) * PRIORITIES / LEVELS) - 100
 
 
@@ -80,8 +81,8 @@ class CronjobsBackend(BaseTaskBackend):
     """Runs tasks as jobs whose type is the task's path, such as shop.tasks.send_invoice.
 
     If Django's connection has an open transaction, the job is enqueued in that transaction. So the job is committed
-    only if the transaction's other changes are. A failed task is retried as ``job_types:`` and ``defaults:`` in
-    cronjobs.yaml say. By default it gets up to ten attempts.
+    only if the transaction's other changes are committed. A failed task is retried as ``job_types:`` and ``defaults:``
+    in cronjobs.yaml say. By default a task gets up to ten attempts.
     """
 
     supports_defer = True
@@ -102,7 +103,7 @@ class CronjobsBackend(BaseTaskBackend):
         """Enqueue a job for the task. Return its TaskResult.
 
         Raises TypeError or PayloadError if the arguments are not JSON. Raises PayloadError if the task cannot be called
-        with them. Raises QueueFull if the queue is full and refuses jobs.
+        with the arguments. Raises QueueFull if the queue is full and refuses jobs.
         """
         self.validate_task(task)
         result = TaskResult(
@@ -158,7 +159,8 @@ class CronjobsBackend(BaseTaskBackend):
         payload = found.payload if isinstance(found.payload, dict) else {}
         args, kwargs = payload.get("args"), payload.get("kwargs")
         started = [run.started_at for run in runs]
-        # The running attempt has no row yet. found.started_at is when it was claimed, slightly before it started.
+        # The running attempt has no row yet. found.started_at is the instant at which a runner claimed the attempt,
+        # slightly before the attempt started.
         if found.started_at is not None and (running or not runs):
             started.append(as_djangos(found.started_at))
         result = TaskResult(
@@ -228,7 +230,7 @@ class CronjobsBackend(BaseTaskBackend):
         """Send task_finished with the attempt's outcome. Return *value* as JSON."""
         _set(result, finished_at=as_djangos(SYSTEM.now()))
         if error is None:
-            # A value that is not JSON cannot be stored. The attempt reports that later.
+            # Ignore a value that is not JSON. Such a value cannot be stored, and the attempt reports that later.
             with suppress(TypeError, ValueError):
                 value = _json.normalize_json(value)
             _set(result, status=TaskResultStatus.SUCCESSFUL, _return_value=value)

@@ -1,4 +1,7 @@
-"""The URL of the pages. Include it before the admin's URL. The admin's permissions decide who may see them and act."""
+"""The URL of the pages. Include it before the admin's URL.
+
+The admin's permissions decide who may see the pages and who may act.
+"""
 
 from django.urls import re_path  # type: ignore[import-untyped]
 

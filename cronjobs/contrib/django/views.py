@@ -28,7 +28,8 @@ from cronjobs.engine.config.django_project import config_file
 from cronjobs.installed import needed
 
 REQUEST: Final = "cronjobs.contrib.django.request"
-# The same name as in contrib.web.security. That module cannot be imported here: not every project has its packages.
+# This name must be the same as in contrib.web.security. Do not import that module here, because not every project has
+# installed the packages that it needs.
 EXEMPT: Final = "cronjobs.csrf_exempt"
 
 Asked = Callable[[Any], bool]
@@ -36,7 +37,10 @@ Connect = Callable[[], AbstractContextManager[Connection]]
 
 
 def may_view_jobs(request: Any) -> bool:
-    """Whether the admin, too, would show jobs to this user. There, permission to change jobs is enough."""
+    """Whether this user may view jobs in the admin.
+
+    In the admin, the permission to change jobs includes the permission to view them.
+    """
     return may_change_jobs(request) or _is_permitted(request, "cronjobs.view_jobmodel")
 
 
@@ -61,9 +65,9 @@ def pages(
     Users who are not logged in are redirected to LOGIN_URL, or to the admin's login page if that URL does not exist.
 
     *may_see* and *may_act* take Django's request and return a bool. By default staff need the admin's permissions to
-    view and to change jobs. *connect* is as for ``cronjobs.contrib.web.app``.
-    *config* is the path of cronjobs.yaml; if it is None, the path is CRONJOBS["config"] in Django's settings, else
-    $CRONJOBS_CONFIG, else ./cronjobs.yaml.
+    view and to change jobs. *connect* has the same meaning as in ``cronjobs.contrib.web.app``. *config* is the path of
+    cronjobs.yaml; if it is None, the path is CRONJOBS["config"] in Django's settings, else $CRONJOBS_CONFIG, else
+    ./cronjobs.yaml.
 
     The forms use their own CSRF token and cookie, so the view is exempt from Django's CSRF check. In Django's tests the
     pages show the test's database, and the test client needs no token unless it enforces CSRF checks.
@@ -123,7 +127,7 @@ def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: st
 
 
 class DoorsOfTest:
-    """Gives the pages Django's own connection in tests.
+    """Gives the pages Django's own connection to the database in tests.
 
     No other connection can see the rows of a test's open transaction.
     """
@@ -160,7 +164,7 @@ def _environ(request: Any, path: str) -> dict[str, Any]:
 def _form_of_test(request: Any) -> dict[str, Any]:
     """Return the form that Django's test client sent, encoded as a browser would encode it.
 
-    The client sends multipart.
+    The client itself sends forms as multipart.
     """
     form = request.POST.urlencode().encode()
     exempt = {EXEMPT: True} if getattr(request, "_dont_enforce_csrf_checks", False) else {}

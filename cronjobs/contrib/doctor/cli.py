@@ -37,7 +37,7 @@ COLOURS: Final = {
 }
 COUNTED: Final = ("ok", "warning", "problem")
 TEXT: Final = 600  # print at most this many characters of a diagnosis
-# "cronjobs check" already makes these checks
+# The release checklist leaves out these checks, because "cronjobs check" already makes them.
 BY_CHECK: Final = frozenset({"configuration", "handlers", "job types", "timeouts"})
 
 
@@ -54,8 +54,9 @@ def doctor(
     checks that need it are not applicable, and the others still run. doctor leaves nothing behind: it removes the small
     file that it writes to the state folder. On PostgreSQL it creates temporary tables, which it rolls back.
 
-    --release prints a checklist for a release. Run it on the host that will tick. It has these checks, the findings of
-    "check" and "status", and questions that only a person can answer. Each item is ok, to do, or ask (a person).
+    --release prints a checklist for a release. Run doctor --release on the host that will tick. The checklist has these
+    checks, the findings of "check" and "status", and questions that only a person can answer. Each item is ok, to do,
+    or ask (a person).
 
     --json prints one object: ok, host, checks (an object per check: check, about, status, text, fix), counts. With
     --release, it has ok, items (item, about, answer, text, do), counts. The exit code is 1 if a check found a problem,
@@ -73,7 +74,7 @@ def doctor(
         write([json_text({"ok": not counts["problem"], "host": patient.host, "checks": checks, "counts": counts})])
     else:
         write(_lines(found, counts))
-    # leave() does not wait for threads that the user's modules started
+    # Exit with leave(), which does not wait for threads that the user's modules have started.
     leaving.leave(1 if counts["problem"] else 0, stuck=False)
 
 

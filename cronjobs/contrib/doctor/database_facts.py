@@ -28,15 +28,15 @@ from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded
 
-ASKED = 3  # read the clock this often, and use the quickest reading
+ASKED = 3  # read the clock this many times, and use the reading that took the least time
 
 
 def other_owner(connection: Connection, settings: Settings) -> str | None:
-    """Return the project that owns the database, or None if it is ours or nobody's."""
+    """Return the project that owns the database, or None if it belongs to our project or to no project."""
     try:
         found = read_meta(connection)
     except DatabaseError:
-        return None  # the tables are missing; another check reports that
+        return None  # the tables are missing, which another check reports
     try:
         is_ours(settings, found.project, found.environment)
     except CronjobsError:
@@ -58,7 +58,7 @@ def revision(connection: Connection) -> Diagnosis:
 def clocks(database: Database) -> Diagnosis:
     """Compare the database's time with this host's time.
 
-    A query takes a while, so use this host's time halfway through it.
+    A query takes a while, so compare with this host's time halfway through the query.
     """
     skew, best = timedelta(0), timedelta.max
     for _ in range(1 if database.is_sqlite else ASKED):
@@ -111,7 +111,7 @@ def roles(connection: Connection) -> list[judge.RoleRights]:
 def _kind_by(held: Sequence[statements.HeldRights]) -> Role:
     """Guess from a role's rights what the role is for.
 
-    Its name does not show that, because it is none of our default names.
+    The role's name does not show its purpose, because the name is none of our default names.
     """
     changes = {each.relation for each in held if (each.rights | each.partly) & {"INSERT", "UPDATE", "DELETE"}}
     if held and not changes:

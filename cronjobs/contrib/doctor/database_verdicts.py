@@ -25,7 +25,10 @@ NEWEST_SERVER: Final = 18  # the newest version that cronjobs was tested with
 
 
 def database(name: str, belongs_to: str | None) -> Diagnosis:
-    """Judge a database that answers. *belongs_to* names the project that owns it, if that is not ours."""
+    """Judge a database that answers.
+
+    *belongs_to* names the project that owns the database, or is None if our project may use it.
+    """
     if belongs_to:
         return problem(
             f"{name} belongs to {belongs_to}: ticks with this configuration claim no jobs there",
@@ -97,7 +100,7 @@ def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnos
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A SQLite file; ``mode`` and ``folder_mode`` are permission bits."""
+    """A SQLite file. ``mode`` and ``folder_mode`` are the permission bits of the file and of its folder."""
 
     path: str
     filesystem: str | None  # the type, such as "ext4", or None if it is unknown
@@ -233,8 +236,8 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
             more = sorted(held.rights - {right for right, columns in wanted.items() if not columns})
             if more and not held.owner:
                 many.append(f"{role.role} has {', '.join(more)} on {held.relation}")
-            # Do not report columns of cronjobs_jobs: "db grants" with --replace or --find grants rights on more of
-            # them.
+            # Do not report rights on columns of cronjobs_jobs, because "db grants" with --replace or --find grants
+            # rights on more columns.
             partly = sorted(held.partly - held.rights - wanted.keys())
             if partly and not held.owner and held.relation != "cronjobs_jobs":
                 many.append(f"{role.role} has {', '.join(partly)} on columns of {held.relation}")

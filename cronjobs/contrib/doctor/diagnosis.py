@@ -1,4 +1,4 @@
-"""The result of a check: a status, a sentence about what was found, and how to fix it."""
+"""The result of a check: a status, a text about what the check found, and how to fix a fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A check's result. ``text`` says what was found and what it means. ``fix`` says what to do, if anything."""
+    """A check's result.
+
+    ``text`` says what the check found and what that means. ``fix`` says what to do, if anything.
+    """
 
     status: Grade
     text: str

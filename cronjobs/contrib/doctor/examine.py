@@ -1,4 +1,4 @@
-"""The checks of ``doctor``. Each check gathers its facts and has a pure function judge them."""
+"""The checks of ``doctor``. Each check gathers its facts, and a pure function judges these facts."""
 
 from __future__ import annotations
 
@@ -99,17 +99,18 @@ def _one(check: Examination, patient: ExaminedSite) -> Diagnosis:
         return not_applicable(why)
     try:
         return check.run(patient)
-    except UntrustedFiles:  # the check "configuration" reports this
+    except UntrustedFiles:  # the check "configuration" reports the untrusted files
         return not_applicable("this check needs the handlers, but root does not trust their files")
     except Exception as error:
         said = one_line(hide(f"{type(error).__name__}: {error}"), 400)
         return warning(
-            f"this check itself failed: {said}", "nothing is known about its subject; the other checks are complete"
+            f"this check itself failed: {said}",
+            "this check found out nothing, but the other checks are complete",
         )
 
 
 def _cannot(needs: Needs, patient: ExaminedSite) -> str | None:
-    """Return why a check with these *needs* does not apply, or None if it applies."""
+    """Return why a check with these *needs* does not apply, or None if the check applies."""
     if needs in ("project", "settings", "ticks") and patient.settings is not None and patient.settings.without_project:
         return "there is no project here: cronjobs exec records its runs in the state folder"
     if needs == "settings" and (patient.settings is None or patient.unusable):
@@ -171,7 +172,8 @@ def _database(patient: ExaminedSite) -> Diagnosis:
         )
         return database_verdicts.unreachable(why, no_file=patient.no_file)
     name = str(patient.database.address)
-    # Only the file says which project is ours. Without it nobody knows whether the database belongs to the project.
+    # Only the configuration file names our project. Without the file, doctor cannot know whether the database belongs
+    # to our project.
     if patient.unusable:
         return database_verdicts.database(name, None)
     with patient.database.read() as connection:
@@ -250,7 +252,7 @@ def _crontab(patient: ExaminedSite) -> Diagnosis:
             found = database_facts.fired(connection, every, patient.host)
             begun = [tick.started_at for tick in statements.ticks_of_host(connection, patient.host)]
         quiet = quiet_after(every)
-        # Ignore ticks from before the crontab's last change: a line that is now gone may have started them.
+        # Ignore ticks from before the crontab's last change, because a line that is now gone may have started them.
         changed = program.changed_at()
         still = found.last_at is not None and found.now - found.last_at <= quiet
         ticks = still and len(begun) >= STEADY_TICKS and (changed is None or changed < max(begun))

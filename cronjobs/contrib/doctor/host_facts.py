@@ -25,7 +25,10 @@ PROBE: Final = "doctor"  # the name of the file that doctor writes to test the s
 
 
 def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
-    """Return the state of *file*'s block in this user's crontab. If *settings* is None, compare only the command."""
+    """Return the state of *file*'s block in this user's crontab.
+
+    If *settings* is None, compare only the command in the block.
+    """
     daemon = host.daemon_runs(root)
     try:
         text = program.read()
@@ -67,7 +70,7 @@ def kept_state(root: Path) -> StateFolder:
     state, fault = State(folder), None
     state.write(PROBE, "kept\n")
     if state.take(PROBE) is None:
-        fault = "ticks cannot use it: others can write to it, or it is read-only"
+        fault = "ticks cannot use this folder, because other users can write to it, or because it is read-only"
     began = sorted(filter(None, map(state_files.spooled_at, state_files.spooled(None))))
     longest = SYSTEM.now() - datetime.fromtimestamp(began[0], UTC) if began else timedelta(0)
     lasting = state_files.lasting_folder() is not None

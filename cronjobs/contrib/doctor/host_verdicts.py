@@ -1,4 +1,4 @@
-"""Judge the facts about this host: cron, mail, folders, disks, the app's alembic. Pure."""
+"""Judge the facts about this host: its cron, mail, folders and disks, and the app's alembic. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cronjobs.model import duration_text, rough
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
-FULL: Final = 100 * MIB  # it is a problem if less space than this is free
+FULL: Final = 100 * MIB  # if less space than this is free on a disk, report a problem
 # Warn if the free space is less than this and also less than a twentieth of the disk.
 NEARLY_FULL: Final = GIB
 # File systems whose locks SQLite cannot rely on, named as in /proc/self/mountinfo.
@@ -30,7 +30,7 @@ _NETWORK: Final = """
 ON_A_NETWORK: Final = frozenset(_NETWORK.split())
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # a tick or exec should deliver a spooled run within this time
-OFTEN: Final = 3  # ignore what happened fewer times: it may be a coincidence
+OFTEN: Final = 3  # ignore an event that happened fewer times than this, because it may be a coincidence
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
@@ -77,7 +77,8 @@ def job_types(unknown: Sequence[str], not_ticked: Sequence[str], waiting: Mappin
     cancel = f", or cancel the jobs: {typed('cronjobs jobs cancel --type', name)}" if waiting else ""
     return problem(
         listed(found),
-        f"register the handler, or correct the name{cancel}; {typed('cronjobs explain', name)} shows which host had it",
+        f"register the handler, or correct the name{cancel}; {typed('cronjobs explain', name)} shows which host had "
+        "the handler",
     )
 
 
@@ -135,7 +136,7 @@ def crontab(found: CronLine, *, ticks: bool | None, elsewhere: str = "") -> Diag
         return problem(f"nothing starts ticks on this host: {found.said}", "cronjobs crontab install")
     if found.daemon is False:
         return problem(
-            "the line is in your crontab, but no cron daemon runs here", "start it (Debian: service cron start)"
+            "the line is in your crontab, but no cron daemon runs here", "start cron (Debian: service cron start)"
         )
     if found.state == "differs":
         return warning(
@@ -161,7 +162,7 @@ class TickTimes:
 def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
     """Judge whether ticks run on this host.
 
-    *cron* is the state of this host's crontab. *kept*: why the last ticks of the file here did not start.
+    *cron* is the state of this host's crontab. *kept* says why the last ticks of the file did not start on this host.
     """
     every = duration_text(found.every)
     if found.last_at is not None and found.now - found.last_at <= found.quiet_after:
@@ -171,7 +172,7 @@ def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
     since = "never" if found.last_at is None else f"the last was at {in_full(found.last_at, 'UTC')}"
     text = f"no ticks are running on {found.host} ({since}), although one is due every {every}"
     if kept:
-        return problem(f"{text}; {did_not_start('this host', kept)}", "correct this: cron's next tick then starts")
+        return problem(f"{text}; {did_not_start('this host', kept)}", "correct the cause; the next tick then starts")
     if cron.state == "missing" and cron.double.lines:
         return not_applicable(f"no ticks are running on {found.host} ({since}), and {cron.double.sentence}")
     if found.elsewhere:
@@ -181,7 +182,10 @@ def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
 
 @dataclass(frozen=True)
 class MailSetUp:
-    """``mailto`` is the address that gets cron's mail, "" if none does, or None if the crontab lacks our line."""
+    """``mailto`` is the address that gets cron's mail.
+
+    It is "" if nobody gets the mail, or None if the crontab lacks our line.
+    """
 
     program: str | None
     mailto: str | None
@@ -249,7 +253,7 @@ class StateFolder:
     lasting: bool
     fault: str | None  # why ticks cannot write to the folder, or None if they can
     filesystem: str | None
-    runs: int = 0  # number of exec runs, of all projects, that wait there for their database
+    runs: int = 0  # number of exec runs of all projects that wait in the folder to be written to their database
     longest: timedelta = timedelta(0)  # how long ago the oldest of these runs began
 
 
@@ -260,7 +264,7 @@ def state_folder(found: StateFolder) -> Diagnosis:
     )
     if found.fault:
         return problem(
-            f"{found.path}: {found.fault}; without it {loses}",
+            f"{found.path}: {found.fault}. Without the folder, {loses}",
             f'chown "$USER" {found.path} and chmod 700 {found.path}, or set XDG_STATE_HOME',
         )
     if not found.lasting:
@@ -287,7 +291,7 @@ def state_folder(found: StateFolder) -> Diagnosis:
 class Volume:
     """A disk that cronjobs writes to. ``free`` and ``size`` are in bytes."""
 
-    what: str  # what cronjobs writes there, such as "log"
+    what: str  # what cronjobs writes to the disk, such as "log"
     path: str
     free: int
     size: int

@@ -1,4 +1,7 @@
-"""Prepare what ``doctor`` examines: read the file if it is usable, and open the database if it answers."""
+"""Prepare the site that ``doctor`` examines.
+
+Read the configuration file if it is usable, and open the database if it answers.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,9 @@ def _host(file: Path) -> str:
 
 
 def _settings(source: Source, file: Path) -> tuple[Settings | None, str]:
-    """Return the settings, and why a tick could not use the file ("" if it could).
+    """Return the settings, and the reason why a tick could not use the file.
+
+    The reason is "" if a tick could use the file.
 
     The settings are None only if the file is unusable and no database address is given.
     """

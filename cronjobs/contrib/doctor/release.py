@@ -1,4 +1,7 @@
-"""The release checklist: judge what a program can see, and ask what only a person knows. Pure."""
+"""The release checklist.
+
+It judges the facts that a program can see, and asks the questions that only a person can answer. Pure.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ class ReleaseItem:
 class ReleaseFacts:
     """The facts to judge. ``findings`` and ``delivered`` are None if the database is unreadable.
 
-    ``delivered`` lists channels that have delivered an alert. ``rotations`` lists logrotate files that name the log.
+    ``delivered`` lists channels that have delivered an alert. ``rotations`` lists the logrotate files that name the
+    project's log.
     """
 
     settings: Settings
@@ -73,7 +77,7 @@ def _config(findings: Sequence[str]) -> ReleaseItem:
 def _examined(name: str, about: str, diagnosis: Diagnosis) -> ReleaseItem | None:
     """Turn a diagnosis into an item.
 
-    A warning becomes a question, because a person must decide whether it blocks the release.
+    A warning becomes a question, because a person must decide whether the warning blocks the release.
     """
     match diagnosis.status:
         case "not applicable":
@@ -142,7 +146,7 @@ def _timeouts(facts: ReleaseFacts) -> ReleaseItem:
 
 
 def _overridden(facts: ReleaseFacts, job_type: str) -> bool:
-    """Whether the job type has schedules, and each of these schedules sets a timeout."""
+    """Whether the job type has schedules that all set a timeout."""
     found = [each.timeout for each in facts.settings.schedules.values() if each.job == job_type]
     return bool(found) and None not in found
 
@@ -210,7 +214,9 @@ def _alerts(facts: ReleaseFacts) -> ReleaseItem:
     untried = sorted(set(alerts.channels) - set(facts.delivered or ()))
     if untried:
         text = f"these channels have never delivered an alert; has a test message arrived? {_names_of(untried)}"
-        return ReleaseItem("alerts", about, "ask", text, "cronjobs alerts test sends one; it does not record that")
+        return ReleaseItem(
+            "alerts", about, "ask", text, "cronjobs alerts test sends a test message, but does not record that it did"
+        )
     return ReleaseItem(
         "alerts", about, "ok", f"these channels have delivered alerts: {_names_of(sorted(alerts.channels))}"
     )
@@ -273,7 +279,7 @@ def _questions() -> Iterator[ReleaseItem]:
         ),
         "deploy": (
             "Does the deploy pause cronjobs first, or leave running ticks enough time to finish?",
-            'cronjobs pause --all --wait 60s --why deploy; "cronjobs resume --all" after it',
+            'cronjobs pause --all --wait 60s --why deploy; after the deploy, "cronjobs resume --all"',
         ),
         "roll-back": (
             "Can the previous code run the waiting jobs if you roll back?",

@@ -1,4 +1,7 @@
-"""The facts that ``doctor`` reads from the database: size and statistics, rights, the file, and one host's ticks."""
+"""Read the facts for ``doctor`` from the database.
+
+These are table sizes and statistics, rights, the SQLite file, and the ticks of one host.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ TICKS_LOOKED_AT: Final = 120
 class ServerFacts:
     """What the server reports about itself.
 
-    ``pooled`` is true if a pooler is in between: the driver then has another process id than the server reports.
+    ``pooled`` is true if there is a pooler between this host and the server. Then the process id that the driver knows
+    differs from the one that the server reports.
     """
 
     version: int  # such as 170002 for 17.2
@@ -50,7 +54,7 @@ def server(connection: Connection) -> ServerFacts:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """The server's statistics about a table. The last analyze may have been manual or automatic."""
+    """The server's statistics about a table. ``analyzed_at`` is the time of the last ANALYZE, manual or automatic."""
 
     name: str
     live: int
@@ -83,7 +87,8 @@ def table_statistics(connection: Connection) -> list[TableStatistics]:
 class HeldRights:
     """A role's rights on one of our tables.
 
-    ``partly`` holds the rights that the role has on at least one column. If ``owner``, the role may do everything.
+    ``partly`` holds the rights that the role has on at least one column. If ``owner`` is true, the role may do
+    everything with the table.
     """
 
     relation: str
@@ -95,7 +100,7 @@ class HeldRights:
 def rights_of(connection: Connection, role: str) -> list[HeldRights]:
     """Return the rights of *role*, including its groups' rights, on our tables and views that exist.
 
-    "public" means everybody.
+    The role "public" means everybody.
     """
     found = []
     whole = ", ".join(f"has_table_privilege(:role, c.oid, '{right}')" for right in TABLE_RIGHTS)

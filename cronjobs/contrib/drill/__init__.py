@@ -1,4 +1,7 @@
-"""The release drill: real ticks, a real mail server, kills and freezes, judged by the mails that arrived."""
+"""The release drill.
+
+It runs real ticks against a real mail server, kills and freezes ticks, and judges by the mails that arrived.
+"""
 
 from __future__ import annotations
 

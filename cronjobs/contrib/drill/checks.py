@@ -1,4 +1,4 @@
-"""The drill's checks. Each is a pure function that makes a Check from what the drill counted."""
+"""The drill's checks. Each check is a pure function that makes a Check from the numbers that the drill counted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Final
 from cronjobs.contrib.drill.plan import PASSES_BY_ITSELF, Mishap, Planned, numbers_of
 from cronjobs.contrib.drill.server import ReceivedMail, Try
 
-SLACK_S: Final = 1.0  # stopped work may exceed timeout + grace by this much
-SHORTEST_PAUSE_S: Final = 0.8  # the shortest pause between tries: the handler's delay of a second, less its jitter
+SLACK_S: Final = 1.0  # work that is stopped may run this many seconds longer than its timeout and grace
+SHORTEST_PAUSE_S: Final = 0.8  # seconds; the handler's delay of a second, less the greatest jitter
 
 
 class Form(StrEnum):
@@ -47,14 +47,15 @@ class InterruptedSends:
 
 
 def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
-    """Check that the tick was ended mid-run, and that it left behind only what this kind of end may leave."""
+    """Check that the tick was ended mid-run, and left behind only what a tick that ends in this way may leave."""
     in_midrun = seen.mails > 0 and seen.waiting > 0
     if form is Form.SIGTERM:
         clean = seen.code == 128 + signal.SIGTERM and not seen.leases and not seen.unrecorded
         held = in_midrun and clean and seen.took_s <= grace_s + SLACK_S
         how = f"SIGTERM mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
     else:
-        # A kill in the middle of the work leaves a lease and an unrecorded mail. Without both, the kill proves nothing.
+        # A kill in the middle of the work leaves a lease and an unrecorded mail. If either is missing, the kill came at
+        # another moment and proves nothing.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
         how = (
             "kill -9 mid-run, after the mail server accepted a mail and before the job recorded it: the tick exited "
@@ -69,7 +70,7 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
 
 @dataclass(frozen=True)
 class Woken:
-    """A runner that was frozen until its lease had expired: its jobs, and what it did after it woke."""
+    """A runner that was frozen until its lease had expired: its jobs, and what the runner did after it woke."""
 
     held: int  # number of jobs that the runner had when it was frozen
     taken: int  # number of those jobs that other ticks took while the runner was frozen
@@ -91,7 +92,11 @@ def woken(seen: Woken) -> Check:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Work that had to be stopped: how long the work ran, how long it was allowed to run, and the job's status."""
+    """Work that had to be stopped.
+
+    The fields say how long the work ran, how long it was allowed to run, whether its process is alive, and the job's
+    status.
+    """
 
     worked_s: float
     allowed_s: float
@@ -122,7 +127,7 @@ def _is_stopped(seen: Stopped, status: str) -> bool:
 
 
 def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collection[int]) -> Check:
-    """Check that temporary failures were retried after a delay, and only until they succeeded.
+    """Check that jobs with a temporary failure were retried after a delay, and only until they succeeded.
 
     *apart* lists the receipts to ignore, because their runner died.
     """
@@ -151,7 +156,9 @@ class Dead:
 def listed(
     planned: Mapping[int, Planned], dead: Sequence[Dead], tries: Sequence[Try], lost: Counter[int], open_ends: int
 ) -> Check:
-    """Check that the dead jobs are exactly those that need a person, each after one try and with its reason.
+    """Check that the dead jobs are exactly the jobs that need a person.
+
+    Each must have died after one try, and must be listed with the reason.
 
     *tries* holds all tries so far. *lost* counts, for each receipt, the attempts that died with their runner.
     *open_ends* is the number of effects that were begun and never recorded.
@@ -178,7 +185,7 @@ def listed(
 
 @dataclass(frozen=True)
 class SettledEffects:
-    """What the operator settled and retried, and how many jobs are still dead."""
+    """What the operator settled and retried, and how many jobs are still dead after that."""
 
     found: int  # number of uncertain mails that are in the mailbox
     not_found: int
@@ -196,7 +203,7 @@ def repaired(seen: SettledEffects) -> Check:
 
 @dataclass(frozen=True)
 class TickEnd:
-    """How a tick ended that the drill had not interrupted."""
+    """The end of a tick that the drill had not interrupted: the exit code and the output."""
 
     code: int | None
     out: str

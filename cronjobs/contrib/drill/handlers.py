@@ -1,4 +1,4 @@
-"""The drill's handlers, and an example of how to send an email that must not go out twice.
+"""The handlers of ``cronjobs drill``. They are also an example of how to send an email that must not go out twice.
 
 The drill copies this file into its folder. The last two handlers misbehave on purpose, for the
 drill only.
@@ -60,7 +60,7 @@ def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str
     """
     on_its_way = False
     try:
-        # Use closing(), not quit(): once the server has accepted the mail, an error in quit() must not change the
+        # Use closing() instead of quit(). Once the server has accepted the mail, an error in quit() must not change the
         # result.
         with closing(smtplib.SMTP(HOST, PORT, timeout=patience_s)) as server:
             server.ehlo_or_helo_if_needed()
@@ -74,7 +74,7 @@ def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str
         if 400 <= refusal.smtp_code < 500:
             raise RetryLater(said) from refusal
         raise GiveUp(said) from refusal
-    except OSError as trouble:  # there is no connection, it was lost, or no answer came in time
+    except OSError as trouble:  # there is no connection, the connection was lost, or no answer came in time
         if not on_its_way:
             effect.did_nothing()
         raise RetryLater(f"the mail server: {trouble or type(trouble).__name__}") from trouble
@@ -104,7 +104,7 @@ def hang() -> NoReturn:
 
 @job("drill.endless", timeout="10m")
 def endless() -> NoReturn:
-    """Run longer than any tick, and therefore in a separate process. Never check whether to stop."""
+    """Run longer than any tick, so that cronjobs runs this job in a separate process. Never check whether to stop."""
     work_for_ever("endless")
 
 

@@ -22,7 +22,10 @@ class Mishap(StrEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned failure. ``times`` tries fail before one succeeds. But a wrong address fails until it is corrected."""
+    """A planned failure. ``times`` tries fail, and the next try succeeds.
+
+    But a wrong address fails until the address is corrected.
+    """
 
     trouble: Mishap
     times: int = 1
@@ -30,7 +33,8 @@ class Planned:
 
 PASSES_BY_ITSELF: Final = frozenset({Mishap.BUSY, Mishap.BUSY_AFTER_MESSAGE, Mishap.HANGS_UP, Mishap.SILENT})
 
-# The plan uses these failures in this order, again and again. So even a drill with few receipts has the first ones.
+# The plan uses these failures in this order, again and again. So even a drill with few receipts has the first failures
+# of the list.
 MIX: Final = (
     Planned(Mishap.NO_SUCH_ADDRESS),
     Planned(Mishap.BUSY_AFTER_MESSAGE, 2),

@@ -30,13 +30,13 @@ from cronjobs.contrib.drill.stage import (
 from cronjobs.engine.store.enqueue import job_status
 
 RECEIPT: Final = "drill.receipt"
-# Interrupt a runner when the server has accepted this many of its mails but not yet answered.
+# Interrupt a runner when the server has accepted this many of its mails but has not yet answered.
 CAUGHT: Final = 2
 # Seconds from SIGTERM to the mail server's answer. A runner that does not wait for the answer has exited by then.
 ANSWER_DELAY_S: Final = 0.5
 TERM_TO_KILL_S: Final = 2.0  # seconds from SIGTERM to SIGKILL
 HANG_TIMEOUTS_S: Final = (2.0, 4.0, 8.0)
-# The operator lists, settles and retries in at most this many rounds. One is enough if no runner dies in between.
+# The operator lists, settles and retries in at most this many rounds. One round is enough if no runner dies in between.
 ROUNDS: Final = 5
 WAITS: Final = ("queued", "failed", "running")
 
@@ -79,7 +79,7 @@ class DrillRun:
         self.say(f"{self.receipts} receipts enqueued; {len(self.planned)} of them are planned to fail")
 
     def interrupt(self) -> None:
-        """End a tick at the worst moment: it has sent its mails, but has no answer from the server yet."""
+        """End a tick at the worst moment, when it has sent its mails but has no answer from the server yet."""
         self.server.hold(after=max(1, quiet_start(self.receipts) - WORKERS))
         tick = self._start_and_catch()
         signalled = SYSTEM.monotonic()
@@ -116,9 +116,9 @@ class DrillRun:
         return tick, held
 
     def stop_work(self) -> None:
-        """Run a job that hangs and a job that is cancelled.
+        """Run a job that hangs and a job that is cancelled. Check that the code of both jobs really stops.
 
-        Check that their code stops: it is not enough that rows change.
+        It is not enough that the jobs' rows change.
         """
         long_id = self.stage.enqueue("drill.endless")
         self._hang()
@@ -183,7 +183,7 @@ class DrillRun:
         self._note(checks.retried(self.planned, list(self.server.tries), lost.keys()))
 
     def look_after(self) -> None:
-        """Do an operator's morning work: list dead jobs, find out why, correct, retry."""
+        """Do an operator's morning work on the dead jobs: list them, correct the causes, and retry the jobs."""
         found = not_found = retried = 0
         dead: list[Dead] = []
         for turn in range(ROUNDS):
@@ -222,7 +222,7 @@ class DrillRun:
             self._note(checks.stuck(str(error)))
         self._note(checks.left_behind(self.stage.processes()))
 
-    # --- pieces -------------------------------------------------------------------------------------------------------
+    # --- steps of the scenes ------------------------------------------------------------------------------------------
 
     def _note(self, check: Check) -> None:
         self.found.append(check)
@@ -232,7 +232,7 @@ class DrillRun:
         self.undisturbed.append(self.stage.tick())
 
     def _start_and_catch(self) -> StagedTick:
-        """Start a tick. Return it when the server has accepted some of its mails but not yet answered."""
+        """Start a tick. Return the tick once the server has accepted some of its mails but has not answered yet."""
         tick = self.stage.start()
 
         def is_caught() -> bool:

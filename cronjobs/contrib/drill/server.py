@@ -1,6 +1,6 @@
 """A real SMTP server in this process. It fails as planned, and keeps the mails that it accepted.
 
-The drill judges by the mails that arrived here, not by rows in the database. Only this module uses aiosmtpd.
+The drill judges by the mails that arrived at this server, not by rows in the database. Only this module uses aiosmtpd.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MailServer:
         self.tries: list[Try] = []
         self.mailbox: list[ReceivedMail] = []
         self.corrected = False  # whether the wrong addresses have been corrected
-        self.hold_after: int | None = None  # hold back the answers to all mails after this many
+        self.hold_after: int | None = None  # after this many mails, hold back the answers to all further mails
         self.waiting_for_answer = 0
         self._planned = planned
         self._tried: Counter[int] = Counter()
@@ -114,7 +114,8 @@ class MailServer:
                 return self._hang_up(server)
             case Mishap.SILENT as met:
                 self._note(receipt, met)
-                await asyncio.sleep(3600)  # the sender gives up long before that, and its hang-up ends this wait
+                # The sender gives up long before, and this wait ends when the sender hangs up.
+                await asyncio.sleep(3600)
         envelope.rcpt_tos.append(address)
         return "250 2.1.5 OK"
 
@@ -145,7 +146,7 @@ class MailServer:
         try:
             while self.hold_after is not None:
                 await asyncio.sleep(POLL_S)
-        finally:  # even if the sender was killed, and aiosmtpd cancelled this callback
+        finally:  # this also runs if the sender was killed and aiosmtpd cancelled this callback
             self.waiting_for_answer -= 1
 
     def _meets(self, receipt: int) -> Mishap | None:
@@ -171,7 +172,7 @@ def _controller(server: MailServer) -> Any:
     class OnFreePort(Controller):
         def _trigger_server(self) -> None:
             server: Any = self.server
-            # the real port, because we asked for port 0, which means any free port
+            # Read the real port from the socket. We asked for port 0, which means any free port.
             self.port = server.sockets[0].getsockname()[1]
             super()._trigger_server()  # type: ignore[no-untyped-call]
 

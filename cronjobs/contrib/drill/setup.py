@@ -1,4 +1,4 @@
-"""Build a drill's stage, and remove it afterwards: folder, schema, processes."""
+"""Build the stage of a drill: its folder and its schema. Afterwards, remove the stage and end its processes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[S
         _make_tables(made)
         yield made
     finally:
-        # Do not interrupt the cleanup: it takes only seconds, and frees space on the user's disk and server.
+        # Ignore signals during the cleanup. The cleanup takes only seconds, and it frees space on the user's disk and
+        # server.
         with signals_handled_by(signal.SIG_IGN):
             if made is not None:
                 _clear(made, note)
@@ -80,8 +81,8 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
     )
     env = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(folder), MARK_VARIABLE: secrets.token_hex(8)}
     if url is not None:
-        # "ps" shows arguments to everyone, so never pass the URL as an argument. The driver's environment variables may
-        # complete the URL.
+        # "ps" shows arguments to everyone, so never pass the URL as an argument. Also pass on the PG… variables,
+        # because the driver may need them to complete the URL.
         env |= {URL_VARIABLE: url, **{name: value for name, value in os.environ.items() if name.startswith("PG")}}
     if "PYTHONPATH" in os.environ:
         env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # so that ticks run the same code as this process
@@ -90,7 +91,7 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
 
 
 def _make_tables(made: Stage) -> None:
-    # If the server is unreachable, fail before may_have_schema is set: then there is no schema to drop.
+    # If the server is unreachable, fail before may_have_schema is set, because then there is no schema to drop.
     with made.database.read():
         made.may_have_schema = made.schema is not None
     try:

@@ -28,14 +28,15 @@ T = TypeVar("T")
 
 WORKERS: Final = 3
 BUDGET_S: Final = 20
-# The lease is short, because the drill waits for leases to expire. But a busy machine needs a few seconds to renew one.
+# The lease is short, because the drill waits for leases to expire. The lease is not shorter, because a busy machine
+# needs a few seconds to renew a lease.
 LEASE_S: Final = 6
 SHUTDOWN_GRACE_S: Final = 5
 
 MARK_VARIABLE: Final = "CRONJOBS_DRILL"  # every process of this drill has this variable in its environment
 
 POLL_S: Final = 0.02
-PATIENCE_S: Final = 60.0  # wait this many seconds for what must happen even on a busy machine
+PATIENCE_S: Final = 60.0  # how many seconds to wait for an event that must happen even on a busy machine
 AT_ONCE_S: Final = 0.5  # an operation that no lock blocks starts within this many seconds
 
 
@@ -46,7 +47,7 @@ class StuckError(CronjobsError):
 def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
     """Wait for *condition*.
 
-    If *condition* does not become true in time, raise StuckError. Its text says *what* did not happen.
+    If *condition* does not become true in time, raise StuckError. The error's text says *what* did not happen.
     """
     give_up_at = SYSTEM.monotonic() + within_s
     while not condition():
@@ -94,7 +95,7 @@ class StagedTick:
 class Stage:
     """The stage of a drill.
 
-    The drill itself uses ``database`` only to read and enqueue. Commands and ticks do the rest.
+    The drill itself uses ``database`` only to read and enqueue. All other changes come from commands and ticks.
     """
 
     folder: Path
@@ -185,7 +186,7 @@ class Stage:
         return {job_id for job_id, holder in who.items() if holder is not None and holder.pid == tick.process.pid}
 
     def freeze(self, tick: StagedTick) -> set[int]:
-        """Send SIGSTOP to *tick* while it has jobs and holds no database lock. Return the jobs that it has.
+        """Send SIGSTOP to *tick* while the tick has jobs and holds no database lock. Return the ids of these jobs.
 
         A tick that stops in the middle of a transaction would block all other ticks. The drill does not test that case.
         """
@@ -197,7 +198,8 @@ class Stage:
                 raise StuckError(f"the tick to freeze ended first, with {tick.code}: {tick.err.strip()}")
             tick.send(signal.SIGSTOP)
             if (held := self.held_by(tick)) and self._is_free(held):
-                held = self.held_by(tick)  # read them again: the signal may have arrived after the first read
+                # Read the jobs again, because the signal may have arrived after the first read.
+                held = self.held_by(tick)
                 return True
             tick.send(signal.SIGCONT)
             return False
@@ -243,7 +245,7 @@ class Stage:
 
 def is_alive(pid: int) -> bool:
     if Path("/proc/self/stat").exists():
-        return process_started(pid) is not None  # this is None for a zombie, which is not alive
+        return process_started(pid) is not None  # process_started returns None for a zombie, which is not alive
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

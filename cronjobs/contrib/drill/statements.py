@@ -30,7 +30,7 @@ def has_due(connection: Connection) -> bool:
 
 
 def leases(connection: Connection) -> dict[int, str]:
-    """Map leased jobs to their ``locked_by``."""
+    """Map the id of each leased job to the job's ``locked_by``."""
     rows = run(connection, f"SELECT id, locked_by FROM {JOBS} WHERE locked_until IS NOT NULL")
     return {row.id: row.locked_by for row in rows}
 
@@ -62,7 +62,7 @@ def lost(connection: Connection, job_type: str) -> list[Any]:
 
 
 def everything(connection: Connection) -> set[tuple[Any, ...]]:
-    """Return all rows that a runner could change, so that callers can compare them before and after."""
+    """Return all rows that a runner could change, so that callers can compare the rows before and after an event."""
     return {
         *_rows(connection, f"SELECT 'job', id, status, attempts, failures, losses, locked_by, run_at FROM {JOBS}"),
         *_rows(connection, f"SELECT 'run', job_id, attempt, outcome, finished_at, error FROM {JOB_RUNS}"),

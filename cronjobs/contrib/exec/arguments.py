@@ -1,4 +1,7 @@
-"""Parse the command line of ``cronjobs exec``. Do not import typer, which is slow: the command must start first."""
+"""Parse the command line of ``cronjobs exec``.
+
+This module does not import typer, because typer is slow to import and would delay the start of the command.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class ExecArguments:
 
 
 class WrongArguments(Exception):
-    """The command line is invalid; the message says why."""
+    """The command line of ``cronjobs exec`` is invalid. The message says why."""
 
 
 def wants_help(arguments: Sequence[str]) -> bool:

@@ -1,4 +1,7 @@
-"""The typer command of ``cronjobs exec``. It only prints the help: a normal run goes straight to ``exec.start``."""
+"""The typer command of ``cronjobs exec``. typer uses this function only to print the help.
+
+A normal run goes straight to ``exec.start``.
+"""
 
 from __future__ import annotations
 

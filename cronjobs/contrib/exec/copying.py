@@ -59,7 +59,10 @@ class Stream:
             return None
 
     def step(self, ready: set[int]) -> bytes:
-        """Write pending output or, if there is none, read and return more, as far as poll(2) found it *ready*."""
+        """If output is pending, write some of it and return b"". Otherwise read more output and return it.
+
+        Use only descriptors in *ready*, the set that poll(2) has found ready.
+        """
         if self.pending:
             if self.target in ready:
                 self.write(self.most)
@@ -88,8 +91,8 @@ class Stream:
 class Copier:
     """The pipes for the command's stdout and stderr.
 
-    If our own stdout and stderr are the same file, as they are under cron, one pipe serves both. That keeps the order
-    of the output.
+    If our own stdout and stderr are the same file, as they are under cron, the command gets one pipe for both, which
+    keeps its output in order.
     """
 
     def __init__(self) -> None:
@@ -129,7 +132,7 @@ class Copier:
                 return
 
     def take_the_rest(self) -> list[Stream]:
-        """Forward the output that the ended command left in the pipes.
+        """The command has ended. Forward the output that it left in the pipes.
 
         Return the pipes that other processes still hold open.
         """
@@ -157,7 +160,7 @@ class Copier:
 
 
 def _wait(streams: list[Stream], wake: int | None = None) -> set[int]:
-    """Wait until a stream can go on, or until *wake* is readable. Return the ready descriptors."""
+    """Wait until a stream can read or write, or until *wake* is readable. Return the descriptors that are ready."""
     poll = select.poll()
     if wake is not None:
         poll.register(wake, select.POLLIN)
@@ -186,7 +189,7 @@ def _same(one: int, other: int) -> bool:
         if not stat.S_ISREG(first.st_mode):
             return True
         # The same regular file may have been opened twice. Each descriptor then has its own position, and perhaps its
-        # own mode. Output to one of them must then not go to the other.
+        # own mode. Output to one descriptor must then not go to the other.
         flags = fcntl.fcntl(one, fcntl.F_GETFL) == fcntl.fcntl(other, fcntl.F_GETFL)
         return flags and os.lseek(one, 0, os.SEEK_CUR) == os.lseek(other, 0, os.SEEK_CUR)
     except OSError:
@@ -197,7 +200,7 @@ def stay_for_the_others(streams: list[Stream]) -> None:
     """Fork a process that forwards the output of the command's background processes until they close the pipes.
 
     Without a reader, SIGPIPE would kill those processes at their next write. The forked process also keeps our output
-    open, so cron or a shell's pipe waits for the background processes, as it would without exec.
+    open, so cron or a shell's pipe waits for the background processes, just as without exec.
     """
     try:
         if os.fork():

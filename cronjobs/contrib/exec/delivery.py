@@ -30,7 +30,7 @@ def begin(database: Database, run: ExecRun) -> None:
 def end(database: Database, run: ExecRun) -> bool:
     """Write the run's outcome, if no process has written it yet.
 
-    Return whether this call wrote it. Raises DatabaseError.
+    Return whether this call wrote the outcome. Raises DatabaseError.
     """
     row = run.row(due_by(run.name, run.cron))
     for _ in range(LOCKED_TRIES):
@@ -41,9 +41,9 @@ def end(database: Database, run: ExecRun) -> bool:
                 return False
             finish = run.finish(state.id)
             if exec_runs.end(connection, state, row, finish):
-                alerts.look_soon(connection)  # look for findings: the run may be dead, late or overlapping
+                alerts.look_soon(connection)  # look for findings, because the run may be dead, late or overlapping
                 return True
-        sleep(0.1)  # another session has locked the row: try again
+        sleep(0.1)  # another session has locked the row, so try again
     raise DatabaseBusy(str(database.address), LOCKED_TRIES * 0.1)
 
 

@@ -1,6 +1,7 @@
 """Find when a run is due.
 
-``--cron`` gives the times. Without it, the crontab line that has the run's name gives them.
+``--cron`` gives the times at which the run is due. Without ``--cron``, the times come from the crontab line that has
+the run's name.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def due_by(name: str, cron: str | None) -> dict[str, str]:
 def names_in_crontab(config: str | None) -> set[str] | None:
     """Return the names that this user's crontab passes to exec, or None if the crontab cannot be read.
 
-    Lines that name another project than *config* are left out. None means no project.
+    Lines that name a project other than *config* are left out. *config* is None if the runs belong to no project.
     """
     lines = lines_of_user()
     if lines is None:

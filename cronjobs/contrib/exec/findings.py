@@ -1,4 +1,7 @@
-"""Find absent and overlapping runs of ``cronjobs exec``. The finding for dead jobs also covers dead runs."""
+"""Find absent and overlapping runs of ``cronjobs exec``.
+
+Dead runs need no finding here, because the finding for dead jobs covers them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def found(connection: Connection, _settings: Settings, now: datetime) -> Finding
 def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> Findings:
     """Find absent and overlapping runs. *runs_of_names* holds one or two runs per name, newest first. Pure.
 
-    Another finding may appear when the next expected run becomes absent.
+    ``again_at`` of the result is the instant at which the next expected run becomes absent.
     """
     absent, overlapped, limits = [], [], []
     for runs in runs_of_names:
@@ -53,7 +56,7 @@ def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> F
 
 
 def _overlap(later: LatestRun, earlier: LatestRun) -> bool:
-    """Whether the later run began during the earlier one.
+    """Whether the later run began during the earlier run.
 
     Runs on different hosts never overlap, because each host has its own crontab.
     """

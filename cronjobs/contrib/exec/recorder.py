@@ -1,4 +1,4 @@
-"""Write an exec run to the database. This runs in a separate process, the recorder."""
+"""Write an exec run to the database. This code runs in a separate process, the recorder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.exec.target import open_target, target_settings
 from cronjobs.engine.probe.state_files import spool_address
 
-# The recorder waits this many seconds for the command to end. Then it exits to free its memory.
+# The recorder waits at most this many seconds for the command to end. After that it exits, to free its memory.
 LINGER_S: Final = 20.0
 LONGEST_S: Final = 180  # SIGALRM kills the recorder after this many seconds, even if it hangs
 
@@ -45,6 +45,6 @@ def record(facts: dict[str, Any], config: str | None, url: str | None, orders: i
 
 
 def _is_there(orders: int, within_s: float) -> bool:
-    """Wait up to *within_s* for the outcome or for exec's exit. Return whether either has happened."""
+    """Wait up to *within_s* until the outcome arrives or exec exits. Return False if neither happens in that time."""
     ready, _, _ = select.select([orders], [], [], within_s)
     return bool(ready)

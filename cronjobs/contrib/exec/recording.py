@@ -58,11 +58,14 @@ class Recording:
         """Start a recorder while the command is running."""
         try:
             self._start_recorder()
-        except OSError:  # we cannot fork now; end() tries again
+        except OSError:  # the fork failed, and end() will try again
             pass
 
     def end(self, status: int, tail: OutputTail, failure: str) -> str | None:
-        """Record the outcome. Return None if the outcome was written or spooled, else the reason why it was not."""
+        """Record the outcome. Return None if the outcome was written or spooled.
+
+        Otherwise, return the reason why neither was possible.
+        """
         took = time.monotonic() - self.began_mono
         give_up_at = time.monotonic() + PATIENCE_S
         run = self.facts | {
@@ -97,7 +100,7 @@ class Recording:
 
     def _start_recorder(self) -> None:
         orders_out, orders = os.pipe()
-        # Make the pipe large enough for the whole run, so that a slow recorder can read it after we have exited.
+        # Make the pipe large enough for the whole run, so that a slow recorder can read the run after exec has exited.
         try:
             fcntl.fcntl(orders, fcntl.F_SETPIPE_SZ, 4 * KEPT)
         except (OSError, AttributeError):
@@ -118,10 +121,11 @@ class Recording:
 
     def _be_the_recorder(self, orders: int, reply: int) -> None:
         try:
-            os.setsid()  # so that a signal to the command's process group does not end us
+            os.setsid()  # so that a signal to the command's process group does not end the recorder
             signals_as_before()
             null = os.open(os.devnull, os.O_RDWR)
-            # Close exec's stdout and stderr in this process, so that their reader does not wait for this process.
+            # Close exec's stdout and stderr in the recorder. Otherwise the process that reads them would wait for the
+            # recorder.
             for descriptor in range(3):
                 os.dup2(null, descriptor)
             close_all_but([orders, reply])

@@ -19,8 +19,8 @@ def rows(
 ) -> tuple[list[ScheduleFacts], int]:
     """Return one row for each name that *chosen* accepts, and the number of such names.
 
-    Return at most *limit* rows, or all if *limit* is None. Names with an absent run come first, then names whose newest
-    run is dead, then the others by their next due time.
+    Return at most *limit* rows, or all rows if *limit* is None. Names with an absent run come first, then names whose
+    newest run is dead. The other names follow in the order of their next due time.
     """
     named = (runs for name, runs in exec_runs.latest(connection).items() if chosen(name))
     latest = sorted(named, key=lambda runs: _worst_first(runs[0], now))

@@ -18,14 +18,14 @@ from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, Retr
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import OUTPUT_LIMIT, clean
 
-# For this long a run counts as alive. Only its own host can prove before that the run is dead.
+# A run counts as alive for this long. During this time, only the run's own host can prove that the run is dead.
 LEASE: Final = timedelta(days=1)
 LONGEST: Final = timedelta(days=3650)
 POLICY: Final = AttemptPolicy(
     RetryPolicy(max_attempts=1),
     on_lost="dead",
     max_losses=1,
-    runner_s=LONGEST.total_seconds(),  # a run that is known to be alive keeps its lease however long it takes
+    runner_s=LONGEST.total_seconds(),  # a run that is known to be alive keeps its lease, however long the run takes
     lease_s=LEASE.total_seconds(),
 )
 KILLED: Final = "exec was killed, so nobody knows how the command ended"
@@ -71,7 +71,7 @@ class ExecRun:
         )
 
     def killed(self) -> ExecRun:
-        """Return this run as lost: its exec was killed before it could record the outcome."""
+        """Return this run as a lost run, whose exec was killed before it could record the outcome."""
         now = SYSTEM.now().timestamp()
         return replace(self, lost=True, ended=now, took=max(0.0, now - self.began))
 
@@ -120,14 +120,14 @@ class ExecRun:
 def _since(instant: float) -> timedelta:
     """Return the time since *instant*, or zero if *instant* is in the future or at least ten years ago.
 
-    A host without a hardware clock boots in 1970.
+    A host without a hardware clock boots in 1970, so *instant* may be decades too early.
     """
     ago_s = SYSTEM.now().timestamp() - instant
     return timedelta(seconds=ago_s) if 0 < ago_s < LONGEST.total_seconds() else timedelta(0)
 
 
 def lost(job_id: int, job_type: str, locked_by: str, attempt: int, now: datetime) -> Finish:
-    """Return what to write when exec was killed. The duration is unknown, so none is written."""
+    """Return the values to write if exec was killed. They include no duration, because the duration is unknown."""
     job = Job(job_id, job_type, {}, attempt=attempt, locked_by=locked_by)
     decided = decide_end(Finished(job, Lost()), POLICY.retry, now, max_losses=POLICY.most_losses)
     return decided.finish._replace(duration=None)

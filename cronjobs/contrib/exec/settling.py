@@ -41,10 +41,10 @@ def recorded() -> Settings | None:
 
 
 def catch_up(settings: Settings) -> None:
-    """Deliver spooled runs to the user's own database, settle the runs whose exec was killed, and forget old lines.
+    """Deliver spooled runs to the user's own database, settle runs whose exec was killed, and forget removed lines.
 
-    No tick does this work, because ticks do not open that database. If all lines record for a project now, no exec does
-    it any more either. Errors are ignored.
+    No tick does this work, because ticks do not open the user's own database. If all crontab lines now record for a
+    project, exec does not do this work either. Errors are ignored.
     """
     with suppress(CronjobsError), closing(open_target(settings)) as database:
         settle(database, spool_address(None, None))
@@ -52,7 +52,10 @@ def catch_up(settings: Settings) -> None:
 
 
 def settle(database: Database, spool: str) -> None:
-    """Write outcomes that *database* lacks: those in *spool*, and those of runs whose exec was killed."""
+    """Write the outcomes that *database* lacks.
+
+    These are the outcomes in *spool*, and the outcomes of runs whose exec was killed.
+    """
     deliver(database, spool)
     settle_lost(database)
 
@@ -60,8 +63,8 @@ def settle(database: Database, spool: str) -> None:
 def tidy(database: Database, config: str | None, *, local: bool) -> None:
     """Settle this host's runs whose exec was killed, and forget lines that are gone from the crontab.
 
-    *config* is the project that *database* belongs to, if any. If *local*, also prune the database: it is the user's
-    own database, which no tick prunes.
+    *config* is the project that *database* belongs to, if any. If *local*, *database* is the user's own database. Then
+    prune it too, because no tick prunes it.
     """
     with suppress(DatabaseBusy):
         settle_lost(database)
@@ -91,7 +94,7 @@ def settle_lost(database: Database) -> int:
 
 
 def forget_lines(database: Database, config: str | None) -> None:
-    """Stop expecting runs of lines that this user's crontab on this host no longer has, or records elsewhere now."""
+    """Stop expecting runs of lines that this user has removed from this host's crontab, or that record elsewhere."""
     host, user = Identity.here().host, os_user()
     with database.read() as connection:
         newest = {runs[0].job_type.partition(":")[2]: runs[0] for runs in exec_runs.latest(connection).values()}

@@ -1,7 +1,7 @@
 """Keep runs that could not be written to the database in small files in the state folder, until they are delivered.
 
 exec imports this module in every run, so this module imports nothing slow. Each file holds one complete run. The run's
-token is a unique key in the database. So the database stores the run only once, even if it is delivered twice.
+token is a unique key in the database. So the database stores a run only once, even if its file is delivered twice.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _make_spool(state: str) -> None:
 def _make(path: str) -> None:
     """Create the folder and its missing parents with mode 700.
 
-    With the default mode they might be open to all: cron's umask may be 000.
+    With the default mode, the folders might be open to all users, because cron's umask may be 000.
     """
     if os.path.isdir(path):
         return

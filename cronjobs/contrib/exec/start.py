@@ -1,4 +1,4 @@
-"""Start the command first, forward its output, pass our signals on to it, and exit the way it exits.
+"""Start the command first, forward its output, pass our signals on to the command, and exit the way it exits.
 
 The recorder needs the database and slow imports, so it is a separate process. If the recorder fails, the command still
 runs, and we still exit the way the command exits. This module imports only modules that load fast. A test lists them.
@@ -73,7 +73,8 @@ class Supervised:
         self.stdin_closed = stdin_closed
         self.child: int | None = None
         self.ended = False
-        self.waiting: list[int] = []  # signals that arrived before the command started, to be sent to it
+        # Signals that arrived before the command started; they are sent to the command once it runs.
+        self.waiting: list[int] = []
         self.failure = ""
         self.mask: set[int] = set()  # the signal mask that our caller set; the command inherits it
 
@@ -83,7 +84,7 @@ class Supervised:
         self.copier = Copier()
         os.set_blocking(self.copier.wake[1], False)
         set_wakeup_fd(self.copier.wake[1], warn_on_full_buffer=False)
-        # Catch SIGCHLD even if our caller ignores or blocks it, because it wakes us when the command has ended.
+        # Catch SIGCHLD even if our caller ignores or blocks it, because SIGCHLD wakes us when the command has ended.
         signal(SIGCHLD, lambda number, frame: None)
         self.mask = pthread_sigmask(SIG_UNBLOCK, {SIGCHLD})
         for number in FORWARDED:
@@ -116,7 +117,7 @@ class Supervised:
     # --- the command ------------------------------------------------------------------------------------------------
 
     def _start(self) -> int | None:
-        """Start the command. If that fails, return the wait status that a shell would report, else None."""
+        """Start the command and return None. If the start fails, return the wait status that a shell would report."""
         argv = self.given.argv
         try:
             try:
@@ -152,7 +153,10 @@ class Supervised:
         )
 
     def _wait(self) -> int:
-        """Forward output until the command ends. Return its wait status, but do not reap the process yet."""
+        """Forward output until the command ends.
+
+        Return the command's wait status, but do not reap the command's process yet.
+        """
         assert self.child is not None
         found: Any = None
         while found is None:
@@ -186,9 +190,12 @@ class Supervised:
 
 
 def _hide_arguments() -> None:
-    """Blank what follows "exec" in our command line and, since it is forked from us, in the recorder's.
+    """Blank the words after "exec" in the command line of this process.
 
-    Otherwise the command would find itself there: a script that ends if ``pgrep -f`` finds it would never work.
+    The recorder is forked from this process, so these words are blank in the recorder's command line too.
+
+    If these words stayed visible, ``pgrep -f`` in the command would find exec. A script that ends if ``pgrep -f`` finds
+    its own name would never work.
     """
     try:
         with open("/proc/self/stat", "rb", buffering=0) as file:
@@ -200,7 +207,7 @@ def _hide_arguments() -> None:
             os.pwrite(memory, bytes(len(after)), begin + len(before + word))
         finally:
             os.close(memory)
-    except (OSError, ValueError, IndexError):  # for example no /proc: then the arguments stay visible
+    except (OSError, ValueError, IndexError):  # for example, there is no /proc; then the arguments stay visible
         pass
 
 
@@ -221,7 +228,7 @@ def _from_the_terminal(number: int) -> bool:
 
 
 def cron_fault(expression: str) -> str | None:
-    """Return what is wrong with the --cron expression, or None.
+    """Return the fault of the --cron expression, or None if the expression is valid.
 
     Call this only after the command has ended, because it imports the cron parser, which is slow.
     """
@@ -230,7 +237,7 @@ def cron_fault(expression: str) -> str | None:
 
         grammar.parse(expression)
     except Exception as error:
-        # Catch everything, even MemoryError or a full disk: no error may change the command's exit code.
+        # Catch everything, even MemoryError or a full disk, because no error may change the command's exit code.
         return str(error)
     return None
 
@@ -238,7 +245,7 @@ def cron_fault(expression: str) -> str | None:
 def environment() -> dict[bytes, bytes]:
     """Return the environment that this process started with.
 
-    Python may since have set LC_CTYPE in os.environ (PEP 538).
+    Do not use os.environ, because Python may have added LC_CTYPE to it (PEP 538).
     """
     try:
         with open("/proc/self/environ", "rb", buffering=0) as file:
@@ -278,7 +285,7 @@ def _end_as(status: int) -> NoReturn:
     try:
         import resource
 
-        # dump no core of this process: only the command's core dump is useful
+        # Prevent a core dump of this process, because only the command's core dump is useful.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal(number, SIG_DFL)
     except Exception:  # nobody can set a handler for SIGKILL

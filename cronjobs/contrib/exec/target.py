@@ -45,7 +45,7 @@ def has_runs() -> bool:
 def target_settings(config: str | None, url: str | None) -> Settings:
     """Return the project's settings, or ``no_project()`` if there is neither a file nor a URL. Raises ConfigError.
 
-    From then on, this process masks the secrets of the settings and of the environment.
+    After this call, this process masks the secrets of the settings and of the environment.
     """
     secrets = masking.named_secrets({**os.environ, "": url or ""})
     masking.remember(secrets)
@@ -63,7 +63,8 @@ def open_target(settings: Settings) -> Database:
     if settings.without_project:
         _make_state_folder()
     else:
-        # Do not list exec.db as a known database. It is in the state folder, and would vanish together with that list.
+        # Do not list exec.db as a known database. The state folder holds both exec.db and that list, so they would
+        # vanish together.
         require_still_there(settings.folder, address)
     database = Database(address, connections=1)
     try:

@@ -45,7 +45,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     if not new.changes:
         echo(f"the crontab of {host.user().pw_name} has no line to wrap")
         return
-    shown = "" if file is not None else ': after the first one, "cronjobs status" shows them'
+    shown = "" if file is not None else '. After the first run, "cronjobs status" shows the runs'
     echo(f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {_where(file)}{shown}")
     if file is None and os.environ.get("XDG_STATE_HOME"):
         complain(
@@ -93,7 +93,10 @@ def _write(old: str, new: Rewritten, dry_run: bool) -> None:
 
 
 def _name_recorded_elsewhere(old: str, file: Path | None) -> None:
-    """Name the wrapped lines of *old* that record for another project than *file*, since wrap leaves them so."""
+    """Report the wrapped lines of *old* that record for a project other than *file*.
+
+    wrap does not change these lines.
+    """
     elsewhere: dict[str | None, list[int]] = {}
     for line in job_lines(old):
         if unwrapped(line) is not None and (project := exec_config(line)) != (None if file is None else str(file)):

@@ -1,7 +1,7 @@
 r"""Put ``cronjobs exec`` before the commands of a crontab, and remove it again, byte for byte. Pure.
 
-Cron parses the wrapped line too. So the input after the first bare "%" stays where it is, and "\%" stays as it is.
-Within single quotes, only "'" has to be escaped, and cron does not change that escape.
+Cron parses the wrapped line too. So the input after the first "%" without a backslash stays where it is, and "\%" stays
+as it is. Within single quotes, only "'" has to be escaped, and cron does not change that escape.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cronjobs.desk.crontab.block import LONGEST_COMMAND, bytes_of
 from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines, starts_ticks, unwrapped
 from cronjobs.desk.crontab.naming import name_of, unused
 
-# Matches up to the first bare "%", which ends the command in cron's do_command.c.
+# Matches the text up to the first "%" without a backslash. In cron's do_command.c, this "%" ends the command.
 _BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"})
 

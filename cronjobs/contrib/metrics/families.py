@@ -1,4 +1,4 @@
-"""All metrics and their values. They cover the whole database, so they have no host label."""
+"""All metrics and their values. The metrics cover the whole database, so they have no host label."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class Metric:
 def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> list[Metric]:
     """Return all metrics. *limits* and *workers* come from the file.
 
-    Read the counts of ended jobs before the schedules. So each schedule that has counts is in the list of schedules.
+    Read the counts of ended jobs before the schedules, so that each schedule that has counts is also in the list of
+    schedules.
     """
     ended = counts.all_that_ended(connection)
     schedules = upcoming_schedules(connection)
@@ -71,7 +72,7 @@ def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> lis
 
 
 def _shown(name: str) -> str:
-    """Make a name safe for a label: escape control characters and mask secrets."""
+    """Make a name safe for a label. Escape control characters and mask secrets."""
     return masking.hide(visible(name))
 
 
@@ -140,7 +141,8 @@ def _histogram(name: str, about: str, ended: Sums, kind: str) -> Metric:
 def _longest(ended: Sums, lately: Sums) -> list[Metric]:
     """Return the gauges of the longest attempts and latencies.
 
-    A job type whose counters are counted under OTHER gets no gauge of its own either, so that no series comes and goes.
+    If a job type's counters are merged under OTHER, its gauge is merged too. Otherwise a series of the type would come
+    and go.
     """
     families = []
     for name, about, kind in (
@@ -170,7 +172,7 @@ def _longest(ended: Sums, lately: Sums) -> list[Metric]:
 def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Metric]:
     """Return the schedules' metrics.
 
-    If there are too many schedules, those with the lowest ids get their own labels. So no schedule moves to OTHER
+    If there are too many schedules, those with the lowest ids get their own labels, so that no schedule moves to OTHER
     later.
     """
     most = MOST_NAMES["occurrences"]
@@ -288,8 +290,8 @@ def _queues(connection: Connection) -> list[Metric]:
 def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Metric]:
     """Return the limits' metrics.
 
-    The scope "all" counts all running jobs under a limit. The scope "each" counts the running jobs of the key that has
-    the most.
+    The scope "all" counts all running jobs under a limit. The scope "each" counts only the running jobs of the key that
+    has the most running jobs.
     """
     used = Metric(
         "cronjobs_limit_used",
@@ -312,7 +314,7 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Metric]:
 
 def _ticks(connection: Connection, workers: int) -> list[Metric]:
     last = Metric("cronjobs_last_tick_timestamp_seconds", "gauge", "When the last tick began, on any host.")
-    # This is the tick with the highest id. Another may have a later time, because a host's clock was years ahead.
+    # Use the tick with the highest id. Another tick may have a later time, because its host's clock was years ahead.
     if (newest := explaining.newest_tick(connection)) is not None:
         last.put(_seconds(newest.started_at))
     places = Metric("cronjobs_workers", "gauge", "The number of jobs that one tick runs at once (run.workers).")

@@ -1,4 +1,4 @@
-"""Metrics' hook in ticks: write the textfile of ``metrics:``."""
+"""The hook of metrics in ticks. It writes the textfile that ``metrics:`` names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cronjobs.engine.tick.extras import Hook, HookContext, RunSummary
 from cronjobs.errors import CronjobsError
 
 LEAST_LEFT_S: Final = 3.0  # if less time than this is left in the tick, do not write the file
-STALE: Final = timedelta(seconds=150)  # if the file is older than this, a tick also writes it before its work
+STALE: Final = timedelta(seconds=150)  # if the file is older than this, a tick writes the file before its work too
 
 
 class MetricsHook(Hook):

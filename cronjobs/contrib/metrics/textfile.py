@@ -15,12 +15,13 @@ MODE: Final = 0o644
 
 
 class TextfileNotWritten(CronjobsError):
-    """The textfile could not be written; the old one is unchanged."""
+    """The textfile could not be written. The old textfile is unchanged."""
 
 
 def write(path: Path, lines: Iterable[str]) -> None:
     """Replace *path* with a file of *lines*. A symlink is replaced, not followed. Raises TextfileNotWritten."""
-    # node_exporter ignores this temporary file, because its name does not end in .prom. Each process has its own file.
+    # node_exporter ignores this temporary file, because the file's name does not end in .prom. Each process has its own
+    # temporary file.
     beside = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         require_replaceable(path)

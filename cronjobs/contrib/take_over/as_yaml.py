@@ -32,12 +32,14 @@ alerts:
     mailto: {mail: {host: localhost, tls: none, from: @from@, to: [@to@]}}
 """
 LONGEST_RUN = "24h"
-# A line that is slower than its interval has several runs at once. With a place per line, it would hold up the others.
+# A line whose runs take longer than its interval has several runs at once. If each line counted for one run only, such
+# a line would delay the other lines.
 RUNS_PER_LINE: Final = 10
 MOST_LONG_JOBS = 1000  # the highest number that config.load accepts for run.long_jobs
 
 
-# (name, value) in the crontab → the variable of the env file that holds the value
+# The keys are the (name, value) pairs in the crontab. The values are the variables of the env file that hold the secret
+# values.
 Secrets = Mapping[tuple[str, str], str]
 NONE: Final[Secrets] = MappingProxyType({})
 PREFIX: Final = "CRON_"
@@ -46,8 +48,9 @@ PREFIX: Final = "CRON_"
 def secrets_of(found: ImportedCrontab) -> Secrets:
     """Collect the secrets in the lines' environments. A name that has several values gets several variables.
 
-    No variable has a name that the crontab sets. After ``swap``, the crontab still sets the old value above the tick's
-    line. Variables of the environment win over the env file, so a secret changed in the env file would be ignored.
+    No variable gets a name that the crontab sets. After ``swap``, the crontab still sets that name to the old value
+    above the tick's line. The environment takes precedence over the env file, so a change of the secret in the env file
+    would have no effect.
     """
     secrets: dict[tuple[str, str], str] = {}
     pairs = dict.fromkeys(pair for each in found.taken for pair in each.env)
@@ -83,7 +86,7 @@ def as_yaml(
     """Return the YAML. *of* names the crontab that the YAML is made from.
 
     *sender* is the From address of alerts if the crontab sets no MAILFROM. The YAML contains the *secrets* only as
-    ``${NAME}``. *env_file* is the name of the file with their values, or None if there is no such file.
+    ``${NAME}``. *env_file* is the name of the file with the values of the secrets, or None if there is no such file.
     """
     count = max(1, min(RUNS_PER_LINE * len(found.taken), MOST_LONG_JOBS))
     parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]

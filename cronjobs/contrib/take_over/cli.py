@@ -1,4 +1,4 @@
-"""``cronjobs crontab import|compare``: convert a crontab to a cronjobs.yaml, and verify that it means the same."""
+"""``cronjobs crontab import|compare``: convert a crontab to a cronjobs.yaml, and compare the two."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import in_zone
 from cronjobs.text import one_line, visible
 
-MODE: Final = 0o600  # readable by the user alone: like a crontab, the files may contain passwords
+MODE: Final = 0o600  # only the user may read the files, because they may contain passwords, as a crontab may
 DAYS: Final = 400  # look this far ahead by default: a year, with every clock change
 SMTP_PORT: Final = 25  # where alerts go to a mail server without port:
 SHOWN: Final = 5  # print at most this many instants for each difference
@@ -235,7 +235,10 @@ def _is_user(word: str) -> bool:
 
 
 def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> None:
-    """Write both files, but overwrite none. Check that they load. After an error, remove the files again."""
+    """Write the YAML file and the env file, but never overwrite a file. Check that the YAML file loads.
+
+    After an error, remove the new files.
+    """
     made: list[Path] = []
     try:
         for path, content in ((env_file, secrets), (file, text)):

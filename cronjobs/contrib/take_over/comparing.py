@@ -1,4 +1,4 @@
-"""Compare a crontab with the schedules that replace it: match lines to schedules, find differences. Pure."""
+"""Compare a crontab with the schedules that replace it. Match the lines to schedules, and find differences. Pure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ OTHER_INSTANTS: Final = "cron and the schedule are not due at the same times"
 
 @dataclass(frozen=True)
 class Pair:
-    """A line and its schedule. If not ``same_command``, only the names match, and the schedule runs another command.
+    """A crontab line and the schedule that matches it.
+
+    If ``same_command`` is false, only the names match, and the schedule runs another command.
 
     ``schedule`` is None if no schedule matches the line. ``other_settings`` names the variables that the line has under
-    cron, but that its schedule's command does not have, or has with another value.
+    cron and that the schedule's command lacks, or has with another value.
     """
 
     taken: ImportedLine
@@ -58,7 +60,10 @@ class LineDifference:
 
 
 def paired(lines: Sequence[ImportedLine], settings: Settings) -> list[Pair]:
-    """Match each line to a schedule that no other line has. Prefer a schedule with the same command, name and time."""
+    """Match each line to a schedule, and each schedule to at most one line.
+
+    Prefer a schedule with the same command, name and time.
+    """
     free = dict(settings.schedules)
     found: dict[int, Pair] = {}
 
@@ -120,14 +125,18 @@ def differences(
 
 
 def _due(schedule: ScheduleSettings, after: datetime, until: datetime) -> list[float]:
-    """Return when jobs of *schedule* may begin, including its ``spread``'s delay, in seconds since 1970."""
+    """Return when jobs of *schedule* may begin, in seconds since 1970.
+
+    The delay of the schedule's ``spread`` is included.
+    """
     late = spread_offset(schedule)
     seconds = timing(schedule.cron, schedule.every, schedule.timezone).seconds(after - late, until - late)
     return [second + late.total_seconds() for second in seconds] if late else [*seconds]
 
 
 def _unequal(old: Sequence[float], new: Sequence[float]) -> tuple[tuple[datetime, int, int], ...]:
-    # Compare the lists first: a line of every minute has half a million instants, and most lines are equal.
+    # Compare the whole lists first, because a line that runs every minute has half a million instants, and most lists
+    # are equal.
     if old == new or (before := Counter(old)) == (now := Counter(new)):
         return ()
     return tuple(

@@ -58,7 +58,7 @@ class ImportedCrontab:
     taken: tuple[ImportedLine, ...]
     left: tuple[KeptLine, ...]
     notes: tuple[str, ...]
-    mail_to: tuple[str, ...]  # the addresses in MAILTO above the imported lines, as alerts: accepts them
+    mail_to: tuple[str, ...]  # the addresses in MAILTO above the imported lines, in the form that alerts: accepts
     mail_from: str | None = None
 
 
@@ -66,7 +66,8 @@ class ImportedCrontab:
 class Importer:
     """Converts a crontab.
 
-    ``timezone`` is the host's, ``cron`` the kind of daemon, and ``from_pam`` names PAM's variables.
+    ``timezone`` is the host's time zone, ``cron`` is the kind of cron daemon, and ``from_pam`` names the variables that
+    PAM sets.
     """
 
     owner: pwd.struct_passwd
@@ -75,7 +76,10 @@ class Importer:
     from_pam: Collection[str] = ()
 
     def take_over(self, crontab: str) -> ImportedCrontab:
-        """Convert each line of *crontab* that can be converted. For each other line, return why it stays there."""
+        """Convert each line of *crontab* that can be converted.
+
+        For each other line, return the reason why the line stays in the crontab.
+        """
         taken: list[ImportedLine] = []
         left: list[KeptLine] = []
         names: set[str] = set()
@@ -181,7 +185,10 @@ _ADDRESS: Final = re.compile(r"[!-~]{1,64}@[!-~]{1,255}")
 
 
 def _addresses(taken: list[ImportedLine]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the addresses that cron mails output to, and messages about invalid ones. "ann" becomes ann@localhost."""
+    """Return the addresses to which cron mails output, and messages about invalid addresses.
+
+    "ann" becomes ann@localhost.
+    """
     found: dict[str, None] = {}
     notes = []
     for mail_to in dict.fromkeys(dict(each.line.settings).get("MAILTO", "") for each in taken):
@@ -198,10 +205,12 @@ def _addresses(taken: list[ImportedLine]) -> tuple[tuple[str, ...], list[str]]:
 
 
 def expression(when: str, fields: CronFields) -> str:
-    """Return an expression of ours for the times that *when* has under cron. If possible, return *when* unchanged.
+    """Return an expression in our grammar for the times that *when* has under cron.
 
-    Our grammar refuses likely mistakes such as "*/90" or "5-3", which cron accepts. So rewrite those. Raises CronError
-    if *when* cannot be rewritten, or if the line never runs.
+    If possible, return *when* unchanged.
+
+    Our grammar refuses likely mistakes such as "*/90" or "5-3", which cron accepts. So rewrite such expressions. Raises
+    CronError if *when* cannot be rewritten, or if the line never runs.
     """
     try:
         if _selects(grammar.parse(when), fields):
@@ -234,7 +243,7 @@ def _selects(ours: grammar.CronExpression, theirs: CronFields) -> bool:
 def _all_days(fields: CronFields) -> bool:
     """Whether both day fields select every day.
 
-    It then does not matter whether cron combines them by "and" or by "or".
+    If so, it does not matter whether cron combines the two fields by "and" or by "or".
     """
     return len(fields.days) == 31 and len(fields.weekdays) == 8
 

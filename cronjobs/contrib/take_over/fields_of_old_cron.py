@@ -1,6 +1,7 @@
 """Parse the five fields of a crontab line as cron's C code does. Pure.
 
-This module shares no code with ``crontime``, because ``crontab compare`` checks the results of both against each other.
+This module shares no code with ``crontime``, because ``crontab compare`` checks the results of the two modules against
+each other.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ class BadField(ValueError):
 class CronFields:
     """The minutes, hours and days that the fields select.
 
-    Weekdays run from 0 to 7. Both 0 and 7 mean Sunday, and a set that has one of them has both.
+    Weekdays run from 0 to 7. Both 0 and 7 mean Sunday, so a set with one of these numbers also has the other number.
 
-    A field's flag is true if the field begins with "*". In cron.h, these flags are MIN_STAR, HR_STAR, DOM_STAR and
-    DOW_STAR.
+    The flag of a field (``minute_star`` and so on) is true if the field begins with "*". In cron.h, these flags are
+    MIN_STAR, HR_STAR, DOM_STAR and DOW_STAR.
     """
 
     minutes: frozenset[int]
@@ -40,7 +41,7 @@ class CronFields:
 
     @property
     def wild(self) -> bool:
-        """Whether the line follows a clock change at once: its minute or hour field begins with "*"."""
+        """Whether the minute or hour field begins with "*". Such a line follows a clock change at once."""
         return self.minute_star or self.hour_star
 
     def on_day(self, day: int, month: int, weekday: int) -> bool:
@@ -61,7 +62,7 @@ _MONTHS: Final = frozenset(range(1, 13))
 _WEEK: Final = frozenset(range(8))
 _FIRST: Final = frozenset({1})
 _SUNDAY: Final = frozenset({0, 7})
-# The values are from load_entry in entry.c. @daily sets no day flags there, but that makes no difference: all days
+# The values are from load_entry in entry.c. There, @daily sets no day flags, which makes no difference because all days
 # match.
 _NAMES: Final = {
     "@yearly": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),

@@ -1,7 +1,7 @@
 """Compute when cron itself starts each line: simulate cron's main loop minute by minute. Pure.
 
 The simulation follows main() and find_jobs() in cron.c of Debian's cron 3.0pl1-162 and of cronie 1.7. It shares no code
-with ``crontime``, because ``crontab compare`` checks the results of both against each other.
+with ``crontime``, because ``crontab compare`` checks the results of the two modules against each other.
 
 Cron keeps a virtual time: the local time as minutes since 1970, as if local time were UTC. Each minute, cron compares
 the clock with its virtual time. The clock may be
@@ -12,7 +12,7 @@ the clock with its virtual time. The clock may be
   minute, so a line that matches two skipped minutes runs twice. Cron waits for 10 s after each skipped minute; the
   simulation does not wait;
 - up to 3 hours behind (summer time ends): only lines with a "*" run until the clock has caught up;
-- further ahead or behind: cron adopts the new time, and skipped minutes do not run.
+- further ahead or behind: cron adopts the new time, and runs no lines for skipped minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from cronjobs.desk.crontab.lines import Cron
 _HOURS_3 = 180  # in minutes; cron.c calls this 3 * MINUTE_COUNT
 _DAY = 1440
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-# The simulation starts this many minutes before the range, so that it sees a clock change just before the range.
+# The simulation starts this many minutes before the requested range, so that it also simulates a clock change just
+# before the range.
 _LEAD = 2 * _DAY
 
 
@@ -46,7 +47,9 @@ class TimedLine:
 def started_seconds(
     lines: Sequence[TimedLine], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[list[int]]:
-    """Return for each line when cron starts it, from *after* (exclusive) to *until*, in seconds since 1970.
+    """Return a list for each line.
+
+    The list has the instants from *after* (exclusive) to *until* at which cron starts the line, in seconds since 1970.
 
     If cron starts a line twice in one minute, the line's list has that minute twice.
     """
@@ -73,7 +76,10 @@ def _bits(hit: int) -> Iterator[int]:
 
 
 def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, cron: Cron) -> Iterator[tuple[int, int]]:
-    """Yield each real minute and the lines that main() in cron.c starts in it. A minute may occur more than once."""
+    """Yield each real minute and the lines that main() in cron.c starts in it.
+
+    The generator may yield a minute more than once.
+    """
     find = _Matching(lines).found
     offset = zone.at(first - 1)
     counted_by = offset  # the offset of the virtual time, which is oldGMToff in cronie
@@ -107,7 +113,10 @@ def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, c
 
 
 class _Matching:
-    """Matches a minute against all lines at once. Each line has one bit, so a minute takes few operations."""
+    """Matches a minute against all lines at once.
+
+    Each line has one bit in an integer, so matching a minute takes few operations.
+    """
 
     def __init__(self, lines: Sequence[TimedLine]) -> None:
         here = [(number, line) for number, line in enumerate(lines) if not line.timezone]
@@ -179,7 +188,7 @@ class _Offsets:
     def _of(self, minute: int) -> tuple[int, bool]:
         """Return the offset and the flag of a minute.
 
-        Query the zone only once a day, except on days with a clock change.
+        Query the zone only once for each day, except for days with a clock change.
         """
         day = minute // _DAY
         if day not in self._days:

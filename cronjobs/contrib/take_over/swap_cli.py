@@ -52,7 +52,7 @@ BothOption = Annotated[
     ),
 ]
 SHOWN: Final = 3  # differences named
-# In these seconds of a minute, cron has already read the crontab, and a tick still has time to run.
+# In these seconds of a minute, cron has already started the minute's lines, and a tick still has time to run.
 EARLY: Final = range(2, 40)
 
 
@@ -105,7 +105,7 @@ def swap(
         environment = host.environment(new, wanted.file)
         tick = trial(wanted, environment, force, taken)
         write(old, new)
-        # with --config, the command works from any folder
+        # name the file with --config, so that the command works from any folder
         way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"
         echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; to go back: {way_back}")
         print_tick(tick, wanted, environment)
@@ -177,9 +177,11 @@ def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
 
 
 def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> None:
-    """Raise CrontabError if runs of *schedules* wait. Ticks would run them late, in addition to the new runs.
+    """Raise CrontabError if runs of *schedules* wait.
 
-    If the database cannot be read, do nothing, because the trial tick reports that.
+    Ticks would run the waiting runs late, in addition to the new runs.
+
+    If the database cannot be read, do nothing, because the trial tick reports the error.
     """
     runs = UnfinishedRuns()
     with suppress(CronjobsError):
@@ -192,7 +194,9 @@ def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> No
 
 
 def _require_no_other_host(file: Path, old: str) -> None:
-    """Raise CrontabError if another host ticks for *file*'s project: cron here would repeat what that host runs.
+    """Raise CrontabError if another host ticks for *file*'s project.
+
+    Cron on this host would repeat the runs of that host.
 
     If the file or the database cannot be read, nobody knows whether another host ticks, so raise as well.
     """
@@ -216,7 +220,7 @@ def _require_no_other_host(file: Path, old: str) -> None:
 def _print_unfinished(restored: str, file: Path) -> None:
     """Print which runs of the lines in *restored* are unfinished.
 
-    Only ticks finish them, and ticks may no longer run.
+    Only ticks finish such runs, and after restore no tick may run any more.
     """
     try:
         settings = configuration.load(file, environ=os.environ, need_database=False)
@@ -251,10 +255,10 @@ def _early_in_a_minute() -> datetime:
 
     Return the minute.
 
-    The trial tick makes the schedules active at once, for times after that tick. Cron notices only when the next minute
-    begins that the old lines are gone. If swap wrote the crontab before cron had started this minute's lines, nothing
-    would run those lines. If the next minute began before swap had written the crontab, that minute's lines might run
-    twice.
+    The trial tick makes the schedules active at once, for times after that tick. Only at the beginning of the next
+    minute does cron notice that the old lines are gone. If swap wrote the crontab before cron had started this minute's
+    lines, nothing would run those lines. If the next minute began before swap had written the crontab, that minute's
+    lines might run twice.
     """
     if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
         complain("waiting for the next minute to begin, so that nothing runs twice …")

@@ -1,4 +1,7 @@
-"""The waiting and running runs of schedules, for the moment when lines move between cron and cronjobs."""
+"""Count the waiting and running runs of schedules.
+
+``swap`` and ``restore`` need the numbers when crontab lines move between cron and cronjobs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class UnfinishedRuns:
     def cancel(self, file: Path) -> str:
         """Return the commands that cancel the waiting runs.
 
-        Each command counts the runs and asks before it cancels them.
+        Each command counts the runs, and asks the user before it cancels the runs.
         """
         begin = f"cronjobs jobs cancel --config {one_line(str(file), 300)}"
         return "; ".join(

@@ -1,4 +1,7 @@
-"""The actions of the pages' forms. An action does the same as its command, and the audit trail names the visitor."""
+"""The actions of the pages' forms.
+
+Each action does the same as the corresponding command, and the audit trail names the visitor.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Act:
-    """One POST: who sent it, the host that serves the pages, and the form's fields."""
+    """One POST of a form: the visitor who sent it, the host that serves the pages, and the form's fields."""
 
     connection: Connection
     settings: Settings
@@ -63,10 +66,7 @@ class Act:
         return Done(f"/jobs/{job_id}", done if changed.done else said)
 
     def _release(self, job_id: int) -> Done:
-        """Release the job if this host can prove that the job's runner is gone.
-
-        This host is the one that serves the pages.
-        """
+        """Release the job if the host that serves the pages can prove that the job's runner is gone."""
         where = f"/jobs/{job_id}"
         held = operating.held(self.connection, [job_id]).get(job_id)
         if held is None:
@@ -97,8 +97,8 @@ class Act:
         before = schedules.pause_row(self.connection, scope=scope, name=name)
         if before is not None and before.skip and (before.until is None or before.until > now):
             raise UsageError(
-                "this pause has --skip, so only the command cronjobs pause can change it: the command records what was "
-                "skipped"
+                "this pause was made with --skip. Only the command cronjobs pause can change such a pause, because "
+                "only the command records which occurrences were skipped"
             )
         asked: dict[str, Any] = {"scope": scope, "name": name, "until": None, "why": self.why}
         schedules.pause(self.connection, **asked, by=self.actor, now=now)
@@ -115,7 +115,7 @@ class Act:
     def _seen_at(self, scope: str, name: str, said: str) -> Done:
         return Done("/schedule", said, {"name": name}) if scope == "schedule" else Done("/queues", said)
 
-    # --- the rest -----------------------------------------------------------------------------------------------------
+    # --- triggers and acknowledgements --------------------------------------------------------------------------------
 
     def _trigger(self) -> Done:
         name = self.form.get("name", "")
@@ -124,7 +124,7 @@ class Act:
         return Done("/schedule", "triggered", {"name": name})
 
     def _acknowledge(self) -> Done:
-        """Acknowledge the finding with the rows and the severity that it has now."""
+        """Acknowledge the finding with the rows and the severity that the finding has now."""
         key, span = self.form.get("finding", ""), self.form.get("for", USUAL)
         if span not in CHOICES:
             raise BadRequest(f'the field "for" must be one of {", ".join(CHOICES)}')
@@ -132,7 +132,7 @@ class Act:
         named = [each for each in judge(health, self.settings) if each.key == key]
         if not named:
             return Done("/", "gone")
-        now = health.now  # not later: what begins after the look was not seen
+        now = health.now  # not later, because the ack must not cover what begins after this look
         who = {"by": self.actor, "host": self.host, "why": self.why}
         acknowledge(self.connection, together(named), until=now + duration(span), now=now, **who)
         return Done("/", "acked")
@@ -147,7 +147,7 @@ class Act:
         record(self.connection, action=action, subject=subject, at=database_now(self.connection), **who)
 
 
-# Maps each address to which a form is sent to its action.
+# The keys are the addresses to which forms are sent. The values are the methods that run the actions.
 ACTIONS: Final[Mapping[str, Callable[..., Done]]] = {
     f"/jobs/<id:job_id>/<any({', '.join(CHANGES)}):verb>": Act._change,
     "/jobs/<id:job_id>/release": Act._release,

@@ -57,7 +57,8 @@ PAGES: Final[dict[str, Callable[..., str]]] = {
     "/hosts": hosts,
 }
 BULK: Final = f"/bulk/<any({', '.join(CHANGES)}):verb>"  # the address of one step in a change to many jobs
-# Maps HTTP statuses to the text of the link from an error page to the first page. Other error pages have no link.
+# Maps an HTTP status to the text of the link that leads from its error page to the first page. Error pages of other
+# statuses have no link.
 _GO_ON: Final = {401: "If you have just opened the link, continue to the pages."} | dict.fromkeys(
     (400, 404, 405, 409), "Back to the overview"
 )
@@ -163,7 +164,7 @@ def answer(body: str | bytes, kind: str = HTML) -> Response:
 def led_to(where: str) -> Response:
     """Return a redirect to *where*.
 
-    It follows a POST, or leads from the one-time link to an address without the token.
+    The redirect answers a POST, or it leads from the one-time link to an address without the token.
     """
     response = redirect(where, 303)
     response.data = b""

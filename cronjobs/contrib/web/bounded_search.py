@@ -1,8 +1,9 @@
 """Search jobs, or choose many jobs to change. Each search or step reads a bounded number of rows.
 
-An index finds the rows by status, ``since`` and ids. Python checks every other part of a Filter row by row. So a search
-for a rare word does not read a million rows. It stops, reports how many rows it read, and can continue from there. The
-search compares texts with their secrets masked. Otherwise a visitor could find out a secret letter by letter.
+An index finds rows by status, ``since`` and ids. Python checks each of these rows against the rest of the Filter.
+Because the number of rows is bounded, a search for a rare word does not read a million rows. The search stops, reports
+how many rows it has read, and can continue after the last of them. The search masks secrets before it compares texts.
+Otherwise a visitor could find out a secret letter by letter.
 """
 
 from __future__ import annotations
@@ -47,19 +48,19 @@ class Place(NamedTuple):
 class Looked:
     """Matching jobs, in order.
 
-    ``read`` is the number of rows that were checked. ``place`` is the position of the last row checked, or None if
-    there are no more rows.
+    ``read`` is the number of rows that were checked. ``place`` is the position of the last row that was checked, or
+    None if no row is left to check.
     """
 
     jobs: Sequence[Row[Any]] = ()
     read: int = 0
     place: Place | None = None
-    # Whether ``jobs`` has all matches among the rows that were read. If not, *limit* was reached first.
+    # True if ``jobs`` holds every match among the rows that were read. False if the search stopped at *limit* jobs.
     found_all: bool = True
 
 
 def sorts_of(wanted: Filter) -> tuple[str, ...]:
-    """Return the sort orders that an index supports, with the default first. "-" means descending."""
+    """Return the sort orders that an index supports, with the default first. A leading "-" means descending order."""
     status = wanted.only_status
     if status is None or wanted.ids or wanted.key is not None:
         return ("-id", "id")
@@ -71,7 +72,7 @@ def sorts_of(wanted: Filter) -> tuple[str, ...]:
 def look(connection: Connection, wanted: Filter, sort: str, after: Place | None, limit: int) -> Looked:
     """Return the first *limit* matching jobs after the place *after*.
 
-    Check only the next READ rows that an index finds. *sort* is one of ``sorts_of``.
+    Check at most the next READ rows that an index finds. *sort* is one of the orders that ``sorts_of`` returns.
     """
     wanted = _with_ids(connection, wanted)
     if wanted.ids == NOBODY:
@@ -95,7 +96,10 @@ NOBODY: Final = (0,)  # no job has this id
 
 
 def _with_ids(connection: Connection, wanted: Filter) -> Filter:
-    """Replace the filter's key with the id of the job that has the key, or else of the job that released it last."""
+    """Replace the filter's key with the id of the job that has the key.
+
+    If no job has the key, use the id of the job that released the key last.
+    """
     if wanted.key is None:
         return wanted
     found = job_of_key(connection, wanted.key)
@@ -121,7 +125,7 @@ def _rows(connection: Connection, wanted: Filter, sort: str, after: Place | None
         each = union_all(*(select(*columns).where(*_indexed(wanted, one), *_among(wanted)) for one in statuses))
         found = each.subquery()
         query = select(found)
-        # Without "+ 0", either database might walk the whole table by id and check the conditions row by row.
+        # Without "+ 0", SQLite or PostgreSQL might walk the whole table by id and check the conditions row by row.
         number = found.c.id + 0
         order = number if sort.lstrip("-") == "id" else found.c[_COLUMNS[sort.lstrip("-")].name]
     down = sort.startswith("-")
@@ -145,7 +149,7 @@ def _behind(order: ColumnElement[Any], number: ColumnElement[Any], place: Place,
 def _needed(connection: Connection, wanted: Filter) -> list[ColumnElement[Any]]:
     """Return the columns that ``passes`` needs.
 
-    Errors are long, so read them only if the filter has a condition on them.
+    Error texts are long, so select them only if the filter has a condition on errors.
     """
     c = jobs.c
     plain = [c.id, c.job_type, c.status, c.queue, c.schedule, c.error_type, c.run_at, c.finished_at]
@@ -165,7 +169,7 @@ def _among(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def passes(wanted: Filter, row: Any) -> bool:
-    """Whether a row that the index found also passes the rest of the filter."""
+    """Whether *row*, which an index has found, also passes the rest of the filter."""
     exactly = (
         (wanted.status, row.status),
         (wanted.queue, row.queue),
@@ -198,7 +202,7 @@ def _has(whole: str, part: str) -> bool:
 class Bulk:
     """A change to many jobs.
 
-    It applies to matching jobs with ids up to ``upper`` that have not changed since ``as_of``.
+    The change applies to jobs that match ``wanted``, have an id up to ``upper``, and have not changed since ``as_of``.
     """
 
     verb: str
@@ -211,7 +215,7 @@ class Bulk:
 class Kinds:
     """The number of jobs that a change applies to, by type and status.
 
-    If ``read`` is set, only that many rows were checked, and there are more rows.
+    If ``read`` is a number, only that many rows were checked, and further rows were not.
     """
 
     jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -220,14 +224,17 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The ids of chosen jobs, largest first. The next step begins with the id ``below``. If no job is left, it is 0."""
+    """The ids of chosen jobs, largest first. The next step begins with the id ``below``.
+
+    If no job is left, ``below`` is 0.
+    """
 
     ids: Sequence[int]
     below: int
 
 
 def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> Chosen:
-    """Choose the next *limit* jobs with ids up to *below*. Look only at the next READ rows that an index finds."""
+    """Choose the next *limit* jobs with ids up to *below*. Check at most the next READ rows that an index finds."""
     wanted = _with_ids(connection, bulk.wanted)
     ids: list[int] = []
     read = 0
@@ -243,9 +250,9 @@ def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> C
 
 
 def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kinds:
-    """Count the jobs that the change still has to change and whose ids are above *above* and at most *below*.
+    """Count the jobs with ids above *above* and up to *below* that the change still has to change.
 
-    Count all such jobs if SQL can. If Python has to check each row, count only those among the next READ rows.
+    If SQL can check the whole filter, count all such jobs. If Python has to check each row, stop after READ rows.
     """
     wanted = _with_ids(connection, bulk.wanted)
     below = min(below, bulk.upper)
@@ -269,7 +276,10 @@ def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kin
 
 
 def allows(verb: str, job_type: str, status: str) -> bool:
-    """Whether the action applies to such a job. A run of exec cannot be retried or stopped, because cron starts it."""
+    """Whether the action *verb* applies to a job of this type and status.
+
+    A run of ``cronjobs exec`` can be neither retried nor stopped, because cron starts it.
+    """
     if status not in TAKES[verb]:
         return False
     by_exec = job_type.startswith(EXEC_PREFIX)
@@ -293,7 +303,7 @@ def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: i
             *_indexed(wanted, status),
             *_among(wanted),
             *_unchanged(bulk, status),
-            # "+ 0" makes the database use the index of the status instead of reading the whole table by id.
+            # "+ 0" makes the database use the index on the status instead of reading the whole table by id.
             jobs.c.id + 0 <= below,
             jobs.c.id + 0 > above,
         )
@@ -305,7 +315,7 @@ def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: i
 def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
     """Return the conditions for jobs that this change has not changed yet.
 
-    If a job has failed or died since ``as_of``, the change may have retried it, so leave it alone.
+    A job that failed or died after ``as_of`` is left alone, because this change may already have retried that job.
     """
     c = jobs.c
     if status in FINAL:
@@ -326,7 +336,7 @@ ACTS_READ: Final = 5_000
 def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
     """Return how many jobs a change has changed so far, by actor.
 
-    Count them from the audit entries with the filter *of*.
+    The numbers come from the audit entries whose filter is *of*.
     """
     done: Counter[str] = Counter()
     for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):

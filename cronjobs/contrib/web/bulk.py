@@ -1,4 +1,6 @@
-"""Retry, cancel or dismiss many jobs. A page says what will happen. Then each request does one step.
+"""Retry, cancel or dismiss many jobs. First a page says what will happen.
+
+Then each request does one step of the change.
 
 A step's form contains everything that the step needs. The address of the page after a step contains everything that the
 next step needs. If that page is closed, the remaining jobs stay unchanged, and opening its address continues the
@@ -32,7 +34,7 @@ from cronjobs.text import clean, one_line, visible
 AT_MOST: Final = 2_000  # one request changes at most this many jobs
 LONGEST_WHY: Final = 500
 
-# Maps each action to the function that changes jobs, and to the word for a job that was changed.
+# Maps the name of each action to the function that changes the jobs, and to the word for a changed job.
 CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
     "retry": (operating.retry, "retried"),
     "cancel": (operating.cancel, "cancelled"),
@@ -47,7 +49,7 @@ MEANS: Final = {
 
 
 def verbs_for(wanted: Filter) -> list[str]:
-    """Return the actions that jobs with the filter's status allow."""
+    """Return the actions that can be applied to jobs with the filter's status."""
     status = wanted.only_status
     return [verb for verb in CHANGES if status is None or status in TAKES[verb]]
 
@@ -76,8 +78,8 @@ class Step:
             as_of = datetime.fromisoformat(given.get("as_of", ""))
         except ValueError:
             raise BadRequest("the form's as_of is not an instant") from None
-        # as_of must not be in the future: jobs that died after as_of are left alone, because the change may have
-        # retried them.
+        # as_of must not be in the future. The change leaves jobs alone that died after as_of, because it may already
+        # have retried them. With an as_of in the future, the change would retry these jobs again and again.
         if as_of.tzinfo is None or as_of > now:
             raise BadRequest("the form's as_of has no time zone, or is in the future")
         below = _number(given.get("below", str(upper)))
@@ -99,7 +101,7 @@ class Step:
 
     @property
     def filter(self) -> dict[str, str]:
-        """The filter that the audit trail records. It is the same in each step."""
+        """The filter that the audit trail records. The filter is the same in each step of a change."""
         return {"search": self.typed, "up_to": str(self.upper), "as_of": self.as_of.isoformat()}
 
     def bulk(self, times: Times) -> Bulk:

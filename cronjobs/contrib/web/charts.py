@@ -1,4 +1,7 @@
-"""Charts of ended jobs, failures and waiting times, by hour or by day. Pages also show the bars as a table. Pure."""
+"""Charts of ended jobs, failures and waiting times, by hour or by day.
+
+The pages also show the values as a table. Pure.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart. ``about`` is a summary in words. ``keys`` explains the colours, if there are several."""
+    """One chart. ``about`` is a summary in words. ``keys`` explains the colours if the chart has several."""
 
     name: str
     about: str
@@ -90,7 +93,7 @@ def first_hour(now: datetime, span: str) -> int:
 def bars(rows: Collection[HourSum], times: LocalTimes, span: str) -> list[Bar]:
     """Return a bar for each of the last 24 hours, or for each of the last 30 local days, oldest first.
 
-    Bars may be empty.
+    An hour or a day in which nothing happened has an empty bar.
     """
     if span == "24h":
         last = hour_of(times.about)

@@ -79,10 +79,10 @@ def web(
             where = one_line(f"{host}:{port}", 100)
             raise CronjobsError(f"cannot listen on {where}: {error.strerror or error}") from None
         served = f"[{host}]" if ":" in host else host
-        # safe to accept: no other site can have this name
+        # Accepting "localhost" is safe, because no other site can have this name.
         local = [f"localhost:{server.port}"] if is_loopback(host) else []
         access.hosts = [f"{served}:{server.port}".lower(), *local, *names]
-        # the port makes the name unique: browsers share cookies between a host's ports
+        # Browsers share cookies between all ports of a host, so the port makes the cookie's name unique.
         access.cookie = f"cronjobs_{server.port}"
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,7 @@
-"""Split errors into lines again. Sentences and lists show an error in one line, with ``\\n`` for each newline. Pure."""
+"""Split errors into lines again.
+
+Sentences and lists show an error on one line, in which ``\\n`` stands for each newline. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ NEWLINE: Final = r"\n"
 
 
 def in_lines(sentence: str, texts: Iterable[str | None]) -> str:
-    """Return *sentence* with the newlines of the *texts* that it quotes.
+    """Return *sentence*. Where it quotes one of the *texts*, restore the newlines of that text.
 
     Leave other backslashes alone (``C:\\new``).
     """
@@ -26,7 +29,7 @@ def in_lines(sentence: str, texts: Iterable[str | None]) -> str:
 
 
 def _in_lines(sentence: str, first: str, others: Sequence[str]) -> str:
-    """Restore the newlines of one text, which may be cut off anywhere."""
+    """Restore the newlines of one text in *sentence*. The sentence may quote only the beginning of the text."""
     shown, rest, begin = "", sentence, first[-ENOUGH:]
     while (place := rest.find(begin + NEWLINE)) >= 0:
         shown, rest = shown + rest[: place + len(begin)], rest[place + len(begin) :]

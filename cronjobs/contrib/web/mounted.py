@@ -36,13 +36,13 @@ def app(
     may_act: MayAct | None = None,
     config: str | Path | None = None,
 ) -> Mounted:
-    """Return the pages as one WSGI callable. Mount it at any path: it honours SCRIPT_NAME.
+    """Return the pages as one WSGI callable. You can mount the callable at any path, because it honours SCRIPT_NAME.
 
     *connect* is ``engine.connect`` of the app's SQLAlchemy engine. Without *connect*, the pages open the database that
-    the configuration names. *viewer* gets the WSGI environment and returns the user's name, or None for somebody who
-    may see nothing. Without *viewer*, nobody sees anything. *may_act* gets the WSGI environment and returns whether the
+    the configuration names. *viewer* gets the WSGI environment and returns the user's name, or None for a user who may
+    see nothing. Without *viewer*, nobody sees anything. *may_act* gets the WSGI environment and returns whether the
     user may act. Without *may_act*, nobody may act. *config* is the path of cronjobs.yaml (default: $CRONJOBS_CONFIG,
-    else ./cronjobs.yaml). Until the first request, the file is not read and nothing is opened.
+    else ./cronjobs.yaml). Nothing reads the file or opens the database before the first request.
     """
     return Mounted(connect, AppAccess(viewer, may_act), None if config is None else Path(config))
 
@@ -55,8 +55,8 @@ def _nobody() -> AbstractContextManager[Connection]:
 class Mounted:
     """The WSGI callable that ``app`` returns. ``close`` closes any database connections that the pages have opened.
 
-    If ``doors`` is given, the pages use the database through ``doors``. Otherwise they use the database of ``connect``.
-    Without ``connect`` too, they use the database that the file names.
+    The pages use the database through ``doors`` if it is given, else through ``connect``. If both are None, the pages
+    use the database that the configuration file names.
     """
 
     connect: Connect | None
@@ -110,15 +110,16 @@ def flask_blueprint(
 ) -> Any:
     """Return the pages of ``app()`` as a Flask blueprint.
 
-    Register it with ``flask_app.register_blueprint(flask_blueprint(…), url_prefix="/jobs")``. The pages call *viewer*
-    and *may_act* inside Flask's request, so these can use the request's session and user.
+    Register the blueprint with ``flask_app.register_blueprint(flask_blueprint(…), url_prefix="/jobs")``. The pages call
+    *viewer* and *may_act* inside Flask's request, so both functions can use the request's session and user.
     """
     flask: Any = import_module("flask")
     pages = app(connect, viewer=viewer, may_act=may_act, config=config)
     blueprint = flask.Blueprint(name, __name__)
 
     def show(path: str = "") -> Any:
-        # Pass the stream rather than the data. So a large body from a visitor without access is never read.
+        # Pass the request's stream rather than its data, so that the large body of a visitor without access is never
+        # read.
         environ = dict(flask.request.environ) | {"wsgi.input": flask.request.stream}
         mount, whole = environ.get("SCRIPT_NAME", ""), environ.get("PATH_INFO", "")
         before = whole[: len(whole) - len(path.encode().decode("latin-1"))].rstrip("/")

@@ -25,7 +25,9 @@ class Progress:
 
 
 def progress_of(column: Any, started_at: datetime | None, now: datetime) -> Progress | None:
-    """Return the progress that the row's *column* holds, or None if the attempt has reported none.
+    """Return the progress in *column*, the progress column of a job.
+
+    Return None if the attempt has reported no progress.
 
     The estimated end is never before *now*.
     """
@@ -42,6 +44,6 @@ def progress_of(column: Any, started_at: datetime | None, now: datetime) -> Prog
 
 
 def progress_by_id(rows: Iterable[Any], columns: Mapping[int, Any], now: datetime) -> dict[int, Progress]:
-    """Return the progress of the running jobs in *rows*, by id. Leave out jobs that have reported none."""
+    """Return the progress of the running jobs in *rows*, by id. Leave out jobs that have reported no progress."""
     found = {row.id: progress_of(columns.get(row.id), row.started_at, now) for row in rows}
     return {job_id: progress for job_id, progress in found.items() if progress is not None}

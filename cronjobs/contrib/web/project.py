@@ -81,10 +81,12 @@ class AppConnections:
 
 @dataclass
 class Current:
-    """The current settings and job types. After the file has changed, both are read again.
+    """The current settings and job types.
+
+    After the configuration file has changed, the settings and the job types are read again.
 
     If the file cannot be read, the settings stay as they were. The job types are those in the file, and those that this
-    process has imported. The pages judge by the job types that ticks have recorded whether a due job can run.
+    process has imported. To judge whether a due job can run, the pages use the job types that ticks have recorded.
     """
 
     settings: Settings

@@ -1,4 +1,4 @@
-"""Parse requests strictly. Refuse what no browser would send, rather than guess what it means."""
+"""Parse requests strictly. Refuse a request that no browser would send, rather than guess its meaning."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from werkzeug.wrappers import Request
 
 LONGEST_FORM: Final = 16 * 1024  # bytes
 MOST_FIELDS: Final = 20
-TICKED: Final = "job"  # only this field may be sent more than once: each job has a checkbox
+TICKED: Final = "job"  # only this field may be sent more than once, because each job has a checkbox
 MOST_TICKED: Final = 500
-# Matches the path at which the pages are mounted. This also keeps "//evil.example" out of redirects.
+# Matches the path at which the pages are mounted. The pattern refuses "//evil.example", so that no redirect leads to
+# another site.
 _MOUNT: Final = re.compile(r"(?:/[^/\\\s\x00-\x1f\x7f\ufffd]+)*")
 
 
@@ -32,7 +33,7 @@ class PageRequest(Request):
     def query(self) -> dict[str, str]:
         """The fields of the address.
 
-        Only TICKED may be sent twice, and its values are joined by commas. Raises BadRequest.
+        Only the field TICKED may be sent more than once. Its values are joined by commas. Raises BadRequest.
         """
         return _fields(self.query_string)
 

@@ -40,8 +40,8 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 TOKEN: Final = "once"
-# A key in a request's environment. Its value is True if the app's own tests made the request. A real request cannot
-# have this value.
+# A key in a request's WSGI environment. The value is True if the app's own tests made the request. A request that comes
+# over HTTP cannot set this value.
 EXEMPT: Final = "cronjobs.csrf_exempt"
 REALM: Final[dict[str, str | None]] = {
     "realm": "cronjobs pages"
@@ -70,7 +70,7 @@ class Visitor:
 class Login:
     """The visitor has followed the one-time link.
 
-    The answer must set the cookie and redirect to an address without the token.
+    The answer to this request must set the cookie and redirect to an address without the token.
     """
 
     session: str
@@ -83,7 +83,7 @@ class Access(Protocol):
     def admit(self, request: PageRequest) -> Visitor | Login:
         """Return the visitor, or a Login if the request follows the one-time link.
 
-        For anybody else, raises HTTPException.
+        Raises HTTPException if anybody else sent the request.
         """
         ...
 
@@ -105,7 +105,7 @@ class LinkAccess:
 
     def admit(self, request: PageRequest) -> Visitor | Login:
         # Prevent DNS rebinding. If another site's name resolves to this machine, browsers send that name in the Host
-        # header.
+        # header, so refuse unknown names.
         if request.asked_host not in self.hosts:
             raise MisdirectedRequest(
                 "this server does not accept the host name of this address; add it with cronjobs web --allow-host"
@@ -117,8 +117,8 @@ class LinkAccess:
         session = self._session
         if session is None or not _same(request.cookies.get(self.cookie, ""), session):
             raise Unauthorized(
-                "open the link that cronjobs web printed. It works once, in one browser; stop cronjobs web and "
-                "start it again to get a new one",
+                "open the link that cronjobs web printed. The link works once, in one browser. To get a new link, stop "
+                "cronjobs web and start it again",
                 www_authenticate=WWWAuthenticate("link", REALM),
             )
         return Visitor(self.name, csrf_of(session, self.name), self.may_act)
@@ -148,8 +148,9 @@ class AppAccess:
     def admit(self, request: PageRequest) -> Visitor:
         if self.viewer is None:
             raise Forbidden(
-                "nobody may see these pages yet: pass viewer= to cronjobs.contrib.web.app(): basic_auth(password), or "
-                "a function that returns the name of the user who is logged in, or None"
+                "nobody may see these pages yet: pass viewer= to cronjobs.contrib.web.app(). The viewer is "
+                "basic_auth(password), or a function that returns the name of the logged-in user, or None if nobody is "
+                "logged in"
             )
         name = self.viewer(request.environ)
         if not name:
@@ -181,7 +182,10 @@ def basic_auth(password: str | None) -> Viewer:
 
 
 def csrf_of(session: str, name: str) -> str:
-    """Return the token for the session's forms. It is derived from the session cookie, which scripts cannot read."""
+    """Return the token for the session's forms.
+
+    The token is derived from the session cookie, which scripts cannot read.
+    """
     return hmac.new(session.encode(), f"csrf {name}".encode(), sha256).hexdigest()
 
 
@@ -190,7 +194,8 @@ def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> Non
     site, origin = request.header("Sec-Fetch-Site"), request.header("Origin")
     ours = site in ("", "same-origin")
     if origin == "null":
-        # Browsers send "null" from pages with no-referrer, as ours are. But they also send it from sandboxed frames.
+        # Browsers send the origin "null" from pages with the policy no-referrer, such as ours. They also send "null"
+        # from sandboxed frames, so require that Sec-Fetch-Site says "same-origin".
         ours = site == "same-origin"
     elif origin:
         ours = ours and request.is_of(origin)

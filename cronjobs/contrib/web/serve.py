@@ -2,7 +2,7 @@
 
 waitress reads a whole request before it hands the request to a thread, so a slow client occupies no thread. This module
 adds a deadline by which the whole request must have arrived. If there are too many connections, this module closes the
-one that has waited longest.
+connection that has waited longest.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ except ModuleNotFoundError:
     raise WebMissing from None
 
 THREADS: Final = 8
-# A client has this long to send a whole request. Then it has this long to read the answer and send the next request.
+# A client must send a whole request within this time. After the answer is ready, the client has the same time to read
+# the answer and to send the next request.
 TIMEOUT_S: Final = 30.0
 LONGEST_HEAD: Final = 32 * 1024  # bytes
-# At most this many connections may wait for the rest of a request. If there are more, the server closes the oldest.
+# At most this many connections may wait for the rest of a request. If there are more, the server closes the connection
+# that has waited longest.
 MOST_WAITING: Final = 500
 LEAVING_S: Final = 3.0  # seconds to finish running requests after stop()
 
@@ -40,8 +42,8 @@ LEAVING_S: Final = 3.0  # seconds to finish running requests after stop()
 class Parser(HTTPRequestParser):
     def parse_header(self, header_plus: bytes) -> None:
         super().parse_header(header_plus)
-        # Refuse chunked bodies: no form is chunked, and waitress keeps a chunk's first line in memory, however long it
-        # is.
+        # Refuse chunked bodies. Browsers never send a form in chunks, and waitress keeps the first line of a chunk in
+        # memory, however long that line is.
         if self.chunked:
             raise TransferEncodingNotImplemented("Transfer-Encoding requested is not supported.")
 
@@ -85,13 +87,13 @@ class Server(TcpWSGIServer):
             ident="cronjobs",
             backlog=128,
             cleanup_interval=1,
-            # connections that wait, and connections whose request is being answered
+            # MOST_WAITING connections that wait for a request, and 100 connections whose request is being answered
             connection_limit=MOST_WAITING + 100,
             log_socket_errors=False,
             outbuf_overflow=1 << 26,  # in bytes; waitress would write a longer page to a temporary file
             max_request_header_size=LONGEST_HEAD,
             max_request_body_size=LONGEST_FORM + 1,  # waitress refuses a longer body without reading it
-            clear_untrusted_proxy_headers=False,  # the application reads these headers only behind a proxy
+            clear_untrusted_proxy_headers=False,  # keep these headers; the application reads them only behind a proxy
         )
         about = (family, listening.type, listening.proto, listening.getsockname())
         super().__init__(application, _sock=listening, adj=adjustments, sockinfo=about, bind_socket=False)
@@ -105,7 +107,8 @@ class Server(TcpWSGIServer):
         return int(self.effective_port)
 
     def stop(self) -> None:
-        # At a second signal the trigger may already be closed, and its descriptor may belong to another file.
+        # A second signal may come after the trigger was closed. The trigger's descriptor may then belong to another
+        # file.
         if not self._stopped:
             self._stopped = True
             self.pull_trigger()
@@ -151,7 +154,10 @@ class Server(TcpWSGIServer):
 
 
 class StderrHandler(logging.Handler):
-    """Prints each error that waitress logs in one line. Leaves out the address, which may hold private data."""
+    """Prints each error that waitress logs as one line.
+
+    Leaves out the request's address, which may hold private data.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None

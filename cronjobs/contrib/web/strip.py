@@ -20,7 +20,7 @@ LEGEND: Final = tuple(word for letter, word in WORDS.items() if letter != NOTHIN
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive quarters in the same state."""
+    """Consecutive quarter-hours with the same outcome."""
 
     word: str
     place: int

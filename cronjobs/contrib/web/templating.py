@@ -1,7 +1,7 @@
 """Render templates. Make every value safe to show.
 
-Anybody may have written the texts in rows. So mask secrets, make control characters visible, and escape markup. A
-template that uses an undefined name raises an error.
+Anybody may have written the texts in the database. So mask secrets, make control characters visible, and escape markup.
+A template that uses an undefined name raises an error.
 """
 
 from __future__ import annotations

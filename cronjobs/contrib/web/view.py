@@ -1,4 +1,4 @@
-"""The parts that all pages share: addresses, the visitor, and the messages after an action."""
+"""The parts that all pages share: the addresses, the request with its visitor, and the messages after an action."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAID: Final = {
     "unchanged": (
         "Nothing was changed: the job's state has changed in the meantime, or another session has locked the job."
     ),
-    "paused": "It is paused.",
+    "paused": "The pause is in force.",
     "resumed": "The pause is over. The next tick settles the occurrences that the pause held back.",
     "not_paused": "There was no pause to end.",
     "triggered": "A job is enqueued and due now.",
@@ -61,7 +61,8 @@ class View:
     path: str = "/"
     query: Mapping[str, str] = field(default_factory=dict)
     project: str = ""
-    # The style sheet of a standalone file. The text is our own, so it is not escaped.
+    # The style sheet of a standalone file. The template does not escape its text, because the text comes from this
+    # package.
     sheet: str = field(default="", repr=False)
 
     @property
@@ -77,9 +78,9 @@ class View:
         return " · ".join(safe(part, 60) for part in (self.project, self.settings.environment) if part)
 
     def url(self, path: str, /, **query: object) -> str:
-        """Return the address of *path*, one of our paths, which begin with a slash.
+        """Return the address of *path*, which is the path of one of our pages and begins with a slash.
 
-        Pass values from rows only in *query*.
+        Pass values from database rows only in *query*, because *path* is not encoded.
         """
         return address(self.base, path, **query)
 

@@ -334,12 +334,12 @@ def test_a_row_that_is_gone_is_named_with_the_command_that_explains_it(world: Wo
         connection.execute(delete(of).where(of.c.last_for == utc("2026-03-02T11:00")))
     answer = world.cronjobs("books")
     assert answer.code == 1
-    assert "the-s, 2026-03-02 11:00:00: the ledger has no row for it, and job" in answer.out
+    assert "the-s, 2026-03-02 11:00:00: the ledger has no row for the occurrence, and job" in answer.out
     assert "cronjobs explain the-s --at 2026-03-02T12:00:00+01:00" in answer.out
     whole = world.cronjobs("books", "--json").json
     assert [each["differences"] for each in whole["days"]] == [1, 0]
     [difference] = whole["differences"]
-    assert re.fullmatch(r"the ledger has no row for it, and job \d+ was made", difference["text"])
+    assert re.fullmatch(r"the ledger has no row for the occurrence, and job \d+ was made", difference["text"])
 
 
 def test_a_job_that_is_gone_too_early_is_a_difference_and_a_pruned_one_ran(world: World) -> None:
@@ -356,7 +356,7 @@ def test_a_job_that_is_gone_too_early_is_a_difference_and_a_pruned_one_ran(world
     with world.database.write() as connection:
         connection.execute(delete(tables.jobs).where(tables.jobs.c.id == ids[5]))
     [difference] = told(kept(world))
-    assert f"job {ids[5]}, which ran it, is missing, although retention cannot have pruned it yet" in difference
+    assert f"job {ids[5]}, which ran the occurrence, is missing, although retention cannot" in difference
 
 
 def test_a_job_that_retention_removed_dead_has_failed(world: World) -> None:
@@ -376,8 +376,8 @@ def test_a_job_of_another_occurrence_is_a_difference(world: World) -> None:
     with world.database.write() as connection:
         _, one, other = connection.execute(select(of.c.job_id).order_by(of.c.last_for)).scalars()
         connection.execute(update(of).where(of.c.job_id == one).values(job_id=other))
-    assert f"job {other} for it, but that job belongs to another occurrence" in " ".join(told(kept(world)))
-    assert f"job {one} was made for it, but the ledger does not name that job" in " ".join(told(kept(world)))
+    assert f"job {other} for the occurrence, but that job belongs to another occurrence" in " ".join(told(kept(world)))
+    assert f"job {one} was made, but the ledger does not name that job" in " ".join(told(kept(world)))
 
 
 def minutes(world: World) -> int:
@@ -396,12 +396,12 @@ def second(minute: int, seconds: float = 0) -> datetime:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"first_for": second(1), "last_for": second(3, 30), "count": 3}, "more than one ledger row covers it"),
+        ({"first_for": second(1), "last_for": second(3, 30), "count": 3}, "more than one ledger row covers the same"),
         (
             {"first_for": second(2, 30), "last_for": second(2, 30)},
             "under the definition in force then, nothing was due",
         ),
-        ({"first_for": second(2, 30), "last_for": second(2, 30), "outcome": "enqueued"}, "but does not say which"),
+        ({"first_for": second(2, 30), "last_for": second(2, 30), "outcome": "enqueued"}, "but does not name the job"),
         ({"first_for": second(2, 30), "last_for": second(2, 30), "reason": "backfill by eve"}, "nothing was due"),
         ({"first_for": second(3, 1), "last_for": second(3, 59), "count": 9}, "nothing was due"),
     ],
@@ -466,7 +466,7 @@ def test_what_is_older_than_the_retention_is_not_judged(world: World) -> None:
     assert (told(found), counts(found)) == ([], {"due": 7, "ran": 3, "beyond": 4})
     answer = world.cronjobs("books", "--from", "10d")
     assert answer.code == 0
-    assert "s: 4 have no ledger row: the ledger only goes back to 2026-03-0" in answer.out
+    assert "s: occurrences without a ledger row: 4; the ledger only goes back to 2026-03-0" in answer.out
 
 
 def test_a_retention_that_was_shorter_until_now_is_no_difference(world: World) -> None:
@@ -488,20 +488,21 @@ def test_a_dead_job_that_someone_deleted_has_not_run(world: World) -> None:
     [bad, _] = found = kept(world)
     assert counts(found) == {"due": 4, "ran": 2, "failed": 1, "pruned": 1}
     [note] = bad.notes
-    assert note.startswith("1 either succeeded or failed; their jobs are gone, although today's retention cannot have ")
+    assert note.startswith("occurrences whose jobs are missing: 1; nobody can tell whether the jobs succeeded or ")
+    assert "Today's retention cannot have pruned the jobs" in note
 
 
 def test_what_is_open_where_no_tick_fires_schedules_says_so(world: World) -> None:
     world.file(**MINUTELY)
     world.tick()
     world.clock.advance(2 * HOUR)
-    assert "not settled: no tick has settled it yet" in world.cronjobs("books").out
+    assert "(no tick has settled them yet)" in world.cronjobs("books").out
     world.tick()
     with world.database.write() as connection:
         connection.execute(update(tables.ticks).values(schedules_on=0))
         connection.execute(delete(of))
         connection.execute(update(tables.schedules).values(seen_until=world.clock.now() - HOUR))
-    assert "not settled: ticks fire no schedules (CRONJOBS_SCHEDULES=off)" in world.cronjobs("books").out
+    assert "(ticks fire no schedules (CRONJOBS_SCHEDULES=off))" in world.cronjobs("books").out
 
 
 def test_what_is_open_is_explained(world: World) -> None:
@@ -510,9 +511,9 @@ def test_what_is_open_is_explained(world: World) -> None:
     world.tick(utc("2026-03-02T08:01:10"))
     world.go(utc("2026-03-02T08:05:00"))
     assert counts(kept(world)) == {"due": 5, "ran": 1, "unsettled": 4}
-    assert "4 due and not settled: no tick has settled it yet" in world.cronjobs("books").out
+    assert "due but not settled: 4 (no tick has settled them yet)" in world.cronjobs("books").out
     world.cronjobs("pause", "s", "--why", "deploy")
-    assert "4 due and not settled: paused by" in world.cronjobs("books").out
+    assert "due but not settled: 4 (paused by" in world.cronjobs("books").out
     world.file(s='cron: "30 * * * *"')
     world.tick()
     found = kept(world)

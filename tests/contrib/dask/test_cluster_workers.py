@@ -227,7 +227,9 @@ def test_what_waits_too_long_for_a_worker_goes_back_unless_it_has_begun(desk: De
     desk.round(2)
     [outcome] = desk.ended()
     assert isinstance(outcome, Released)
-    assert outcome.error == "for 10m no worker of executor cluster was free for the job, or had the resources it needs"
+    assert outcome.error == (
+        "for 10m no worker of executor cluster was free for the job, or no worker had the resources that the job needs"
+    )
     desk.round(600)
     assert desk.ended() == []
     assert desk.cluster.stopped == [], "it has begun, and nobody stops it for that"

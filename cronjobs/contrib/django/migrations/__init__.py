@@ -1,1 +1,1 @@
-"""One migration per revision of the tables; see ``cronjobs.contrib.django.revisions``."""
+"""One migration per revision of the tables. ``cronjobs.contrib.django.revisions`` makes the migrations."""

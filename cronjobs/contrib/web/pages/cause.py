@@ -35,7 +35,7 @@ def cause(connection: Connection, view: View, _types: JobTypes, key: str) -> str
 
 
 def verbs(cause: Cause) -> list[str]:
-    """Return the actions that the cause's jobs allow."""
+    """Return the actions that can be applied to the jobs of the cause."""
     return [verb for verb in CHANGES if allows(verb, cause.name.job_type, Status.DEAD)]
 
 

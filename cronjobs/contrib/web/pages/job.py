@@ -1,4 +1,7 @@
-"""The page of one job: the sentences of explain, the job's columns, and each attempt with its error and output."""
+"""The page of one job.
+
+It shows the sentences of ``cronjobs explain``, the job's columns, and each attempt with its error and output.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from cronjobs.engine.store import shown_columns
 from cronjobs.model import Status
 
 ATTEMPTS: Final = 20
-LAST_LINES: Final = 20  # show this many lines of a running job's output, and fold earlier ones
+LAST_LINES: Final = 20  # show this many lines of a running job's output, and fold the earlier lines
 LONGEST_JSON: Final = 20_000  # characters
 
 

@@ -95,7 +95,7 @@ def typed_in(query: Mapping[str, str]) -> str:
 
 
 def _other_statuses(asked: Search, wrong: str) -> dict[str, str]:
-    """Return the same search with each status, and also without a status."""
+    """Return the search *asked* as text: once with each status, and once without a status."""
     if wrong or asked.cause is not None:
         return {}
     with_each = {word: vars(asked) | {"status": word} for word in STATUS_WORDS}
@@ -160,7 +160,7 @@ def _note(row: Any, view: View) -> str:
 
 
 def _payload(row: Any, view: View) -> str:
-    """Return the job's payload for the note. If there is no error, the payload shows how jobs of the same type differ.
+    """Return the payload for the note of a job without an error. The payload shows how jobs of the same type differ.
 
     A standalone report may be sent to other people, so it has no payloads.
     """
@@ -171,7 +171,7 @@ def _payload(row: Any, view: View) -> str:
 
 
 def errors(connection: Connection, wanted: Filter) -> Errors | None:
-    """Group the newest failed and dead jobs that *wanted* matches by their errors.
+    """Group the newest failed and dead jobs by error. Include only jobs that match *wanted*.
 
     Return None if *wanted* asks for another status.
     """

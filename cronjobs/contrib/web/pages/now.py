@@ -1,4 +1,7 @@
-"""The middle of the first page: the running jobs, the waiting queues and their trend, and the next schedules."""
+"""The middle of the first page.
+
+It shows the running jobs, the queues with waiting jobs and the queues' trends, and the next schedules.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ PAUSES: Final = 4
 class Waits(NamedTuple):
     """A queue with due jobs.
 
-    ``trend`` is "paused", or a trend such as "growing: +12 in 10m", or "" if that is unknown.
+    ``trend`` is "paused", or a trend such as "growing: +12 in 10m", or "" if the trend is unknown.
     """
 
     name: str

@@ -1,4 +1,7 @@
-"""The first page: findings, running and waiting jobs, what is due next, and the schedules, worst first."""
+"""The first page.
+
+It shows the findings, the running and waiting jobs, the runs that are due next, and the schedules, worst first.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ IN_REPORT: Final = 50
 BY_CRON: Final = 10
 ALL_BY_CRON: Final = 200
 FINDINGS: Final = 50
-OPEN_FINDINGS: Final = 5  # show this many findings in full, and fold the rest
+OPEN_FINDINGS: Final = 5  # show this many findings in full, and fold the other findings
 TRIGGERS: Final = 5  # show a trigger button for at most this many schedules of a finding
 MOST_PAGES: Final = 10_000
 LONGEST_SEARCH: Final = 200  # characters
@@ -71,8 +74,8 @@ def first_sections(
         "health": health,
         "figures": _figures(health),
         "schedules": [
-            # As in ``cronjobs status``, show when the newest run ran, not when it was due, because it may have been
-            # late.
+            # As in ``cronjobs status``, show when the newest run began, not when it was due, because the run may have
+            # been late.
             (row, last.get(row.id), Strip(row.name, letters[row.id], first))
             for row in (by_id[each] for each in ids if each in by_id)
         ],
@@ -109,7 +112,10 @@ def named(sought: str) -> Callable[[str], bool]:
 
 
 def _chosen(connection: Connection, health: Health, view: View, sought: str, limit: int) -> tuple[list[int], int]:
-    """Return the ids of the first *limit* active schedules that match *sought*, and how many match."""
+    """Return the ids of the first *limit* matching schedules, and the number of all matching schedules.
+
+    A schedule matches if it is active and its name matches *sought*.
+    """
     every = view.settings.run.every
     if not sought.strip():
         return worst_first(connection, health, every, limit), health.schedules.active

@@ -1,4 +1,4 @@
-"""The page of queues with their waiting jobs, of limits, and of pauses."""
+"""The page of queues, limits and pauses. Each queue is shown with its waiting jobs."""
 
 from __future__ import annotations
 

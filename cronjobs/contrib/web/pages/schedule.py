@@ -1,4 +1,7 @@
-"""The page of one schedule: its strip, its definition, and its occurrences in explain's sentences."""
+"""The page of one schedule.
+
+It shows the schedule's strip, its definition, and its occurrences in the sentences of ``cronjobs explain``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from cronjobs.model import Status, duration_text
 
 SHOWN: Final = 50
 LONGEST: Final = timedelta(days=31)
-# If more than this many usual occurrences follow one another, show one line for all of them.
+# If more than this many usual occurrences follow one another, the page shows one line for all of them.
 FOLDED: Final = 3
 
 
@@ -123,7 +126,7 @@ def _in_words(key: str, value: Any) -> tuple[str, str]:
 def _alike(explanations: Sequence[Explanation]) -> list[tuple[bool, list[Explanation]]]:
     """Group the occurrences, newest first.
 
-    True marks a group of many usual occurrences, which the page shows as one line.
+    True marks a group of more than FOLDED usual occurrences. The page shows such a group as one line.
     """
     groups = [(usual, [*several]) for usual, several in groupby(reversed(explanations), key=lambda each: each.usual)]
     return [(usual and len(several) > FOLDED, several) for usual, several in groups]

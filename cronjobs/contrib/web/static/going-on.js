@@ -1,9 +1,10 @@
 // Sends each next step of a change to many jobs, after somebody has clicked the first step in this tab. Without this
-// script, each step takes a click. Opening an address sends nothing: only this tab remembers the click.
+// script, each step takes a click. If somebody only opens the address of a step, the script sends nothing, because the
+// script looks for the click in the memory of the same tab.
 "use strict";
 (() => {
   const CLICKED = "cronjobs-going-on";
-  const BREATH = 400; // milliseconds to wait before sending a step, so that somebody can stop it
+  const BREATH = 400; // milliseconds to wait before sending a step, so that the user can stop the change
   const NAMES = ["q", "upper", "as_of"]; // these fields are the same in each step of a change
 
   const form = document.querySelector("#begins form, #goes-on form");
@@ -14,7 +15,7 @@
   const change = [form.action, ...NAMES.map((name) => form.elements[name].value)].join("\n");
   form.addEventListener("submit", () => remember(change));
 
-  // Send nothing if somebody went back to this page or reloaded it.
+  // Send nothing if the user went back to this page or reloaded this page.
   const came = performance.getEntriesByType("navigation")[0]?.type;
   if (!document.getElementById("goes-on") || came !== "navigate" || remembered() !== change) return;
 

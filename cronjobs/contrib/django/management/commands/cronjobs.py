@@ -1,4 +1,4 @@
-"""``manage.py cronjobs …``: the cronjobs command line with Django set up and its settings applied."""
+"""``manage.py cronjobs …``: the cronjobs command line, run after Django has been set up with the project's settings."""
 
 from __future__ import annotations
 
