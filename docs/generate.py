@@ -48,8 +48,8 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 CONFIGURATION = """# Every key of cronjobs.yaml
 
 Keep the file next to your code. Durations have a unit: `55s`, `10m`, `24h`, `7d`, `1h30m`. Sizes: `512MiB`, `2GiB`.
-`${NAME}`, `${NAME:-default}` and `${file:/run/secrets/x}` are filled in in every value; `$${` is a plain `${`. A path
-is meant from the file's folder.
+`${NAME}`, `${NAME:-default}` and `${file:/run/secrets/x}` are filled in in every value; `$${` is a plain `${`. A
+relative path starts at the folder of the file.
 
 A bad entry disables only itself and what depends on it. `cronjobs check` lists what is wrong and what is disabled. An
 unknown key that resembles a known key counts as that key with a bad value. Any other unknown key has no effect.

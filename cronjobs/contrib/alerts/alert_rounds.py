@@ -178,7 +178,7 @@ class Alerting:
         with self.database.write(patience=patience_s) as connection:
             for name in self.channels:
                 for alert in store.lease_due(connection, name, self.me) if name in names else ():
-                    # The finding ended before any message about it was delivered, so drop the "over" message too.
+                    # If the finding ended before any message about it was delivered, drop the "over" message too.
                     if decide.is_unheard(alert.state):
                         store.put_state(connection, alert.episode.id, name, None, over=True)
                     else:

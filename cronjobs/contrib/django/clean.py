@@ -14,7 +14,7 @@ from cronjobs.engine.jobs.context import Context
 from cronjobs.engine.probe.server_session import TIMEOUTS
 from cronjobs.errors import Snooze, TransactionLeftOpen
 
-ATOMIC: Final = "an atomic block that was never left"
+ATOMIC: Final = "an atomic block that was never exited"
 
 
 class CleanConnections:

@@ -241,7 +241,7 @@ def _retention(facts: ReleaseFacts) -> ReleaseItem:
     if "retention" in facts.settings.positions:
         return ReleaseItem("retention", about, "ok", text)
     return ReleaseItem(
-        "retention", about, "ask", f"by default: {text}", 'add "retention:" with the times that you want to the file'
+        "retention", about, "ask", f"by default: {text}", 'in the file, add "retention:" with the times that you want'
     )
 
 

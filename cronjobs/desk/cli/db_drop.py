@@ -99,7 +99,7 @@ def _ask(content: Content, project: str, yes: bool) -> None:
 
 def _print_jobs(content: Content) -> None:
     jobs = ", ".join(f"{number:,} {WORDS[status]}" for status, number in sorted(content.jobs.items()) if number)
-    complain(f"these tables have jobs that nobody has dealt with: {jobs}" if jobs else "no job is waiting or dead")
+    complain(f"these tables still have unfinished or dead jobs: {jobs}" if jobs else "no job is waiting or dead")
 
 
 def _print_content(content: Content, verb: str) -> None:

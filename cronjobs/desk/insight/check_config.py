@@ -284,15 +284,15 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ti
                 )
                 yield TimeoutTooLong(name, place.problem(text, *timed.places))
         elif timed.timeout + grace + START_UP > run.budget:
-            more = f" and {duration_text(grace)} to stop its process leave" if grace else " leaves"
+            more = f", with {duration_text(grace)} to stop its process," if grace else ""
             own = (
                 f", or to more than {duration_text(run.longest_in_tick)} for a process of its own"
                 if run.long_jobs
                 else ""
             )
             text = (
-                f"{name}: timeout {limit}{more} no room in run.budget ({duration_text(run.budget)}) for the tick's "
-                "start, so the job would never run. Set it to at most "
+                f"{name}: timeout {limit}{more} leaves no room in run.budget ({duration_text(run.budget)}) for the "
+                "tick's start, so the job would never run. Set it to at most "
                 f"{duration_text(run.budget - grace - START_UP)}{own}"
             )
             yield TimeoutTooLong(name, place.problem(text, *timed.places))

@@ -506,8 +506,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         why = f"{_ahead(job.ahead)}the next tick with room will run it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
             why = (
-                "the job's timeout is too long for the tick that passed the job over: shorten the timeout, or allow "
-                f"a longer tick{began}"
+                "the job's timeout is too long for the tick that passed the job over. Shorten the timeout, or allow "
+                "longer ticks"
             )
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
     return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]

@@ -1,4 +1,7 @@
-"""Find out why one job does not start, for ``explain``. Doing this for each job of a list would take too many reads."""
+"""Gather what only one job's explanation can afford to read: effects to settle, its schedule's turn, and jobs ahead.
+
+``explain_job`` words these and all other reasons why a job does not start.
+"""
 
 from __future__ import annotations
 

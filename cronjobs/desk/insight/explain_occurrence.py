@@ -551,8 +551,8 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
     if facts.in_file:
         sentences.append("The file here has it, but no tick has applied that file since, so it is not in force.")
     if facts.elsewhere is not None:
-        here = f"environment {name(facts.elsewhere)}" if facts.elsewhere else "a file without environment:"
-        sentences.append(f"The file here has it only for other environments than this one ({here}).")
+        here = f'environment "{name(facts.elsewhere)}"' if facts.elsewhere else 'the file has no key "environment"'
+        sentences.append(f"The file here has it only for environments other than this one ({here}).")
     return sentences
 
 

@@ -98,7 +98,10 @@ def number_of(entry: Entry) -> int:
 
 
 def totals(entries: Iterable[Entry], tallies: Iterable[Tally]) -> Counter[str]:
-    """Count entries by outcome. The counts of attempts, deaths and occurrences come from *tallies*."""
+    """Count entries by outcome, for the first line.
+
+    The counts of attempts, deaths and occurrences come from *tallies*.
+    """
     found = Counter[str]()
     for entry in entries:
         if entry["kind"] not in ("attempt", "death", "occurrence"):

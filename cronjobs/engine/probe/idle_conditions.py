@@ -130,7 +130,8 @@ def _around_now(column: str, seconds: int) -> str:
     return f"({column} > {after_now(f'-{seconds}')} AND {column} < {after_now(str(seconds))})"
 
 
-# A tick is idle if all of these conditions are true. If any of them is false or NULL, the full tick is needed.
+# A tick is idle if all of these conditions are true, and those about files in ``fast_path``. If any of them is false or
+# NULL, the full tick is needed.
 IDLE = {
     "it is our database": "project = :project AND environment = :environment",
     "the tables are those that the last full tick saw": (

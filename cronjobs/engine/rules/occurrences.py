@@ -75,7 +75,9 @@ def ledger_reason(policy: str, *, paused: bool = False) -> str:
     """Return why occurrences are missed with the catch-up *policy*. *paused* is True if a pause held them back."""
     if policy == "none":
         return f"{HELD_BACK if paused else 'no tick fired it in time'} (catch_up: none)"
-    return f"{HELD_BACK}, for longer than catch_up_within" if paused else "no tick came within catch_up_within"
+    if paused:
+        return f"{HELD_BACK}, for longer than catch_up_within"
+    return "the next tick came later than catch_up_within allows"
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:

@@ -369,7 +369,7 @@ def pieces_from(stored: Any) -> tuple[Piece, ...]:
             Piece(dict(each["definition"]), _instant(each["from"]), _instant(each["to"])) for each in stored or ()
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the pieces in owed cannot be read: {error!r}") from error
+        raise ValueError(f'this version cannot read the column "owed" ({error!r})') from error
 
 
 def stored_pieces(pieces: Sequence[Piece]) -> list[dict[str, Any]] | None:

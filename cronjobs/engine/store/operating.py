@@ -46,7 +46,9 @@ CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :er
 _TOO_LONG: Final = (
     "CASE " + " ".join(f"WHEN {in_bytes(f'j.{c}')} > {n} THEN '{c}'" for c, n in LENGTHS.items()) + " END"
 )
-# The statuses are literals and not parameters, so that the database's planner knows their values.
+# ``_refuse`` in ``desk/cli/jobs_change.py`` says why a job cannot be retried. If it finds no reason, the job counts as
+# locked by another transaction. The statuses are literals and not parameters, so that the database's planner knows
+# their values.
 _CAN_RETRY: Final = f"""j.status IN ('dead', 'cancelled', 'failed') AND NOT {IS_STRIPPED} AND {_TOO_LONG} IS NULL
       AND NOT {IS_EXEC} AND {KEY_OWNER} IS NULL AND NOT EXISTS (SELECT 1 FROM {JOBS} n
         WHERE n.released_key = j.released_key AND n.id > j.id AND n.id {AMONG_IDS})"""

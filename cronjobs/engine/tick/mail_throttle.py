@@ -272,7 +272,8 @@ def alarm_name(config: Path, database: str = "") -> str:
 def away_name(config: Path) -> str:
     """The name of the file that lists the channels to which the alert "no tick can start here" was sent.
 
-    The name is the same for all databases, because the alert is over if another database is written into the file.
+    The name does not depend on the database. So if somebody corrects the database in the configuration file, the next
+    tick still finds the list, and reports that the outage is over.
     """
     return f"away-{_name(config)}.json"
 

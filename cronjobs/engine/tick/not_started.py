@@ -59,10 +59,10 @@ class TickState:
     """The capacity that a tick had left when it ended.
 
     A job that may take longer than ``longest_s`` counts as long, and runs only if the host may run another long job.
-    ``longest_s`` is infinite if the host may not run any long job (``long_jobs: 0``). ``left`` is how many more jobs
-    --limit allowed. ``slots`` says whether a worker was free. ``running`` counts the running jobs by concurrency key.
-    ``without_process`` is why the tick could not start the process of a long job. After such an error the tick does not
-    try to start another long job.
+    If the host may not run any long job (``long_jobs: 0``), no job counts as long: ``longest_s`` is infinite. ``left``
+    is how many more jobs --limit allowed. ``slots`` says whether a worker was free. ``running`` counts the running jobs
+    by concurrency key. ``without_process`` is why the tick could not start the process of a long job. After such an
+    error the tick does not try to start another long job.
     """
 
     types: JobTypes

@@ -18,7 +18,7 @@ from cronjobs.testing import Drained, drain
 pytestmark = pytest.mark.connects_as(OWNER)
 
 LEFT_OPEN = (
-    "the handler left a transaction open (on 'default' by an atomic block that was never left); "
+    "the handler left a transaction open (on 'default' by an atomic block that was never exited); "
     "its writes were rolled back"
 )
 ONCE = RetryPolicy(max_attempts=1)

@@ -41,7 +41,7 @@ LEFT_OPEN = "the handler left a transaction open (on 'default' by {}); its write
 AUTOCOMMIT_OFF, BEGIN, ATOMIC = (
     "set_autocommit(False) without a commit",
     "a BEGIN without a COMMIT",
-    "an atomic block that was never left",
+    "an atomic block that was never exited",
 )
 ONCE = RetryPolicy(max_attempts=1)
 TICK_S = 20.0

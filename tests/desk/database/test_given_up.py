@@ -106,7 +106,7 @@ def test_the_ledger_says_which_of_the_two_it_was(yard: Yard) -> None:
         missed = select(tables.occurrences).where(tables.occurrences.c.outcome == "missed")
         rows = connection.execute(missed.order_by(tables.occurrences.c.last_for)).all()
     assert [(row._mapping["count"], row.reason) for row in rows] == [
-        (15, "no tick came within catch_up_within"),
+        (15, "the next tick came later than catch_up_within allows"),
         (3, "more were due than catch_up_limit allows"),
     ]
 

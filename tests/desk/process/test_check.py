@@ -83,12 +83,12 @@ FOUND = [
     ),
     (
         "run: {long_jobs: 0}\nschedules:\n  a: {every: 5m, command: [echo], timeout: 53s}",
-        "schedules.a.timeout: a: timeout 53s and 2s to stop its process leave no room in run.budget (55s)",
+        "schedules.a.timeout: a: timeout 53s, with 2s to stop its process, leaves no room in run.budget (55s)",
     ),
     (
         "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 53s, isolation: process}",
         (
-            "2s to stop its process leave no room in run.budget (55s) for the tick's start, so the job would "
+            "2s to stop its process, leaves no room in run.budget (55s) for the tick's start, so the job would "
             "never run. Set it to at most 52s"
         ),
     ),
@@ -113,7 +113,7 @@ FOUND = [
     ),
     (
         "job_types:\n  t.say: {max_memory: 64MiB}",
-        "5:3: job_types.t.say: max_memory needs a process: write isolation: process beside it",
+        '5:3: job_types.t.say: max_memory needs a process of its own: add "isolation: process" beside it',
     ),
     (
         "job_types:\n  c: {command: [no-such-program, x]}",
