@@ -893,9 +893,8 @@ MUTANTS = (
     Mutant(
         "a ledger row names a tick's row that was rolled back",
         "cronjobs/engine/tick/tick_row.py",
-        "        return ticks.begin_tick(connection, self._facts(connection))",
-        '        self.id = getattr(self, "id", None) or ticks.begin_tick(connection, self._facts(connection))\n'
-        "        return self.id",
+        "        return self._insert(connection)",
+        '        self.id = getattr(self, "id", None) or self._insert(connection)\n        return self.id',
         ("tests/desk/database/test_tick_of_occurrence.py",),
     ),
     Mutant(

@@ -120,11 +120,10 @@ def no_tables_elsewhere(app_configs: Any, databases: Collection[str] | None = No
 
 def _are_other_tables(connection: Any, jobs: str) -> bool:
     """Whether *connection* finds tables of ours that are not those of the alias *jobs*."""
-    found = _our_tables(connection)
-    if found is None:
+    if meta.name not in connection.introspection.table_names():
         return False
     with suppress(DatabaseError, ConnectionDoesNotExist):  # if nothing can be compared, the warning stands
-        return found != _our_tables(connections[jobs])
+        return _our_tables(connection) != _our_tables(connections[jobs])
     return True
 
 

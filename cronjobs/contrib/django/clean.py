@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any, Final
+from weakref import WeakSet
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import connections  # type: ignore[import-untyped]
+from django.db import DatabaseError, connections  # type: ignore[import-untyped]
 from django.db.backends.signals import connection_created  # type: ignore[import-untyped]
 
 from cronjobs.engine.database.user_connections import has_open_transaction
@@ -15,6 +16,8 @@ from cronjobs.engine.probe.server_session import TIMEOUTS
 from cronjobs.errors import Snooze, TransactionLeftOpen
 
 ATOMIC: Final = "an atomic block that was never exited"
+# The driver's connections whose statements PostgreSQL cancels once this process has died.
+_ENDED_WITH_US: Final = WeakSet[Any]()
 
 
 class CleanConnections:
@@ -56,9 +59,11 @@ def _end_statements_of_dead_runner(connection: Any, **_: Any) -> None:
 
     Otherwise the statement of a killed handler would go on, and would even be committed.
     """
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
+    if connection.vendor == "postgresql" and connection.connection not in _ENDED_WITH_US:
+        # A server that cannot do this, for example on Windows, refuses the setting.
+        with suppress(DatabaseError), connection.cursor() as cursor:
             cursor.execute(f"SET client_connection_check_interval = {TIMEOUTS['client_connection_check_interval']}")
+        _ENDED_WITH_US.add(connection.connection)
 
 
 def _judge(left_open: list[str], error: BaseException | None) -> None:
@@ -83,6 +88,10 @@ class _ThreadConnections:
         used = connections.all(initialized_only=True)
         self._tests = {each.alias: len(each.atomic_blocks) for each in used if each.in_atomic_block}
         self.end()
+        # An app's ready() or a module of handlers may have opened a connection before this process's first attempt.
+        for each in connections.all(initialized_only=True):
+            if each.connection is not None and each.alias not in self._tests:
+                _end_statements_of_dead_runner(each)
 
     def end(self, *, last: bool = False) -> list[str]:
         """Clean the connections.

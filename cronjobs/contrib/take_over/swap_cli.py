@@ -201,8 +201,9 @@ def _require_no_other_host(file: Path, old: str) -> None:
     If the file or the database cannot be read, nobody knows whether another host ticks, so raise as well.
     """
     try:
-        settings = configuration.load(file, environ=os.environ, need_database=False)
-        others = other_hosts(settings, host.environment(old, file))
+        cron = host.environment(old, file)  # the crontab alone may set the database's address
+        settings = configuration.load(file, environ={**os.environ, **cron})
+        others = other_hosts(settings, cron)
     except CronjobsError as error:
         raise crontab.CrontabError(
             f"whether another host ticks for this project is not known: {error}. If one does, the lines would run "

@@ -218,7 +218,7 @@ def _unknown(
     elif lines := [line for line in lines_of_user() or () if exec_name(line) == name.removeprefix(EXEC_PREFIX)]:
         text = (
             f"line {lines[0].number} of your crontab ({safe(lines[0].when, 80)}) runs {safe(name, 80)} through "
-            "cronjobs exec, but exec has recorded no run of it in this database yet."
+            "cronjobs exec, but this database has no run of it: none was recorded yet, or the last one was pruned."
         )
         return Explanation(name, None, "pending", (text,)), 0
     elif name.isdecimal():

@@ -87,9 +87,10 @@ def unknown_types(settings: Settings, database: Database, job_types: Collection[
     imports the handlers only if a type is neither in the file nor in a recent tick's list.
     """
     left = set(job_types) - settings.job_types.keys() - settings.disabled_job_types
-    within = remembered(settings.run.every)
+    if not left:
+        return [], set()
     with database.read() as connection:
-        elsewhere = (runnable_types(connection, within) if left else None) or frozenset()
+        elsewhere = runnable_types(connection, remembered(settings.run.every)) or frozenset()
     if not left - elsewhere:
         return [], set()
     known = known_types(settings)

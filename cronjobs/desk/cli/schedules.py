@@ -142,7 +142,8 @@ def _object(
     coming = []
     skips = [pause.until for pause in stored.pauses if pause.skip and (pause.until is None or pause.until > now)]
     if state in ("active", "paused") and None not in skips:
-        after = max([now, *filter(None, skips)])
+        # A pause does not skip the occurrence at its very end.
+        after = max([now, *(until - timedelta(microseconds=1) for until in skips if until)])
         first = [due] if due is not None and (due > after or state == "active") else []
         coming = [*first, *_coming(stored.name, stored.definition, max([after, *first]), count - len(first))]
     row = {name: value for name, value in vars(stored).items() if name not in ("read_at", "pauses")}

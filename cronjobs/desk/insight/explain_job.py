@@ -270,7 +270,11 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
         named = outcome == "failed" and error_type and not says_class(error_type, last.error)
         kind = f" with {name(error_type or '')}" if named else ""
         error = f"; the last error: {one_line(last.error.rstrip(), 300)}" if outcome == "failed" and last.error else ""
-        said = f"Attempts {first.number} to {last.number} {what}{kind}, from {times.clock(first.started_at)} to "
+        # Attempts that were released have no outcome, so there may be fewer than the numbers say.
+        numbers = f"{len(group):,} attempts, from {first.number} to {last.number},"
+        if last.number - first.number + 1 == len(group):
+            numbers = f"Attempts {first.number} to {last.number}"
+        said = f"{numbers} {what}{kind}, from {times.clock(first.started_at)} to "
         sentences.append((first.finished_at, f"{said}{times.clock(last.finished_at)}{error}."))
     return sentences
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from shlex import quote
@@ -23,6 +23,7 @@ from cronjobs.desk.insight.same_cause import (
 )
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import TwoFiles, last_sign, last_ticking, quiet_after, ticking
+from cronjobs.engine.config.load import DISABLED
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
 from cronjobs.engine.tick.not_started import LIMITED
@@ -156,18 +157,18 @@ def _config(
     recorded, hosts = _recorded(dict(as_noted(where, what) for where, what, _ in here), health, at_work)
     closed = {limit.prefix: jobs for limit, jobs in health.limited.items() if limit.most == 0}
     refused = settings.broken and bool(why_none_starts(settings, ticking(health.ticks, health.now, settings.run.every)))
-    for where, what, text in here:
-        its = types if takes_away(where, types) else ()
-        held = sum(closed.pop(prefix) for prefix in list(closed) if _names_limit(where, prefix))
+    for wheres, what, text in _together(here):
+        its = types if any(takes_away(where, types) for where in wheres) else ()
+        held = sum(closed.pop(prefix) for prefix in list(closed) if any(_names_limit(w, prefix) for w in wheres))
         stops_all = refused and text in map(str, settings.problems)
         if stops_all:
             held = sum(queue.due for queue in (*health.queues.values(), health.others) if not queue.paused)
             refused = False  # say so once
-        stuck = {name: late.pop(name) for name in list(late) if names_schedule([where], name)}
-        began = _recorded_since(where, what, health, at_work)
+        stuck = {name: late.pop(name) for name in list(late) if names_schedule(wheres, name)}
+        began = _recorded_since(wheres[0], what, health, at_work)
         since, newest = min(stuck.values(), default=began), max(stuck.values(), default=began)
-        known = as_noted(where, what) in recorded.items()
-        rows, subject = (_rows(dict([as_noted(where, what)]), hosts), hosts[0]) if known else ((text,), "")
+        known = dict(noted for where in wheres if (noted := as_noted(where, what)) in recorded.items())
+        rows, subject = (_rows(known, hosts), hosts[0]) if known else ((text,), "")
         text = f"{text}; nothing runs with this file" if stops_all else text
         found = _fault(text, rows, its, tuple(stuck), held, health, same, since=since, grew_at=newest, subject=subject)
         yield replace(found, severity=Severity.CRITICAL) if stops_all else found
@@ -177,6 +178,16 @@ def _config(
         alike.setdefault(frozenset(recorded_faults(tick).items()), []).append(tick)
     for ticks in alike.values():
         yield _of_hosts(recorded_faults(ticks[0]), ticks, health, same)
+
+
+def _together(faults: Iterable[tuple[str, str, str]]) -> Iterator[tuple[list[str], str, str]]:
+    """Yield where, what and the text of faults. Entries that one bad key disables are one fault."""
+    alike: dict[str, list[tuple[str, str, str]]] = {}
+    for where, what, text in faults:
+        alike.setdefault(what if what.startswith(DISABLED) else text, []).append((where, what, text))
+    for same in alike.values():
+        more = f" (and {len(same) - 1:,} more entries like it)" if len(same) > 1 else ""
+        yield [where for where, _, _ in same], same[0][1], f"{same[0][2]}{more}"
 
 
 def _recorded_since(where: str, what: str, health: Health, at_work: Sequence[Mapping[str, Any]]) -> datetime | None:

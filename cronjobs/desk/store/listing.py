@@ -145,7 +145,9 @@ def without_index(wanted: Filter) -> list[ColumnElement[bool]]:
     found = [jobs.c[column] == value for column, value in plain.items() if value is not None]
     if (name := wanted.error_type) is not None:
         # As in a retry policy, a name without its module matches the class of any module.
-        found.append(or_(jobs.c.error_type == name, jobs.c.error_type.endswith(f".{name}", autoescape=True)))
+        # Do not use LIKE, because SQLite's LIKE ignores case.
+        end = func.substr(jobs.c.error_type, func.length(jobs.c.error_type) - len(name))
+        found.append(or_(jobs.c.error_type == name, end == f".{name}"))
     return found
 
 

@@ -40,6 +40,8 @@ from cronjobs.reserved import EXEC_PREFIX
 # A mistake in one of these keys is fatal. To continue could mean using the wrong database, running another project's
 # jobs, or retiring every schedule.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
+# How the problem of an entry begins that only another, bad key disables.
+DISABLED: Final = "disabled, because "
 # For a command that only reads the database, only mistakes in these keys are fatal.
 FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
 
@@ -236,7 +238,7 @@ def _job_type(
     if bad or clashes:
         raise ReportedError
     if is_command and "commands" in defaults.bad:
-        raise FieldError("disabled, because defaults.commands cannot be read: correct it")
+        raise FieldError(f"{DISABLED}defaults.commands cannot be read: correct it")
     return entry
 
 
@@ -333,10 +335,10 @@ def _schedule(
     if not good:
         raise ReportedError
     if "schedules" in defaults.bad:
-        raise FieldError("disabled, because defaults.schedules cannot be read: correct it")
+        raise FieldError(f"{DISABLED}defaults.schedules cannot be read: correct it")
     timezone = values.pop("timezone", timezone_of_file)
     if timezone is None and "cron" in written:
-        raise FieldError("disabled, because the file's timezone cannot be read: correct it, or write timezone: here")
+        raise FieldError(f"{DISABLED}the file's timezone cannot be read: correct it, or write timezone: here")
     command = None
     if values.pop("command", None) and isinstance(node, YamlMapping):
         alone = replace(node, entries={"command": node.entries["command"]}, duplicates=[])

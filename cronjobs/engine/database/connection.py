@@ -340,14 +340,18 @@ def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: 
         connection.close()
         raise NoEncoding(str(address))
     connection.add_notice_handler(partial(_note_unconfirmed, record.info))
+    record.info[_FRESH] = True
     return connection
 
 
-def _refuse_ended(session: Any, _record: object, _proxy: object) -> None:
+def _refuse_ended(session: Any, record: Any, _proxy: object) -> None:
     """Have the pool replace a connection that the server has ended, for example because it has restarted.
 
     A server sends nothing to an idle session until it ends the session. So no round trip is needed to notice the end.
     """
+    # If a fresh connection has ended already, its first statement says why. The pool would only say that it is closed.
+    if record.info.pop(_FRESH, False):
+        return
     if not session.closed:
         waiting = select.poll()
         waiting.register(session.fileno(), select.POLLIN)
@@ -423,6 +427,7 @@ def _open_sqlite(connection: Connection) -> None:
 
 
 _UNCONFIRMED: Final = "cronjobs_unconfirmed"  # a key in a connection's ``info``
+_FRESH: Final = "cronjobs_fresh"  # likewise: nothing has used the connection yet
 
 # This setting overrides any other setting of the encoding, in the server, the database, the role or the URL. The server
 # converts all texts to and from its own encoding.

@@ -53,6 +53,8 @@ def start() -> float:
     pthread_sigmask(SIG_UNBLOCK, {SIGALRM})
     age = time.monotonic() - began()
     left_s = deadline(started_wall=time.time() - age, started=-age, budget_s=DEFAULT_BUDGET_S, every_s=DEFAULT_EVERY_S)
+    # A tick that needed its whole budget to get here ends by itself, without a signal.
+    left_s = max(left_s, LEAST_LEFT_S)
     try:
         # ``chain`` means that the default action follows the dump of the stacks, and ends the process.
         faulthandler.register(SIGALRM, all_threads=True, chain=True)
@@ -67,14 +69,13 @@ def began() -> float:
     """Return when the tick began, on the monotonic clock. This is decided once per process.
 
     It is the start of the process, however long a starved or frozen host took to get here. If the minute of that start
-    is over, the tick counts as one of the present minute. It has at least LONGEST_START_S left.
+    is over, the tick counts as one of the present minute.
     """
     global _began
     if _began is None:
         age = process_age()
         if age > LONGEST_START_S:
-            longest = DEFAULT_BUDGET_S - LONGEST_START_S
-            age = 0.0 if waited_for_a_child() else min(age % DEFAULT_EVERY_S, longest)
+            age = 0.0 if waited_for_a_child() else age % DEFAULT_EVERY_S
         _began = time.monotonic() - age
     return _began
 

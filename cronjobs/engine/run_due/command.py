@@ -16,6 +16,7 @@ from cronjobs.engine.command import leaving
 from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.command.printing import echo_json, is_terminal
 from cronjobs.engine.config.import_path import enter_folder
+from cronjobs.engine.config.load import DISABLED
 from cronjobs.engine.execution.output import divert_logging, divert_streams
 from cronjobs.engine.host.forks import keep_streams_from_copies
 from cronjobs.engine.host.identity import Identity
@@ -106,10 +107,12 @@ def run_tick(given: TickOptions) -> NoReturn:
     elif talk:
         reporter.outlet.say(summary(result, took))
     for problem in settings.problems:
-        mail.trouble(str(problem))
+        # The problem of the key that disables other entries is mailed once, not once for each entry.
+        if not problem.message.startswith(DISABLED):
+            mail.trouble(str(problem))
     if not talk:
         mail.print_causes(reporter)
-    mail.send(knows_code=tick.knows_the_code, left_row=tick.row.begun)
+    mail.send(knows_code=tick.knows_the_code, left_row=tick.row.written)
     if code == 0 and fires and not mail.said and not talk and not given.as_json:
         tick.leave_inputs()
     if given.wait and tick.long_jobs:

@@ -265,8 +265,7 @@ class Loop:
         return bool(self.in_flight.busy() or self.in_flight.without_lease)
 
     def _finish(self, last_write: Callable[[Connection], None]) -> bool:
-        # After a stop, give a busy database a moment. If it is away, the leases expire, as after a crash.
-        stop_by = max(self.stop_by, self.clock.monotonic() + EXIT_MARGIN_S)
+        began = self.clock.monotonic()
         while True:
             self.ends.collect(0)
             self.ends.release([*self.workers.take_back(), *self.in_flight.handing_over()])
@@ -289,6 +288,9 @@ class Loop:
             # Normally a second signal ends the loop at once. But if this turn has just found such jobs, the database
             # works, so one further turn can release them.
             hurried = self.hurry and not (went_well and unsettled)
+            # After a stop, give a busy database a moment. If it is away, the leases expire, as after a crash. Look at
+            # the stop in each round, because it may come while this loop retries.
+            stop_by = max(self.stop_by, began + EXIT_MARGIN_S)
             until = min(self.deadline, stop_by, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
             if done or hurried or hopeless or self.clock.monotonic() >= until:

@@ -33,16 +33,17 @@ class TickRow:
     started_at: datetime | None = None
     fingerprint: str | None = None
     loaded: Loaded | None = None
-    begun: bool = False  # whether the tick has written the row
+    written: bool = False  # whether a statement has written the row
+    _begun: bool = False
     _types_recorded: bool = False
 
     def begin(self, connection: Connection) -> None:
         """Insert the row in the transaction of the first write, and update it when the handlers are known."""
         types = self.loaded is not None
-        if not self.begun or (types and not self._types_recorded):
+        if not self._begun or (types and not self._types_recorded):
             # Even if this transaction rolls back, the last write writes the whole row.
-            self.begun, self._types_recorded = True, types
-            ticks.begin_tick(connection, self._facts(connection))
+            self._begun, self._types_recorded = True, types
+            self._insert(connection)
 
     def settle(self, connection: Connection) -> int:
         """Write the tick's row in a transaction that also writes ledger rows.
@@ -50,8 +51,13 @@ class TickRow:
         Return the id for those ledger rows to refer to. Each such transaction writes the tick's row again, because the
         previous transaction may have been rolled back.
         """
-        self.begun, self._types_recorded = True, self.loaded is not None
-        return ticks.begin_tick(connection, self._facts(connection))
+        self._begun, self._types_recorded = True, self.loaded is not None
+        return self._insert(connection)
+
+    def _insert(self, connection: Connection) -> int:
+        id_ = ticks.begin_tick(connection, self._facts(connection))
+        self.written = True
+        return id_
 
     def end(self, connection: Connection, finished_at: datetime, result: Result) -> None:
         """Write the whole row, whether or not ``begin`` has written it."""
@@ -62,7 +68,7 @@ class TickRow:
             "not_started": result.left() or None,
         }
         ticks.end_tick(connection, self._facts(connection) | ends)
-        self.begun = True
+        self.written = True
         if ends["did"]:
             look_soon(connection)
 

@@ -446,11 +446,12 @@ def alarm(ctx):
         (3.0, True, 52.0),
         (600.0, True, 55.0),
         (11.0, False, 44.0),
-        (50.0, False, 10.0),  # too little to start anything
+        (50.0, False, 5.0),
+        (58.5, False, 0.5),  # too little to start anything: it must end before the next minute's tick needs its place
         (70.0, False, 45.0),  # in the next minute
     ],
 )
-def test_a_process_that_was_something_else_before_counts_from_now_on(
+def test_a_slow_start_counts_unless_the_process_was_something_else_before(
     monkeypatch: pytest.MonkeyPatch, age: float, waited: bool, left: float
 ) -> None:
     """``sleep 600; exec cronjobs run-due``: to the kernel it is one process, and a tick of 55 s would be over.
