@@ -48,11 +48,11 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 CONFIGURATION = """# Every key of cronjobs.yaml
 
 Keep the file next to your code. Durations have a unit: `55s`, `10m`, `24h`, `7d`, `1h30m`. Sizes: `512MiB`, `2GiB`.
-`${NAME}`, `${NAME:-default}` and `${file:/run/secrets/x}` are filled in in every value; `$${` is a plain `${`. A
-relative path starts at the folder of the file.
+In every value, cronjobs substitutes `${NAME}`, `${NAME:-default}` and `${file:/run/secrets/x}`; write `$${` for a plain
+`${`. A relative path starts at the folder of the file.
 
 A bad entry disables only itself and what depends on it. `cronjobs check` lists what is wrong and what is disabled. An
-unknown key that resembles a known key counts as that key with a bad value. Any other unknown key has no effect.
+unknown key that resembles a known key counts as a bad value of that known key. Any other unknown key has no effect.
 
 | what is bad | what is disabled |
 | --- | --- |
@@ -86,9 +86,9 @@ def configuration() -> str:
         )
         parts.append(f"## {title}\n\n{table(('key', 'what it decides', 'type', 'default', 'example'), rows)}")
     parts.append(
-        "## Environment variables\n\nThese are read:\n\n"
+        "## Environment variables\n\ncronjobs reads these variables:\n\n"
         + table(("variable", "what it decides"), ((code(n), cell(s)) for n, s in environment.READ.items()))
-        + "\n\nThese are set for commands (`command:`), where they apply:\n\n"
+        + "\n\ncronjobs sets these variables for commands (`command:`), where they apply:\n\n"
         + table(("variable", "what it holds"), ((code(n), cell(s)) for n, s in environment.GIVEN.items()))
     )
     return "\n\n".join(parts)
@@ -229,26 +229,27 @@ EVENTS = {
     "job.dead": "A job became dead: no tries left, a final failure, or too many lost runners.",
     "job.cancelled": "A running job was cancelled, and has stopped.",
     "job.interrupted": (
-        "A shutdown or the end of the tick stopped an attempt; the job will run again, without losing a try."
+        "A shutdown or the end of the tick stopped an attempt; the job will run again. The first three times in a row, "
+        "no try is charged."
     ),
     "job.snoozed": "The handler snoozed its job; this does not count as a failure.",
     "job.lost": "The runner died or lost its lease; the job will run again.",
-    "job.released": "A job was claimed but not started; it was released, uncharged.",
-    "job.not_begun": "The host could not start a job; the job was released, uncharged.",
+    "job.released": "A claimed job was released before it started; no try is charged.",
+    "job.not_begun": "The host could not start a job; the job was released, and no try is charged.",
     "job.not_started": "A job was due, but its timeout did not fit into the time left in the tick.",
-    "job.progress": "A job reported its progress; only shown on a terminal.",
+    "job.progress": "A job reported its progress. This event is only shown on a terminal.",
     "job.timed_out": "A handler thread was still running at its timeout; it occupies its worker until it ends.",
     "job.still_running": "A handler did not stop in time; its process ends with the tick.",
-    "executor.started": "A supervisor started; it submits the jobs of an executor's types to its cluster.",
-    "executor.not_started": "The supervisor of an executor could not be started; its jobs wait.",
+    "executor.started": "A supervisor started. It submits the jobs of an executor's types to the executor's cluster.",
+    "executor.not_started": "The supervisor of an executor could not be started; the jobs for this executor wait.",
     "executor.ended": "A supervisor exited: it was idle, its configuration file changed, or it was asked to stop.",
     "executor.away": (
-        "The scheduler of an executor cannot be reached. Until it can be, no jobs are claimed for the executor."
+        "The scheduler of an executor cannot be reached. Until it answers, no jobs are claimed for the executor."
     ),
     "executor.back": "The scheduler of an executor can be reached again.",
     "job.handed_over": "A long job started in its own process, which outlives the tick.",
     "job.not_handed_over": "No process could be started for a long job; it was released.",
-    "job.lease_lost": "Another runner took over the job; this attempt recorded nothing.",
+    "job.lease_lost": "Another runner took over the job, so the first runner's attempt recorded nothing.",
     "job.lease_cut": (
         "A runner with a wrong clock wrote a lease that was too long; the lease was cut to the normal length."
     ),
@@ -259,10 +260,11 @@ EVENTS = {
     "schedule.enqueued": "An occurrence became a job.",
     "schedule.skipped": "An occurrence did not become a job, because of overlap, a full queue, or a pause that skips.",
     "schedule.missed": "No tick ran in time, and catch_up does not allow the occurrence to run later.",
-    "schedule.coalesced": "One job stands for several occurrences.",
-    "schedule.held_back": "A pause ended; the occurrences that it held back are being settled.",
+    "schedule.coalesced": "Several occurrences were due; one job runs for all of them.",
+    "schedule.held_back": "A pause ended; the tick is settling the occurrences that the pause held back.",
     "schedule.watermark_reset": (
-        "Because of a wrong clock, a schedule was recorded as settled up to a future time; that time was reset to now."
+        "Because a clock was wrong, the database recorded a schedule as settled up to a future time; this time was "
+        "reset to now."
     ),
     "schedule.ran_early": "Occurrences ran too early because of a wrong clock; they will not run again by themselves.",
     "schedule.broken": "A stored definition cannot be read; the schedule creates no jobs.",
@@ -270,24 +272,24 @@ EVENTS = {
     "schedules.left": "Half of the tick's time was used and some schedules were still due; the next tick continues.",
     "sync.unfinished": "Only part of the file was applied; the next tick continues.",
     "jobs.taken_back": (
-        "Jobs that were created too early, because of a wrong clock, were withdrawn before they started."
+        "Because a clock was wrong, jobs were created too early; the tick withdrew these jobs before they started."
     ),
     "jobs.unresolved": "Jobs are waiting for a handler or command that this host does not have.",
     "jobs.unknown_type": "Jobs are waiting, and no host has known their type for several minutes.",
     "queue.dropped": "A full queue dropped jobs; the program that enqueued them logs this.",
     "enqueue.key_of_another_type": (
-        "A job of another type had the idempotency key; the program that enqueued logs this."
+        "A job of another type already had the idempotency key; the program that called enqueue logs this."
     ),
-    "config.fault": "Something in the file or in your modules cannot be used; everything else runs.",
-    "clock.skew": "This host's clock differs from the database's clock, which is the one that is used.",
+    "config.fault": "A part of the file or one of your modules cannot be used; everything else runs.",
+    "clock.skew": "This host's clock differs from the database's clock. Ticks use the database's clock.",
     "tick.not_started": "A tick could not start: a bad file, an unusable database, or a database of another project.",
     "tick.stopping": "The tick received a signal; it claims no more jobs and ends.",
     "tick.fault": "An internal error in cronjobs; running jobs finish.",
     "tick.traceback": "The traceback of tick.fault.",
     "tick.left_behind": "Processes started by a handler thread were still running at the end of the tick.",
     "tick.ended": (
-        "The last line of a tick that had work: how it ended, the facts in its row's did (cronjobs_ticks), and "
-        "occurrences_OUTCOME for each outcome."
+        "The last line of a tick that had work. Its facts are how the tick ended, the facts in the column did of the "
+        "tick's row in cronjobs_ticks, and occurrences_OUTCOME for each outcome."
     ),
     "database.trouble": "The database failed; this tick could not do all its work.",
     "database.tried_again": "A statement failed with a transient error and was retried.",
@@ -309,8 +311,8 @@ Each line of the log has a timestamp, the event's name, and its facts:
 2026-11-20T02:15:04.112Z job.lost job_id=17 job_type=billing.send_invoice attempt=2 losses=1 last_runner=web1:4711
 ```
 
-Names and facts stay the same between releases; a fact that does not apply is left out. `run-due --json` prints the same
-as JSON, one object per line. On a terminal a tick prints them, too."""
+Names and facts stay the same between releases; a fact that does not apply is left out. `run-due --json` prints
+the events as JSON, one object per line. On a terminal a tick prints the events, too."""
 
 
 class EventFacts(NamedTuple):

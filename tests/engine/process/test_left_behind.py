@@ -76,9 +76,9 @@ KINDS = (
     Kind("The import path and loaded modules", "sys.path.insert(0, '/nowhere')", "sys.path[0]"),
     Kind("Replaced standard streams", "sys.stdout = io.StringIO()", "type(sys.stdout).__name__"),
     Kind("The default timeout of sockets", "socket.setdefaulttimeout(0.0001)", "socket.getdefaulttimeout()"),
-    Kind("A clock that stands still, of freezegun or a mock", "freeze()", "[time.monotonic() for _ in '123'][::2]"),
+    Kind("A clock that freezegun or a mock has stopped", "freeze()", "[time.monotonic() for _ in '123'][::2]"),
     Kind(
-        "Patches of the standard library, of gevent or a mock",
+        "Patches of the standard library by gevent or a mock",
         "del select.poll; socket.socketpair = as_gevents",
         "hasattr(select, 'poll')",
     ),
