@@ -172,7 +172,8 @@ def _failure_text(wanted: ExpectedJob, count: int | None, met: list[Found], jobs
     if count is None:
         lines = [f"no job was enqueued as {wanted}"]
     else:
-        lines = [f"{len(met)}, not {count}, {'job was' if len(met) == 1 else 'jobs were'} enqueued as {wanted}"]
+        were = "job was" if len(met) == 1 else "jobs were"
+        lines = [f"expected {count}, but {len(met)} {were} enqueued as {wanted}"]
     same = [job for job in jobs if job.job_type == wanted.job_type]
     others = [job for job in jobs if job.job_type != wanted.job_type]
     shown = (same + others)[:LISTED]

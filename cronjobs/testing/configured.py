@@ -25,9 +25,7 @@ def settings_of(config: str | Path | None, imports: Iterable[str] = (), database
             file=file, folder=file.parent, database=database_url or "", imports=tuple(imports), trusted=True
         )
     if tuple(imports):
-        raise UsageError(
-            "name the handlers' modules either in the file, with imports: […], or with imports=[…] and no file"
-        )
+        raise UsageError('name the handlers\' modules in the file, under "imports", or pass imports=[…] and no file')
     settings = load(Path(config), environ=os.environ, database_url=database_url, need_database=database_url is not None)
     if problems := [each for each in settings.problems if not _goes_out(each.path)]:
         raise ConfigError(problems)

@@ -119,5 +119,5 @@ def _raise(drained: Drained, raised: list[BaseException]) -> None:
             raise JobFailed(ran)
     for job_type, waiting in drained.unresolved.items():
         raise UsageError(
-            f"drain(): {waiting} due, of type {job_type}, which no @job and no job_types: entry has registered"
+            f"drain(): jobs of type {job_type} are due ({waiting}), but neither @job nor job_types registers this type"
         )

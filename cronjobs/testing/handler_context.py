@@ -106,7 +106,7 @@ def context(
     clock = clock or StillClock()
     for name, instant in (("scheduled_for", scheduled_for), ("started_at", started_at), ("enqueued_at", enqueued_at)):
         if instant is not None and instant.tzinfo is None:
-            raise UsageError(f"context({name}={instant!r}): it has no time zone: pass an aware datetime")
+            raise UsageError(f"context({name}={instant!r}) has no time zone: pass an aware datetime")
     if attempt < 1 or tries < 1:
         raise UsageError("context(attempt=…, tries=…): both count from 1")
     began = started_at or (scheduled_for + duration(late_by) if scheduled_for else clock.now())

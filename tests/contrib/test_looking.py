@@ -367,7 +367,7 @@ def test_jobs_show_tells_the_whole_life_of_a_job(cronjobs: Cronjobs, rows: Rows)
     ]
     assert "nightly-report, for 30m ago (13:33:07)" in out
     assert "the job also stands for 3 more occurrences, from 11:03:07 to 13:03:07" in out
-    assert "1 occurrence gave way to the job" in out
+    assert "1 occurrence skipped because of the job" in out
     assert 'payload    {"region": "us"}' in out
     assert out.endswith(
         """

@@ -133,7 +133,7 @@ def _account(
     owed, unread = _owed(stored)
     if unread:
         doubts.append(
-            Doubt(period.begin, stored.seen_until, "the occurrences that a pause holds back (owed) cannot be read")
+            Doubt(period.begin, stored.seen_until, "the list of occurrences that a pause holds back cannot be read")
         )
     entries = store.entries(connection, stored.id, period.begin, period.end)
     early = any(entry.by == "early" for entry in entries)

@@ -282,7 +282,7 @@ class _Bookkeeper:
         if were_due == 0 and entry.number == 1 and self._asked_for(entry):
             self._day(entry.last // MICROS).counts["extra"] += 1
             return
-        said = f"the ledger says {entry.outcome}"
+        said = f'the ledger says "{entry.outcome}"'
         if were_due == 0:
             text = f"{said}, but under the definition in force then, nothing was due"
         elif were_due == entry.number:

@@ -62,9 +62,9 @@ def copy(
     """Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.
 
     db copy first closes the old side: its ticks end with an error that names the new side. Then it copies everything in
-    one transaction. If that fails, nothing is copied. Run db copy again to bring over jobs that were enqueued on the
-    old side in the meantime. Nothing is copied twice. As long as the new side has not been used, you can go back with
-    "cronjobs db adopt" on the old side.
+    one transaction. If that fails, nothing is copied. After the copy, run db copy again to bring over jobs that
+    were enqueued on the old side during the copy. Nothing is copied twice. As long as the new side has not been used,
+    you can go back with "cronjobs db adopt" on the old side.
     """
     if to is not None and old is not None:
         raise UsageError("give either --to or --from, not both: the other side is the configured database")
@@ -141,7 +141,8 @@ def _copied(report: copying.CopyReport, where: str) -> Iterator[str]:
     if report.late:
         came = report.copied["cronjobs_jobs"]
         yield f"enqueued late in the old database, and now copied: {counted(came, 'job')}" + (
-            f", {report.known:,} known here" * bool(report.known)
+            f"; not copied, because the new database already has a job with the same key: {report.known:,}"
+            * bool(report.known)
         )
     else:
         yield ", ".join(f"{rows:,} {table.removeprefix('cronjobs_')}" for table, rows in report.copied.items() if rows)

@@ -192,7 +192,7 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
             )
         running = store.leased(connection)
         if running and not waits:
-            raise CopyRefused(f"{_named(running)} on the old side: wait for them with --wait 60s")
+            raise CopyRefused(f"{_named(running)} on the old side: to wait for the end, add --wait 60s")
         store.put_fences(connection)
         adopt(connection, before.project, where, actor, again=True)
         return store.last_closing(connection)
@@ -231,7 +231,7 @@ def _wait_until_quiet(source: Database, patience: timedelta) -> None:
 
 def _named(running: Sequence[int]) -> str:
     ids = ", ".join(map(str, running[:10])) + (" …" if len(running) > 10 else "")
-    return f"job {ids} runs" if len(running) == 1 else f"{len(running)} jobs run ({ids})"
+    return f"job {ids} still runs" if len(running) == 1 else f"{len(running)} jobs still run ({ids})"
 
 
 # --- the copy ---------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def faults(executor: ExecutorSettings, known: Mapping[str, Any], said: Mapping[s
         yield "the scheduler has no workers"
     for name, amount in executor.resources:
         if known and not any(worker.get("resources", {}).get(name, 0) >= amount for worker in known.values()):
-            yield f"no worker has {amount:g} of resource {name}: start some with --resources {name}={amount:g}"
+            yield f"no worker offers the resource {name}={amount:g}: start workers with --resources {name}={amount:g}"
     for address, answer in sorted(said.items()):
         if not isinstance(answer, Mapping):
             yield f"worker {address} cannot run cronjobs: {one_line(f'{type(answer).__name__}: {answer}', 300)}"

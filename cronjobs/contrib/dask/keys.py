@@ -85,7 +85,8 @@ EXECUTOR: Final[Keys] = {
     "queue_wait": ConfigKey(
         fields.span("1s", "7d"),
         "1h",
-        "How long an attempt waits for a worker before its job is released at no charge and the delay is reported.",
+        "How long an attempt waits for a worker. After that, its job is released without using up a try, and the delay "
+        "is reported.",
     ),
 }
 
@@ -96,13 +97,13 @@ def _executor(reading: Reading, node: Node, path: str) -> ExecutorSettings:
     fields.require(values, bad, "dask")
     scheme, _, rest = values["dask"].partition("://")
     if scheme == "tls" and "tls" not in values:
-        raise FieldError("tls:// needs three files: tls: {ca: ca.pem, cert: client.pem, key: client.key}")
+        raise FieldError('tls:// needs three files: write "tls: {ca: ca.pem, cert: client.pem, key: client.key}"')
     if scheme == "tcp" and "tls" in values:
-        raise FieldError("tcp:// is never encrypted, so tls: has no effect: write dask: tls://…")
+        raise FieldError('tcp:// is never encrypted, so the key "tls" has no effect: write "dask: tls://…"')
     if scheme == "tcp" and not values.get("insecure") and not fields.is_loopback(rest.rpartition(":")[0].strip("[]")):
         raise FieldError(
-            "a scheduler runs whatever it is sent, and tcp:// lets anyone connect: write tls:// and tls: "
-            "{ca, cert, key}, or insecure: true if the network is private"
+            "a scheduler runs whatever it is sent, and tcp:// lets anyone connect: write tls:// and the key "
+            '"tls: {ca, cert, key}", or write "insecure: true" if the network is private'
         )
     return ExecutorSettings(path.rpartition(".")[2], **values)
 

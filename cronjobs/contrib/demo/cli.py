@@ -164,7 +164,7 @@ class Demo:
     def a_retry(self) -> None:
         self.scene("A provider is down: the job fails, waits in the database, and is tried again.")
         self.run("enqueue", "demo.charge", "--payload", '{"order": 17}', "--idempotency-key", "order-17")
-        self.say("  The same order, clicked twice: the key is spent, so there is no second job.")
+        self.say("  The same order, clicked twice: a job with the same key exists, so there is no second job.")
         self.run("enqueue", "demo.charge", "--payload", '{"order": 17}', "--idempotency-key", "order-17")
         self.run("run-due", "-v")
         self.say("  A second later, the demo runs the next tick (cron would wait for the next minute):")
@@ -179,7 +179,7 @@ class Demo:
 
     def a_schedule(self) -> None:
         self.scene('A schedule comes due: "every: 1m" in cronjobs.yaml.')
-        self.say("  (The demo sets the schedule's watermark back a minute instead of waiting for one.)")
+        self.say("  (To avoid a wait, the demo makes the schedule due by setting its watermark back by a minute.)")
         self.a_minute_passes("heartbeat")
         self.run("run-due", "-v")
         if not self.effects("heartbeat"):

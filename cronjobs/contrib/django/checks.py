@@ -45,9 +45,9 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
         return [CheckWarning(said, id="cronjobs.W004")]
     if ticks.by_django or _place(theirs) == _place(djangos):
         return []
-    said = f"ticks run the jobs of {theirs}, by {ticks.file.name}, and this project enqueues into {djangos}"
+    said = f"according to {ticks.file.name}, ticks run the jobs in {theirs}, but this project enqueues into {djangos}"
     hint = (
-        "Write database: django in that file, or name the database of DATABASES that the file uses: "
+        'Write "database: django" in that file, or name the database of DATABASES that the file uses: '
         'CRONJOBS = {"database": …}'
     )
     return [CheckWarning(said, hint=hint, id="cronjobs.W001")]
@@ -109,7 +109,7 @@ def no_tables_elsewhere(app_configs: Any, databases: Collection[str] | None = No
         CheckWarning(
             f"the database {name!r} has cronjobs tables, but the jobs database is {jobs!r}, so no tick of this project "
             f"runs what is enqueued on connections[{name!r}]",
-            hint="Drop them if they are left over: cronjobs db drop --database-url …; or if another project uses "
+            hint="If these tables are left over, drop them: cronjobs db drop --database-url …. If another project uses "
             'them, silence this check: SILENCED_SYSTEM_CHECKS = ["cronjobs.W005"]',
             id="cronjobs.W005",
         )

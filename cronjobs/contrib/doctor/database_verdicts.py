@@ -42,8 +42,8 @@ def unreachable(why: str, *, no_file: bool) -> Diagnosis:
     if no_file:
         return problem(
             why,
-            "the first tick creates it, or the trial tick of cronjobs crontab swap or install; if the file existed "
-            "before, find out who removed it",
+            'the first tick creates the file, and so does the trial tick of "cronjobs crontab install" or "cronjobs '
+            'crontab swap". If the file existed before, find out who removed it',
         )
     return problem(why, "no job runs until the database answers, but no job is lost; check the address and the server")
 

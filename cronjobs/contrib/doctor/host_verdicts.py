@@ -233,7 +233,7 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
     if over >= OFTEN:
         return warning(
             f"{over} of the last {len(ordered)} ticks began while the previous one was still running: each job still "
-            "runs only once, but this host may run twice run.workers jobs at a time",
+            "runs only once, but this host may run up to twice as many jobs at a time as run.workers allows",
             "make run.budget shorter than run.every, or jobs' timeouts shorter",
         )
     return ok("a tick ends before the next one begins")
@@ -282,7 +282,7 @@ def state_folder(found: StateFolder) -> Diagnosis:
         return warning(
             f"runs of exec that are not in the database yet: {found.runs:,} in {found.path}; the oldest began "
             f"{rough(found.longest)} ago",
-            "the next tick or exec of the same project writes them, or reports why it cannot",
+            "the next tick or exec of the same project writes these runs to the database, or reports why it cannot",
         )
     return ok(f"{found.path} belongs to this user alone, and survives a restart")
 

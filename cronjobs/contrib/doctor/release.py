@@ -107,13 +107,13 @@ def _names(facts: ReleaseFacts) -> ReleaseItem:
     project, environment = facts.settings.project, facts.settings.environment
     if project and environment:
         return ReleaseItem("names", about, "ok", f"project {project}, environment {environment}")
-    missing = " and ".join(key for key, value in (("project:", project), ("environment:", environment)) if not value)
+    missing = " and ".join(key for key, value in (('"project"', project), ('"environment"', environment)) if not value)
     return ReleaseItem(
         "names",
         about,
         "to do",
-        f"without {missing}, a copy of the database that is restored for staging runs production's jobs",
-        f"write {missing} in the file",
+        f"without {missing} in the file, a copy of this database that is restored for staging runs production's jobs",
+        f"add {missing} to the file",
     )
 
 
@@ -121,7 +121,7 @@ def _timezone(facts: ReleaseFacts) -> ReleaseItem:
     about = "Which time zone do the schedules use?"
     in_utc = [name for name, each in facts.settings.schedules.items() if each.cron and each.timezone == "UTC"]
     if in_utc and "timezone" not in facts.settings.positions:
-        text = f"the file has no timezone:, so these schedules use UTC: {_names_of(in_utc)}"
+        text = f'the file has no key "timezone", so these schedules use UTC: {_names_of(in_utc)}'
         return ReleaseItem(
             "time zone", about, "ask", text, 'add "timezone: Europe/Berlin" to the file, or "timezone: UTC"'
         )
@@ -140,7 +140,7 @@ def _timeouts(facts: ReleaseFacts) -> ReleaseItem:
             about,
             "ask",
             f"the default limit, {usual}, applies to {_names_of(silent)}",
-            "timeout: in the file",
+            'set "timeout" in the file',
         )
     return ReleaseItem("time limits", about, "ok", "each job type declares a timeout")
 
@@ -168,7 +168,7 @@ def _tries(facts: ReleaseFacts) -> ReleaseItem:
 def _concurrency(facts: ReleaseFacts) -> ReleaseItem:
     run = facts.settings.run
     many = f" on each of {facts.hosts} hosts" if facts.hosts > 1 else ""
-    text = f"run.workers: {run.workers} at a time{many}, and {run.long_jobs} long jobs"
+    text = f"{run.workers} jobs at a time{many} (run.workers), and {run.long_jobs} long jobs (run.long_jobs)"
     return ReleaseItem("concurrency", "How much runs at once?", "ok", text)
 
 
@@ -189,7 +189,7 @@ def _lost(facts: ReleaseFacts) -> ReleaseItem:
         f"these job types are retried automatically: {_names_of(again)}. Does each of them use an "
         "effect, a transaction or its "
         "provider's key for what must not happen twice?",
-        "docs/how-to/effects.md; or on_lost: dead",
+        'see docs/how-to/effects.md, or set "on_lost: dead"',
     )
 
 
@@ -207,7 +207,7 @@ def _alerts(facts: ReleaseFacts) -> ReleaseItem:
     about = "Does someone get an alert when a job dies?"
     alerts = facts.settings.alerts
     if alerts is None or not alerts.channels:
-        do = "add alerts: to the file; see docs/how-to/alerts.md"
+        do = 'add "alerts" to the file; see docs/how-to/alerts.md'
         return ReleaseItem(
             "alerts", about, "to do", "no alerts are sent, so a failure is noticed only if somebody looks", do
         )
@@ -230,7 +230,7 @@ def _silence(facts: ReleaseFacts) -> ReleaseItem:
         "a stopped tick cannot report itself: does your app call cronjobs.health(), or does a monitor "
         "run cronjobs check --live?"
     )
-    return ReleaseItem("silence", about, "ask", text, "run.ping, or docs/how-to/alerts.md")
+    return ReleaseItem("silence", about, "ask", text, "set run.ping, or see docs/how-to/alerts.md")
 
 
 def _retention(facts: ReleaseFacts) -> ReleaseItem:

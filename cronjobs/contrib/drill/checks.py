@@ -82,9 +82,9 @@ class Woken:
 def woken(seen: Woken) -> Check:
     ended = signal.Signals(-seen.code).name if seen.code < 0 else str(seen.code)
     said = (
-        f"a runner that was frozen past its lease, then resumed: jobs it held: {seen.held}, taken over by other ticks "
-        f"while it was frozen: {seen.taken}; after it resumed, rows changed: {seen.changed}, mails sent: {seen.mails}; "
-        f"it exited with {ended}"
+        f"a runner was frozen until its lease had expired, then resumed. Jobs that it held: {seen.held}; jobs that "
+        f"other ticks took over meanwhile: {seen.taken}. After it resumed, it changed {seen.changed} rows, sent "
+        f"{seen.mails} mails, and exited with {ended}"
     )
     held = seen.held > 0 and seen.taken == seen.held and not seen.changed and not seen.mails
     return Check("frozen", held, said, dict(vars(seen)))

@@ -141,7 +141,7 @@ class _Printer:
         config = shlex.quote(str(stage.config))
         self.line(f"\n  Kept: {stage.folder}" + (f", and the schema {stage.schema}" if stage.schema else ""))
         if stage.schema is not None:
-            self.line("    export DATABASE_URL=…    # the database of the drill; it is written nowhere")
+            self.line("    export DATABASE_URL=…    # the database of the drill; no file contains this URL")
         for look in ("status", "jobs list", "effects list"):
             self.line(f"    cronjobs {look} --config {config}")
         self.line(f"    rm -r {shlex.quote(str(stage.folder))}    # when you are done")

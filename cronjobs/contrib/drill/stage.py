@@ -87,7 +87,7 @@ class StagedTick:
             return self.process.wait(BUDGET_S + PATIENCE_S)
         except subprocess.TimeoutExpired:
             raise StuckError(
-                f"a tick with a budget of {BUDGET_S} s is still running more than a minute after that"
+                f"a tick is still running more than a minute after its budget of {BUDGET_S} s was used up"
             ) from None
 
 

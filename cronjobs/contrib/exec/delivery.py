@@ -66,7 +66,7 @@ def deliver(database: Database, where: str) -> None:
             end(database, run)
         except BadValue as error:
             refused = BadValue(
-                f"the database refused a run of exec, which is kept as {spool.FOLDER}/{name}.refused: {error}"
+                f"the database refused a run of exec. The run is kept as {spool.FOLDER}/{name}.refused: {error}"
             )
             spool.put_aside(name)
             continue

@@ -111,7 +111,8 @@ class Supervised:
         if unrecorded:
             _say(f"this run of {self.given.name} was not recorded: {unrecorded}")
         if self.given.cron is not None and (fault := cron_fault(self.given.cron)):
-            _say(f'--cron "{self.given.cron}": {fault}; so nobody will notice if {self.given.name} does not run')
+            said = f'--cron "{self.given.cron}": {fault}'
+            _say(f"{said}. So nobody will notice if {self.given.name} does not run")
         _end_as(status)
 
     # --- the command ------------------------------------------------------------------------------------------------

@@ -104,8 +104,8 @@ def _name_recorded_elsewhere(old: str, file: Path | None) -> None:
     for project, numbers in elsewhere.items():
         lines = f"line {numbers[0]} is" if len(numbers) == 1 else f"lines {', '.join(map(str, numbers))} are"
         complain(
-            f"{lines} already wrapped, with runs recorded {_where(project)}. To record them {_where(file)} instead: "
-            "cronjobs crontab unwrap, then the same wrap command again"
+            f"{lines} already wrapped, with runs recorded {_where(project)}. To record them {_where(file)} "
+            'instead, run "cronjobs crontab unwrap" and then the same wrap command again'
         )
 
 
@@ -115,4 +115,4 @@ def _where(project: Path | str | None) -> str:
 
 def _name_left(new: Rewritten) -> None:
     for each in new.left:
-        complain(f"line {each.line.number} is left as it is: {each.why}: {as_shown(each.line.written, SHOWN)}")
+        complain(f"line {each.line.number} is left as it is ({each.why}): {as_shown(each.line.written, SHOWN)}")

@@ -265,7 +265,7 @@ def _queues(connection: Connection) -> list[Metric]:
             (
                 "queue_refused",
                 "counter",
-                "Jobs refused because the queue was full, except in an app's own transaction.",
+                "Jobs refused because the queue was full. Refusals in an app's own transaction are not counted.",
             ),
         )
     }
@@ -297,8 +297,8 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Metric]:
         "cronjobs_limit_used",
         "gauge",
         (
-            "Running jobs that count against a limit. For a limit with each, only the key with the most running jobs "
-            "is counted."
+            "Running jobs that count against a limit. If the limit applies to each key, only the key with the most "
+            "running jobs is counted."
         ),
     )
     capacity = Metric("cronjobs_limit_capacity", "gauge", "The number of jobs that the limit lets run at once.")
@@ -319,7 +319,7 @@ def _ticks(connection: Connection, workers: int) -> list[Metric]:
         last.put(_seconds(newest.started_at))
     places = Metric("cronjobs_workers", "gauge", "The number of jobs that one tick runs at once (run.workers).")
     places.put(workers)
-    about = "Hosts whose last tick left due jobs unstarted because all of its workers were busy until it ended."
+    about = "Hosts whose last tick did not start all due jobs, because its workers were busy until the tick ended."
     saturated = Metric("cronjobs_saturated_hosts", "gauge", about)
     saturated.put(sum(map(_is_saturated, ticks_lately(connection, SATURATED_WITHIN))))
     return [last, places, saturated]

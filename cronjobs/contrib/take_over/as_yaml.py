@@ -23,7 +23,7 @@ _HEAD = """\
 database: sqlite:///cronjobs.db   # beside this file; or postgresql://user@host/name
 timezone: @timezone@   # the host's time zone, as under cron
 log: cronjobs.log
-run: {long_jobs: @count@}   # so many runs may go on at once, each in its own process; cron has no limit
+run: {long_jobs: @count@}   # this many runs may go on at once, each in its own process; cron has no limit
 """
 _MAIL = """
 # MAILTO: cron mailed whatever a line printed. cronjobs keeps the output (cronjobs jobs show ID) and mails failures.
@@ -118,12 +118,12 @@ def as_yaml(
 
 _COMMENTS: Final = {
     "inherit_env": "cron's commands get no other variables",
-    "leftovers": "leftovers: end kills the processes that a run left in the background",
+    "leftovers": '"leftovers: end" kills the processes that a run left in the background',
     "timeout": "cron has no limit",
-    "retry": "retry: {max_attempts: 3} retries a failed run, after one minute, then after two",
-    "on_lost": "on_lost: retry runs a line again if its host dies during the run",
-    "catch_up": "catch_up: latest runs a line once if it was missed while the host was down",
-    "overlap": "overlap: skip skips a run while the previous one is still running",
+    "retry": '"retry: {max_attempts: 3}" retries a failed run, after one minute, then after two',
+    "on_lost": '"on_lost: retry" runs a line again if its host dies during the run',
+    "catch_up": '"catch_up: latest" runs a line once if it was missed while the host was down',
+    "overlap": '"overlap: skip" skips a run while the previous one is still running',
 }
 _OF_ALL_SCHEDULES: Final = {"catch_up": "none", "overlap": "allow"}
 

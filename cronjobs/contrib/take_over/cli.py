@@ -82,7 +82,8 @@ def import_crontab(
     if file is None and (numbers := program.printed_carriage_returns(text)):
         raise CrontabError(
             f"line {numbers[0]} of the crontab ends in a carriage return, which cron passes to the command, and which "
-            f"crontab -l does not print unchanged. Nothing was written: convert it first: {program.TO_UNIX_LINES}"
+            "crontab -l does not print unchanged. Nothing was written. First convert the crontab to Unix line endings: "
+            f"{program.TO_UNIX_LINES}"
         )
     found = taken_over(text, timezone, cron)
     owner = host.user().pw_name
@@ -98,7 +99,7 @@ def import_crontab(
         if secrets:
             complain(
                 f"not printed: the values of {', '.join(secrets.values())}. They belong in the file that env_file "
-                "names, which import --out FILE writes"
+                "names. With --out FILE, import writes that file, too"
             )
     else:
         env_file = Path(out).with_suffix(".env")
@@ -108,12 +109,12 @@ def import_crontab(
         complain(note)
     if found.mail_to and not _mail_server_answers():
         complain(
-            f"no mail server answers on port {SMTP_PORT} of this host, and the alert channel that MAILTO has become "
-            "needs one: correct the channel's host: in the new file, then try it with cronjobs alerts test"
+            f"no mail server answers on port {SMTP_PORT} of this host, and the alert channel made from MAILTO "
+            'needs one: correct the channel\'s "host" in the new file, then try the channel with cronjobs alerts test'
         )
     if timezone != (own := host_timezone(environ={})):
         complain(
-            f"timezone: {timezone} comes from $TZ in this shell; the host's time zone, which cron "
+            f"the time zone {timezone} comes from $TZ in this shell; the host's time zone, which cron "
             f"most likely uses, is {own}"
         )
     if out != "-":
@@ -143,7 +144,7 @@ def compare(
     cron: CronOption = WhichCron.DEBIAN,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare when cron starts each line with when its schedule is due, across clock changes too.
+    """Compare the times at which cron starts each line with its schedule, also across clock changes.
 
     The command and the variables that the crontab sets are compared as well.
     Cron's start times are computed minute by minute, the way cron does it, in the time zone of $TZ, or else of this

@@ -159,7 +159,8 @@ class Importer:
             )
         if self.cron == "cronie" and (numbers := set_by.get("RANDOM_DELAY", [])):
             notes.append(
-                f"RANDOM_DELAY above {_lines(numbers)} is not taken over; spread: 10m on a schedule has the same effect"
+                f"RANDOM_DELAY above {_lines(numbers)} is not taken over. "
+                'The key "spread: 10m" of a schedule has the same effect'
             )
         return notes
 
@@ -197,7 +198,7 @@ def _addresses(taken: list[ImportedLine]) -> tuple[tuple[str, ...], list[str]]:
             if _ADDRESS.fullmatch(address) and not set('<>;"$') & set(address) and address.count("@") == 1:
                 found[address] = None
             elif word:
-                notes.append(f'MAILTO names "{word}", which is not a mail address, so alerts: does not contain it')
+                notes.append(f'MAILTO names "{word}", which is not a mail address, so "alerts" does not contain it')
     return tuple(found), notes
 
 
@@ -255,7 +256,7 @@ def _word(values: frozenset[int], low: int, high: int, star: bool) -> str:
         for step in range(1, high - low + 2):
             if values == frozenset(range(low, high + 1, step)):
                 return "*" if step == 1 else f"*/{step}"
-        raise CronError('a field with "*" and more in a list')
+        raise CronError('a field lists "*" with other values')
     if values == frozenset(range(low, high + 1)):
         return f"{low}-{high}"
     return ",".join(str(value) for value in sorted(values))

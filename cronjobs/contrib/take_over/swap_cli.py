@@ -48,7 +48,7 @@ MeantOption = Annotated[
 BothOption = Annotated[
     bool,
     typer.Option(
-        "--yes", help="Restore even if another host runs the lines, or may run them: then each of them runs twice."
+        "--yes", help="Restore even if another host runs the lines, or may run them. Then each line may run twice."
     ),
 ]
 SHOWN: Final = 3  # differences named
@@ -127,11 +127,11 @@ def swap(
 def restore(
     context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, yes: BothOption = False
 ) -> None:
-    """Undo swap: restore the lines byte for byte, so that cron runs them, and remove this configuration's block.
+    """Undo swap: restore the lines byte for byte, so that cron runs them again, and remove this configuration's block.
 
-    Lines that you have added since the swap stay as they are. If another host ticks for this project, it runs the
-    lines' schedules, so restore changes nothing without --yes. The same holds if that is not known, because the file or
-    its database cannot be read. With --yes, restore needs neither of them.
+    Lines that you have added since the swap stay as they are. If another host ticks for this project, that host
+    runs the lines' schedules, so restore changes nothing without --yes. Without --yes, restore also changes nothing if
+    it cannot read the file or the database, because it then cannot find out whether another host ticks.
     """
     file = config_file(context, config)
     old = program.read()
@@ -171,8 +171,8 @@ def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
     more = [f"{len(found) - SHOWN} more differences"] if len(found) > SHOWN else []
     raise crontab.CrontabError(
         f"cronjobs would not run these lines as cron does: {'; '.join([*shown, *more])}. Nothing was changed: correct "
-        "the schedules (secrets: in the env_file), or add --yes if the schedules are meant. Alerts go to the addresses "
-        "under alerts:, whatever MAILTO says. cronjobs crontab compare lists all differences"
+        "the schedules (secrets are in the env_file), or add --yes if you want the schedules as they are. Alerts go to "
+        'the addresses under "alerts", whatever MAILTO says. "cronjobs crontab compare" lists all differences'
     )
 
 
@@ -188,7 +188,7 @@ def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> No
         runs = unfinished_runs(wanted.settings, schedules)
     if runs.waiting:
         raise crontab.CrontabError(
-            f"{runs.sentence_waiting} from before, and ticks would run them late, in addition to new runs. Nothing was "
+            f"{runs.sentence_waiting}. Ticks would run these old runs late, in addition to new runs. Nothing was "
             f"changed: cancel them ({runs.cancel(wanted.file)}), or add --yes to let them run"
         )
 
@@ -206,8 +206,9 @@ def _require_no_other_host(file: Path, old: str) -> None:
         others = other_hosts(settings, cron)
     except CronjobsError as error:
         raise crontab.CrontabError(
-            f"whether another host ticks for this project is not known: {error}. If one does, the lines would run "
-            "there and here. Nothing was changed: if no other host ticks, add --yes to give cron its lines back"
+            f"cronjobs cannot find out whether another host ticks for this project: {error}. If one does, the lines "
+            "would run there and here. Nothing was changed: if no other host ticks, add --yes to give cron its lines "
+            "back"
         ) from None
     if others:
         raise crontab.CrontabError(
@@ -229,25 +230,25 @@ def _print_unfinished(restored: str, file: Path) -> None:
         runs = unfinished_runs(settings, [*twice.lines, *twice.changed])
     except CronjobsError as error:
         complain(
-            "runs of these lines may still wait in the jobs database, and other hosts may still run the lines: the "
-            f"database cannot be read: {error}"
+            "runs of these lines may still wait in the jobs database, and other hosts may still run the lines. "
+            f"Nobody knows, because the database cannot be read: {error}"
         )
         return
     if runs.waiting:
         complain(
-            f"{runs.sentence_waiting}, and cron does not run them: a tick would, after the next swap. To cancel "
+            f"{runs.sentence_waiting}, and cron does not run them. Ticks would run them after the next swap. To cancel "
             f"them: {runs.cancel(file)}"
         )
     if runs.running:
-        complain(f"{runs.sentence_running}: cron starts the next runs without waiting for that to end")
+        complain(f"{runs.sentence_running}, and cron starts the next runs without waiting for an earlier run to end")
 
 
 def _print_no_ticks(file: Path) -> None:
     config = f"--config {one_line(str(file), 300)}"
     complain(
-        f"cron starts no ticks for {file} any more. Unless another host does, cronjobs status will report the finding "
-        f"no_tick in a few minutes. If you mean to swap again, acknowledge it then: cronjobs ack {config} no_tick. If "
-        f"not, drop the project's tables: cronjobs db drop {config}"
+        f"cron starts no ticks for {file} any more. Unless another host ticks for this project, cronjobs status will "
+        'report the finding "no_tick" in a few minutes. If you mean to swap again, acknowledge the finding then: '
+        f"cronjobs ack {config} no_tick. If not, drop the project's tables: cronjobs db drop {config}"
     )
 
 

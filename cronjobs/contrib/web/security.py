@@ -108,7 +108,8 @@ class LinkAccess:
         # header, so refuse unknown names.
         if request.asked_host not in self.hosts:
             raise MisdirectedRequest(
-                "this server does not accept the host name of this address; add it with cronjobs web --allow-host"
+                "this server does not accept the host name of this address; to allow that name, start the server with "
+                "cronjobs web --allow-host"
             )
         if request.method == "GET" and request.path == "/" and TOKEN in request.query:
             session = self._log_in(request)

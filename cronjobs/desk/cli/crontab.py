@@ -43,7 +43,7 @@ class CrontabGroup(LazyGroup):
         ),
         "restore": CommandRow(
             "cronjobs.contrib.take_over.swap_cli:restore",
-            "Undo swap: restore the lines byte for byte, so that cron runs them, and remove this "
+            "Undo swap: restore the lines byte for byte, so that cron runs them again, and remove this "
             "configuration's block.",
         ),
         "import": CommandRow(
@@ -52,7 +52,7 @@ class CrontabGroup(LazyGroup):
         ),
         "compare": CommandRow(
             "cronjobs.contrib.take_over.cli:compare",
-            "Compare when cron starts each line with when its schedule is due, across clock changes too.",
+            "Compare the times at which cron starts each line with its schedule, also across clock changes.",
         ),
         "wrap": CommandRow(
             "cronjobs.contrib.exec.wrap_cli:wrap",
@@ -166,13 +166,16 @@ def _left_as_comments(file: Path, old: str) -> str:
         settings = configuration.load(file, environ=os.environ, need_database=False)
         others = other_hosts(settings, host.environment(old, file))
     except CronjobsError as error:
-        return f"{comments}. Unless another host ticks for this project, nothing runs them now: {back} ({error})"
+        return (
+            f"{comments}. Unless another host ticks for this project, nothing runs them now. To let cron run them "
+            f"again: {back} ({error})"
+        )
     if others:
         return (
             f"{comments}, and {listed(others)} still runs them. If this host is to stay out of service, keep these "
             "comments: restore would make cron run the lines here, too"
         )
-    return f"{comments}, so nothing runs them now: {back}"
+    return f"{comments}, so nothing runs them now. To let cron run them again: {back}"
 
 
 @dataclass(frozen=True)
@@ -299,7 +302,7 @@ def print_tick(tick: host.BareTick, wanted: CrontabArgs, environment: dict[str, 
         echo(f"a tick in cron's environment reached {tick.database}")
         _warn_of_another_database(tick.database, wanted.settings, environment)
     if not tick.works:
-        complain(f"that tick failed with exit code {tick.code}; so will every tick until this is fixed:")
+        complain(f"that tick failed with exit code {tick.code}, and every tick will fail until this is fixed:")
     elif tick.code:
         complain("a job died in that tick: see cronjobs jobs list --status dead")
     if tick.said:
@@ -310,11 +313,14 @@ def _warn_of_another_database(reached: str, settings: Settings, environment: dic
     """Warn if this shell's settings name another database than the one that the tick reached."""
     if not settings.database or reached == (here := str(parse_url(settings.database, settings.schema))):
         return
-    complain(f"that is not the database of this shell's settings, which is {here}")
+    complain(f"this shell's settings name another database: {here}")
     for name in sorted({*settings.variables, "CRONJOBS_DATABASE_URL", MODULE}):
         if os.environ.get(name) and os.environ[name] != environment.get(name):
             value = os.environ[name] if name == MODULE else "…"  # other values may contain passwords
-            complain(f"for the same database, write this line above the block in the crontab: {name}={value}")
+            complain(
+                "to make ticks use the database of this shell's settings, write this line above the block in the "
+                f"crontab: {name}={value}"
+            )
 
 
 def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:

@@ -109,7 +109,7 @@ def _warn_of_rights(database: Database) -> None:
         for role, tables in roles_left_behind(connection, RELATIONS).items():
             lacks = f"the role {one_line(role, 200)} has no rights on {', '.join(tables)}"
             complain(
-                f'{lacks}: apply the output of "cronjobs db grants"; repeat it after each upgrade that adds tables'
+                f'{lacks}: apply the output of "cronjobs db grants" now, and again after each upgrade that adds tables'
             )
 
 

@@ -56,13 +56,11 @@ def enqueue(
         str | None, typer.Option(metavar="KEY", help="Only one job is ever created with this key.")
     ] = None,
     on_conflict: Annotated[
-        str, typer.Option(metavar="keep|replace", help="What to do with the key's existing job if it has not begun.")
+        str, typer.Option(metavar="keep|replace", help="What to do if a job with this key exists and has not begun.")
     ] = "keep",
     concurrency_key: Annotated[
         str | None,
-        typer.Option(
-            metavar="KEY", help=("The key under which the limits in the file count this job."), show_default=False
-        ),
+        typer.Option(metavar="KEY", help="The limits in the file count running jobs by this key.", show_default=False),
     ] = None,
     max_attempts: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of tries. Default: the job type's.")
@@ -75,7 +73,7 @@ def enqueue(
     ] = None,
     wait: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="How long to wait for room if the queue is full and has on_full: wait."),
+        typer.Option(metavar="DURATION", help='How long to wait if the queue is full and has "on_full: wait".'),
     ] = "30s",
     force: Annotated[
         bool, typer.Option("--force", help="Accept a TYPE without a handler, or a payload that does not fit.")
@@ -159,6 +157,6 @@ def enqueue(
 
 def _due(run_at: datetime | None, later: timedelta | None, timezone: str) -> str:
     if run_at is not None:
-        passed = ", which has passed: it is due now" if run_at <= SYSTEM.now() else ""
+        passed = ". This time has passed, so the job is due now" if run_at <= SYSTEM.now() else ""
         return in_full(run_at, timezone) + passed
     return f"in {duration_text(later)}" if later else "now"

@@ -107,8 +107,8 @@ def explain(
     Times without an offset are in the schedule's time zone.
 
     For a job, given by its number or by --key, the command says who created the job, how each attempt went, what state
-    the job is in, and what happens next. For a job type, it says which ticks could run the type, since when no tick
-    can, which modules could not be imported, and which jobs are waiting.
+    the job is in, and what happens next. For a job type, it says which ticks could run the type, or since when no
+    tick can, which modules could not be imported, and which jobs are waiting.
 
     --json prints one object with subject, at, verdict, sentences and facts. For a list of occurrences, the printed
     object has subject, from, to, summary and counts, and contains one such object per occurrence under "occurrences".
@@ -174,7 +174,10 @@ def explain(
                 explanation = explain_occurrence(facts)
                 if exec_evidence(connection, evidence.name, settings, types) is not None:
                     its_runs = safe(f"cronjobs explain {shlex.quote(EXEC_PREFIX + evidence.name)}", 300)
-                    said = f'A line run by cronjobs exec is also named {safe(evidence.name, 80)}; see "{its_runs}".'
+                    said = (
+                        f"A crontab line that runs through cronjobs exec has the name {safe(evidence.name, 80)}, too; "
+                        f'see "{its_runs}".'
+                    )
                     explanation = replace(explanation, sentences=(*explanation.sentences, said))
     if explanation is not None:
         as_text = [line for sentence in explanation.sentences for line in wrapped(sentence, width(), "  ")]
@@ -199,7 +202,10 @@ def _unknown(
         if refused := refusing(connection, ticking(ticks, now, settings.run.every)):
             host, (why, since) = min(refused.items())
             when = "" if since is None else f" since {since:%Y-%m-%d %H:%M:%S} UTC"
-            text += f'host {safe(host, 80)} has refused the file{when}: {why} ("cronjobs sync --plan" shows the rest).'
+            text += (
+                f"host {safe(host, 80)} has refused the file{when}: {why} "
+                '("cronjobs sync --plan" shows everything that the file would change).'
+            )
         else:
             text += "the next tick will apply it; a new schedule never fires for times before that."
         return Explanation(name, None, "not_yet_defined", (text,)), 0

@@ -100,7 +100,8 @@ class Filters:
 
     def wanted(self, times: Times) -> Filter:
         if self.cause is not None and self.status not in (None, Status.DEAD):
-            raise UsageError(f"--cause selects dead jobs: none of them is {status_word(str(self.status))}")
+            word = status_word(str(self.status))
+            raise UsageError(f"--cause selects only dead jobs, so it cannot go with --status {word}")
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone)
         return Filter(**(asdict(self) | {"since": since}))
 

@@ -590,8 +590,8 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
                 text += "and dismissed" if entry["dismissed"] else "and nobody has dealt with it"
             return text + _error(entry)
         case "pruned":
-            them = "it" if entry["jobs"] == 1 else "them"
-            return f"{_jobs_text(entry)} by retention: dead, and nobody had dealt with {them}"
+            they_were, them = ("it was", "it") if entry["jobs"] == 1 else ("they were", "them")
+            return f"{_jobs_text(entry)} by retention, although {they_were} dead and nobody had dealt with {them}"
         case "occurrence":
             what = name_text(entry["schedule"])
             if entry["count"] > 1:
@@ -619,7 +619,8 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             return f"{_jobs_text(entry)}{were}{stop} by {by}{until}{why}"
         case "tick":
             return (
-                f"a tick of host {safe(entry['host'], 40)} never recorded its end: it was killed or lost the database"
+                f"a tick of host {safe(entry['host'], 40)} never recorded its end: the tick was killed, or lost the "
+                "database"
             )
         case "clock":
             ahead, back = entry["finished_at"], entry["started_at"]

@@ -25,7 +25,7 @@ def init(
         bool, typer.Option("--yes", "-y", help="Do not ask: accept every proposal, and edit alembic's env.py.")
     ] = False,
 ) -> None:
-    """Write a cronjobs.yaml and a first handler that fit the app here and run unchanged.
+    """Write a cronjobs.yaml and a first handler that suit the app in the folder and work without changes.
 
     The command looks at .env and DATABASE_URL, the app's package, manage.py, alembic, the dependencies, git and your
     crontab, and prints what it chose. On a terminal it first asks you, and proposes an answer to each question. On

@@ -92,7 +92,7 @@ def list_jobs(
         wanted = filters.wanted(times)
         if group_by is GroupBy.ERROR:
             if wanted.cause is not None:
-                raise UsageError("--group-by error groups different errors, but a cause has only one")
+                raise UsageError("--group-by error needs different errors, but all jobs of a cause have the same error")
             statuses = FAILED if wanted.status is None else (wanted.status,)
             rows_of_errors = listing.error_groups(connection, wanted, statuses, ROWS_AT_MOST)
             groups = [asdict(group) for group in grouped(rows_of_errors)]
@@ -272,11 +272,11 @@ def next_step(
                 return said
             # Only a job that an effect stopped has to wait for a person. Another job may repeat its effect.
             record = (
-                "Find out whether the effect happened, and record that"
+                "Before a retry, find out whether the effect happened, and record the answer"
                 if stopped
-                else ("If you find out whether its unknown effect happened, record that")
+                else "If you can find out whether its unknown effect happened, record the answer before a retry"
             )
-            return f'{said}. {record} before a retry: "{settling(unsettled)}" (or not-done)'
+            return f'{said}. {record}: "{settling(unsettled)}" (or not-done)'
         case Status.RUNNING:
             return _running_step(job, times)
     what = f"its {ordinal(job['failures'] + 1)} try" if job["failures"] else "its turn"
@@ -362,7 +362,7 @@ def _occurrence_lines(job: Mapping[str, Any], occurrences: Sequence[Mapping[str,
     lines = [safe(job["schedule"]) + (f", for {times.both(job['scheduled_for'])}" if job["scheduled_for"] else "")]
     said = {
         "coalesced": ("the job also stands for {}", "more occurrence"),
-        "skipped": ("{} gave way to the job", "occurrence"),
+        "skipped": ("{} skipped because of the job", "occurrence"),
     }
     for outcome, (sentence, counts) in said.items():
         rows = [row for row in occurrences if row["outcome"] == outcome]

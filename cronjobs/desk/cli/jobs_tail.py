@@ -194,13 +194,13 @@ def _became(job_id: int, job: Any, ended: Any, times: Times) -> str:
 
 
 def _waiting(job_id: int, job: Any, times: Times) -> str:
-    due = f"due {times.both(job.run_at)}" if job.run_at > times.now else f"it {times.was_due(job.run_at)}"
+    due = f"due {times.both(job.run_at)}" if job.run_at > times.now else f"and {times.was_due(job.run_at)}"
     return f"job {job_id} waits, {due}"
 
 
 _WORDS: Final = {
     "timed_out": "timed out",
-    "snoozed": "put itself off",
+    "snoozed": "was put off by its handler",
     **{word: f"was {word}" for word in ("lost", "interrupted", "cancelled")},
     **{word: word for word in ("succeeded", "failed")},
 }

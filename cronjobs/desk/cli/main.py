@@ -144,7 +144,7 @@ class Root(LazyGroup):
         "effects": CommandRow("effects:app", "List side effects, and settle those with an unknown outcome.", REPAIR),
         "init": CommandRow(
             "init:init",
-            "Write a cronjobs.yaml and a first handler that fit the app here and run unchanged.",
+            "Write a cronjobs.yaml and a first handler that suit the app in the folder and work without changes.",
             SET_UP,
             "For example: cronjobs init shop",
         ),
@@ -198,7 +198,7 @@ class Root(LazyGroup):
         ),
         "dev": CommandRow(
             "dev:dev",
-            "Run ticks in the foreground while you write handlers: as cron does, but at once, printing each event.",
+            "While you write handlers, run ticks in the foreground as soon as jobs are due, and print each event.",
             SET_UP,
             "For example: cronjobs dev --every 2s",
         ),

@@ -33,9 +33,7 @@ from cronjobs.errors import UsageError
 
 SkipOption = Annotated[
     bool,
-    typer.Option(
-        "--skip", help="With --all or a schedule: record occurrences that fall due during the pause as skipped."
-    ),
+    typer.Option("--skip", help="With --all or a schedule: skip the occurrences that fall due during the pause."),
 ]
 
 
@@ -59,8 +57,8 @@ def pause(
         typer.Option(
             metavar="DURATION",
             help=(
-                "Wait up to this long for running jobs (with --queue, that queue's) to end, e.g. 60s. Needs --all or "
-                "--queue. Default: do not wait."
+                "Wait up to this long until no job is running, e.g. 60s. With --queue, only that queue's jobs count. "
+                "Needs --all or --queue. Default: do not wait."
             ),
             show_default=False,
         ),

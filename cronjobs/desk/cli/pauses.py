@@ -75,7 +75,7 @@ def pause_lines(pauses: Sequence[Any], timezone: str) -> list[str]:
         until = f"until {in_full(pause.until, timezone)}" if pause.until is not None else "until someone resumes it"
         by = f" by {pause.by}" if pause.by else ""
         why = f": {pause.why}" if pause.why else ""
-        skips = ", and skips occurrences due meanwhile" if pause.skip else ""
+        skips = ", and skips the occurrences that come due meanwhile" if pause.skip else ""
         lines.append(one_line(f"{pausing.what(pause.scope, pause.name)} is paused{by} {until}{skips}{why}", 1000))
     return lines
 

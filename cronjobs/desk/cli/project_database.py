@@ -88,7 +88,7 @@ def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[S
         database.read() as connection,
     ):
         if settings.broken:
-            complain(f"shown without the file's invalid entries: {settings.problems[0]}")
+            complain(f"the file has invalid entries, which are ignored here: {settings.problems[0]}")
         yield settings, connection, Times(database_now(connection), settings.timezone)
 
 

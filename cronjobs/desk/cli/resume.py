@@ -77,7 +77,7 @@ def _settle_held(database: Database, settings: Settings, held: Mapping[str, Rang
         with database.read() as connection:
             still = held_back_now(connection)
     except DatabaseError:
-        complain("the pause has ended; the next tick will settle the occurrences that it held back")
+        complain("the pause has ended; the next tick will settle the occurrences that the pause held back")
         raise
     lines = []
     for schedule, what in sorted(held.items()):

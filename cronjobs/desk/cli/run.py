@@ -147,6 +147,6 @@ def _became(done: RunResult) -> str:
         case Status.QUEUED if isinstance(outcome, Snoozed):
             return f"snoozed: a tick will run it in {wait}"
         case Status.QUEUED:
-            return f"{error}; it waits as before"
+            return f"{error}; the job waits as before"
         case status:
             return f"{status} after {took}: {error}"

@@ -99,7 +99,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=schedule_names, help="The schedule's name.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show one schedule: its definition, its next 5 occurrences, and what became of the last ones.
+    """Show one schedule: its definition, its next 5 occurrences, and what became of its last occurrences.
 
     All times are in the schedule's time zone.
     --json prints one object, with the table's columns as keys, the next occurrences under "next", and the last 20

@@ -50,7 +50,7 @@ COLOUR_OF: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severi
 FINDINGS_SHOWN: Final = 8
 CAUSES_SHOWN: Final = 10
 TICKS_SHOWN: Final = 5
-WELL_WITHOUT_PROJECT: Final = "no failed run that cronjobs exec recorded is left to deal with, and none is overdue"
+WELL_WITHOUT_PROJECT: Final = "no failed run of cronjobs exec needs attention, and no run is overdue"
 
 
 def head_lines(health: Health, settings: Settings, address: str, times: Times, *, everything: bool) -> list[str]:

@@ -34,7 +34,7 @@ def sync(
         bool,
         typer.Option(
             "--allow-removals",
-            help="Apply the file even if it would retire all schedules, or at least three and more than half of them.",
+            help="Apply the file even if it would retire all schedules, or more than half of them and at least three.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -76,8 +76,9 @@ def sync(
     elif not plan and not applied:
         some = f"{', '.join(left[:10])}{', …' if len(left) > 10 else ''}" or "all"
         complain(
-            "only part of the file was applied: a tick is settling due occurrences, or an open transaction holds a "
-            f"capped queue ({some}); the next tick with this file will continue, or run this command again"
+            f"only part of the file was applied; not yet applied: {some}. A tick is settling due occurrences, or an "
+            "open transaction holds a capped queue. The next tick with this file will apply the rest. To apply the "
+            "rest sooner, run this command again"
         )
     if refused or not (plan or applied):
         raise typer.Exit(1)

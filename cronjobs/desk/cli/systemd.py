@@ -72,7 +72,8 @@ def systemd(
         complain("CRONJOBS_DATABASE_URL is set here, but not in the service's environment")
     if _has_line(file):
         complain(
-            "your crontab also starts these ticks, so they would start twice: cronjobs crontab remove --config "
+            "your crontab also starts these ticks, so each tick would start twice. To remove them from the crontab: "
+            "cronjobs crontab remove --config "
             f"{shlex.quote(str(file))}"
         )
 

@@ -44,7 +44,7 @@ def trigger(
     """Enqueue one job of a schedule now; the next tick runs it.
 
     The schedule's usual times do not change. If a job of the schedule is unfinished, the command creates no other job.
-    With --force, or if the schedule's overlap is allow, it creates the job anyway. Afterwards the command imports the
+    With --force, or if the schedule has "overlap: allow", it creates the job anyway. Afterwards the command imports the
     handlers here. It warns if there is no handler for the schedule's type, or if the handler does not take the
     schedule's payload.
 
@@ -145,8 +145,8 @@ def _print_filling(filling: fill.Filling, schedule: str, timezone: str, *, dry_r
     jobs = counted(len(filling.run), "job") + " would be" * dry_run
     echo(f"{jobs} enqueued; {filling.done} of the occurrences in the range had already run")
     if filling.not_in_force:
-        are = "is for an occurrence" if filling.not_in_force == 1 else "are for occurrences"
-        echo(f"{filling.not_in_force} of these jobs {are} from before {schedule} existed, or while it was retired")
+        are = "is for an occurrence that was due" if filling.not_in_force == 1 else "are for occurrences that were due"
+        echo(f"{filling.not_in_force} of these jobs {are} before {schedule} existed, or while it was retired")
     if dry_run:
         for instant in filling.run[:50]:
             echo(f"  {in_full(instant, timezone)}")

@@ -112,7 +112,7 @@ def when(every: timedelta) -> str:
     if not rest and 1 < hours <= 12 and 24 % hours == 0:
         return f"0 */{hours} * * *"
     raise UsageError(
-        f"run.every: {every}: cron cannot start ticks at this interval; use 1m, 2m, 3m, 4m, 5m, 6m, "
+        f"cron cannot start ticks at the interval {every} (run.every); use 1m, 2m, 3m, 4m, 5m, 6m, "
         "10m, 12m, 15m, 20m, 30m, 1h, 2h, 3h, 4h, 6h, 8h or 12h"
     )
 

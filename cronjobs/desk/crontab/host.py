@@ -28,7 +28,7 @@ class TrialTickFailed(CronjobsError):
 
     def __init__(self, tick: BareTick) -> None:
         self.exit_code = tick.code if tick.code in (3, 4) else 1
-        never = "" if tick.reported else " and without a tick's report"
+        never = "" if tick.reported else " and did not report what it did"
         self._first = (
             f"a tick in cron's environment ended with exit code {tick.code}{never}, so the crontab was left as it is "
             "(use --force to install the line anyway). The tick printed:"

@@ -117,7 +117,7 @@ def replace(old: str, new: str) -> None:
     if numbers := printed_carriage_returns(old):
         raise CrontabError(
             f"line {numbers[0]} of the crontab ends in a carriage return, which crontab -l does not print unchanged. "
-            f"Nothing was changed: convert it to Unix line endings first: {TO_UNIX_LINES}"
+            f"Nothing was changed. First convert the crontab to Unix line endings: {TO_UNIX_LINES}"
         )
     with _alone():
         if read() != old:

@@ -72,7 +72,7 @@ def units(
         lines.append(f"TimeoutStopSec={stop.total_seconds():.0f}")
     timer = [
         "[Unit]",
-        f"Description=When cronjobs ticks: {_specifiers(_printable(str(config)))}",
+        f"Description=Timer that starts ticks of cronjobs: {_specifiers(_printable(str(config)))}",
         "",
         "[Timer]",
         f"OnCalendar={calendar(every)}",

@@ -241,7 +241,7 @@ def _about_app(around: Surroundings, handlers: str) -> list[str]:
     if around.django is not None:
         said.append(f"manage.py: Django is set up with {around.django.settings} before handlers are imported")
     if around.package is not None and "/" in handlers:
-        other = "" if handlers.endswith(f"/{MODULES[0]}.py") else f", since {MODULES[0]} is taken"
+        other = "" if handlers.endswith(f"/{MODULES[0]}.py") else f', because the module name "{MODULES[0]}" is taken'
         said.append(f"{around.package.path} is the app's package: the first handler is {handlers}{other}")
     return said
 

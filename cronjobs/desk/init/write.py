@@ -39,8 +39,8 @@ def refuse_what_is_there(folder: Path, names: Collection[str]) -> None:
     if "jobs.py" in names and (package / "__init__.py").exists():
         raise CronjobsError(
             f"{visible(str(package))} is a package, and would be imported instead of jobs.py: nothing was written. "
-            'Choose another folder, or copy the cronjobs.yaml that "cronjobs init" writes in another folder and adapt '
-            "it"
+            'Choose another folder. Or run "cronjobs init" in another folder, copy its cronjobs.yaml to this one, and '
+            "adapt the copy"
         )
 
 

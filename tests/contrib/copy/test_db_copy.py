@@ -523,8 +523,8 @@ def test_the_answer_names_the_new_database_without_its_password(
 
 def test_nothing_is_copied_while_a_job_runs(move: Move) -> None:
     [job] = move.claim(move.old)
-    refused(move, f"job {job.id} runs on the old side: wait for them with --wait")
-    refused(move, f"job {job.id} runs on the old side after the wait", wait=timedelta(0))
+    refused(move, f"job {job.id} still runs on the old side: to wait for the end, add --wait")
+    refused(move, f"job {job.id} still runs on the old side after the wait", wait=timedelta(0))
 
 
 def test_with_wait_the_copy_begins_when_what_runs_has_ended(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from support.configfile import DATABASE, cases, problems
 BAD_VALUES = cases(r"""
 executors: {c: {dask: "tcp://scheduler:8786"}}
     2:16: executors.c: a scheduler runs whatever it is sent, and tcp:// lets anyone connect: write tls:// and
-    tls: {ca, cert, key}, or insecure: true if the network is private
+    the key "tls: {ca, cert, key}", or write "insecure: true" if the network is private
 executors: {c: {dask: "tls://scheduler:8786"}}
-    2:16: executors.c: tls:// needs three files: tls: {ca: ca.pem, cert: client.pem, key: client.key}
+    2:16: executors.c: tls:// needs three files: write "tls: {ca: ca.pem, cert: client.pem, key: client.key}"
 executors: {c: {dask: "scheduler:8786"}}
     2:23: executors.c.dask: "scheduler:8786" is not the address of a scheduler: write it like tls://scheduler:8786
 executors: {c: {resources: {GPU: many}}}

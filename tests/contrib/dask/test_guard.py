@@ -122,7 +122,7 @@ def test_what_is_wrong_with_a_cluster_is_said_worker_by_worker() -> None:
         )
     )
     assert found == [
-        "no worker has 1 of resource GPU: start some with --resources GPU=1",
+        "no worker offers the resource GPU=1: start workers with --resources GPU=1",
         "worker a cannot run cronjobs: ModuleNotFoundError: No module named 'cronjobs'",
         f"worker b: the worker has Python 3.1 (the claiming host has {here.python})",
         "worker b: no way",

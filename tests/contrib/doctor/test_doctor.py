@@ -386,9 +386,7 @@ def test_without_tables_it_says_so_and_makes_none(
     found = surgery.see()
     if is_sqlite:
         assert found["database"]["text"].endswith("does not exist yet")
-        assert found["database"]["fix"].startswith(
-            "the first tick creates it, or the trial tick of cronjobs crontab swap"
-        )
+        assert found["database"]["fix"].startswith("the first tick creates the file, and so does the trial tick")
         assert not (tmp_path / "empty.db").exists()
     else:
         assert found["schema revision"]["text"] == "the database has no cronjobs tables"

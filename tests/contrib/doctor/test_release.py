@@ -68,8 +68,8 @@ NIGHTLY = ScheduleSettings("nightly", "mail", cron="0 2 * * *")
     [
         (replace(READY, findings=["1 dead job"]), "findings", "to do", "1 dead job"),
         (replace(READY, findings=None), "findings", "to do", "cannot be read"),
-        (in_file(project=""), "names", "to do", "without project:, a copy"),
-        (in_file(project="", environment=""), "names", "to do", "without project: and environment:, a copy"),
+        (in_file(project=""), "names", "to do", 'without "project" in the file, a copy'),
+        (in_file(project="", environment=""), "names", "to do", 'without "project" and "environment" in the file, a'),
         (
             in_file(timezone="UTC", positions={}, schedules={"nightly": NIGHTLY}),
             "time zone",

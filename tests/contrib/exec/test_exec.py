@@ -217,8 +217,8 @@ def test_a_cron_expression_that_cannot_be_read_is_said_once_and_changes_nothing(
     code, out, err = box.run("backup", "--cron", "61 * * * *", "-c", "echo out; echo err >&2; exit 5")
     assert (code, out) == (5, b"out\n")
     assert err == (
-        b'err\ncronjobs exec: --cron "61 * * * *": minute 61 is not in 0\xe2\x80\x9359; '
-        b"so nobody will notice if backup does not run\n"
+        b'err\ncronjobs exec: --cron "61 * * * *": minute 61 is not in 0\xe2\x80\x9359. '
+        b"So nobody will notice if backup does not run\n"
     )
     assert box.run("backup", "--cron", "15 2 * * *", "-c", "exit 5") == (5, b"", b"")
 

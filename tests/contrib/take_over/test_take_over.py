@@ -106,7 +106,7 @@ def test_cron_tz_counts_for_cronie_only() -> None:
         ("61 * * * * x", 'cron cannot read it: minute "61": 61 is not in 0-59', "debian"),
         ("0 0 30 2 * x", "cronjobs has no expression for it: day 30 never comes in feb", "debian"),
         ("0 0 * * fri-sun x", "cronjobs has no expression for it: one of the line's ranges runs backwards", "debian"),
-        ("*/7,3 * * * * x", 'cronjobs has no expression for it: a field with "*" and more in a list', "debian"),
+        ("*/7,3 * * * * x", 'cronjobs has no expression for it: a field lists "*" with other values', "debian"),
         ("~ * * * * x", 'cron cannot read it: minute "~": cronie chooses the time at random', "cronie"),
         ("CRON_TZ=Mars/Base\n0 1 * * * x", 'CRON_TZ="Mars/Base" is not a time zone', "cronie"),
         ("HOME=here\n0 1 * * * x", 'HOME="here" is not an absolute path', "debian"),
@@ -174,7 +174,7 @@ def test_an_address_of_mailto_becomes_a_channel_once() -> None:
     text = "MAILTO=ops@example.com, ada\n1 1 * * * a\nMAILTO=ops@example.com\n2 2 * * * b\nMAILTO=$X\n3 3 * * * c\n"
     found = take_over(text + "MAILTO=nobody@example.com\n")
     assert found.mail_to == ("ops@example.com", "ada@localhost")
-    assert found.notes == ('MAILTO names "$X", which is not a mail address, so alerts: does not contain it',)
+    assert found.notes == ('MAILTO names "$X", which is not a mail address, so "alerts" does not contain it',)
 
 
 @settings(max_examples=25, deadline=None)
@@ -379,7 +379,7 @@ def test_lines_with_carriage_returns_are_not_imported(cron_host: Host) -> None:
     refused = cron_host.cli("import").exception
     assert isinstance(refused, block.CrontabError)
     assert "line 2 of the crontab ends in a carriage return" in str(refused)
-    assert r"Nothing was written: convert it first: crontab -l | sed 's/\\r$//' | crontab -" in str(refused)
+    assert r"to Unix line endings: crontab -l | sed 's/\\r$//' | crontab -" in str(refused)
     assert not cron_host.config.exists()
 
 
@@ -693,7 +693,8 @@ def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host:
     swapped(cron_host)
     result = cron_host.cli("remove")
     assert result.exit_code == 0
-    assert f"nothing runs them now: cronjobs crontab restore --config {cron_host.config}" in result.stderr
+    way_back = f"cronjobs crontab restore --config {cron_host.config}"
+    assert f"nothing runs them now. To let cron run them again: {way_back}" in result.stderr
     elsewhere = cron_host.cli("restore", "--config", "other.yaml")
     assert elsewhere.exit_code == 1
     assert "nothing to restore" in elsewhere.stdout
@@ -774,7 +775,7 @@ def test_wrap_names_the_lines_that_record_for_another_project(cron_host: Host, m
     for options in (["--dry-run"], []):
         assert (
             f"lines 1, 2 are already wrapped, with runs recorded in your state folder. To record them for {ops} "
-            "instead: cronjobs crontab unwrap, then the same wrap command again"
+            'instead, run "cronjobs crontab unwrap" and then the same wrap command again'
         ) in cron_host.cli("wrap", "--config", str(ops), *options).stderr
     assert cron_host.cli("unwrap").exit_code == 0
     assert "already" not in cron_host.cli("wrap", "--config", str(ops)).stderr
@@ -849,12 +850,12 @@ def test_restore_names_the_runs_that_wait_and_swap_refuses_until_they_are_cancel
     restored = cron_host.cli("restore")
     cancel = f"cronjobs jobs cancel --config {cron_host.config} --schedule a"
     assert (
-        f"2 runs wait (a), and cron does not run them: a tick would, after the next swap. To cancel them: {cancel}"
-        in restored.stderr
+        "2 runs wait (a), and cron does not run them. Ticks would run them after the next swap. "
+        f"To cancel them: {cancel}" in restored.stderr
     )
     assert cron_host.crontab == old
     refused = str(cron_host.cli("swap").exception)
-    assert "2 runs wait (a) from before, and ticks would run them late, in addition to new runs" in refused
+    assert "2 runs wait (a). Ticks would run these old runs late, in addition to new runs" in refused
     assert f"cancel them ({cancel}), or add --yes to let them run" in refused
     assert cron_host.crontab == old
     swapped(cron_host, "--yes")
@@ -873,7 +874,7 @@ def test_restore_asks_if_nobody_knows_whether_another_host_runs_the_lines(cron_h
     (cron_host.folder / lost).write_text("[" * 5000)  # neither YAML nor a database
     refused = cron_host.cli("restore").exception
     assert isinstance(refused, block.CrontabError)
-    assert "whether another host ticks for this project is not known: " in str(refused)
+    assert "cannot find out whether another host ticks for this project: " in str(refused)
     assert "if no other host ticks, add --yes to give cron its lines back" in str(refused)
     assert cron_host.crontab == text
     restored = cron_host.cli("restore", "--yes")

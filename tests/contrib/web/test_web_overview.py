@@ -129,13 +129,13 @@ def test_schedules_are_found_by_parts_of_their_names(rows: Rows, browser: Browse
     rows.schedule("old-billing", status="retired")
     reply = browser.get("/?find=IMPORT%20bill")
     assert len(reply.tables["Schedules"]) == SCHEDULES
-    assert f"of {SCHEDULES + 3} active schedules whose name contains this" in reply.words
+    assert f"of {SCHEDULES + 3} active schedules whose name contains the search text" in reply.words
     assert "/?find=IMPORT%20bill&page=2" in reply.addresses()
     assert len(browser.get("/?find=IMPORT%20bill&page=2").tables["Schedules"]) == 3
     assert [row["schedule"] for row in browser.get(f"/?find={quote('фактура')}").tables["Schedules"]] == [
         "счёт-ФАКТУРА"
     ]
-    assert "no active schedule has a name that contains this" in browser.get("/?find=old").words
+    assert "no active schedule has a name that contains the search text" in browser.get("/?find=old").words
     [field] = [given for tag, given in browser.get("/?find=%3Cb%3E%22").elements if given.get("name") == "find"]
     assert field["value"] == '<b>"'
 

@@ -230,9 +230,9 @@ def test_a_retry_takes_what_it_counted_and_nothing_that_dies_meanwhile(
     [
         (["jobs", "cancel", "--cause", INVOICE, "--yes"], "--cause selects dead jobs"),
         (["jobs", "release", "--cause", INVOICE, "--yes"], "--cause selects dead jobs"),
-        (["jobs", "retry", "--cause", INVOICE, "--status", "failed", "--yes"], "none of them is retrying"),
-        (["jobs", "list", "--cause", INVOICE, "--status", "queued"], "none of them is queued"),
-        (["jobs", "list", "--cause", INVOICE, "--group-by", "error"], "a cause has only one"),
+        (["jobs", "retry", "--cause", INVOICE, "--status", "failed", "--yes"], "cannot go with --status retrying"),
+        (["jobs", "list", "--cause", INVOICE, "--status", "queued"], "cannot go with --status queued"),
+        (["jobs", "list", "--cause", INVOICE, "--group-by", "error"], "all jobs of a cause have the same error"),
         (["jobs", "retry", "17", "--cause", INVOICE], "in one of three ways"),
         (["jobs", "list", "--cause", "GiveUp"], "12 hexadecimal digits"),
         (["jobs", "list", "--cause", INVOICE[:-1]], "12 hexadecimal digits"),

@@ -61,7 +61,9 @@ def test_now_or_after_a_delay(project: Project) -> None:
 
 def test_a_time_that_has_passed_is_named_so(project: Project) -> None:
     said = project.call("enqueue", "t.ok", "--at", "2026-01-02T03:04Z").out
-    assert said == "job 1 enqueued, due 2026-01-02 04:04:00 Europe/Berlin, which has passed: it is due now\n"
+    assert said == (
+        "job 1 enqueued, due 2026-01-02 04:04:00 Europe/Berlin. This time has passed, so the job is due now\n"
+    )
 
 
 def test_a_key_is_spent_once(project: Project) -> None:

@@ -295,7 +295,7 @@ def test_a_schedule_of_a_file_that_ticks_refuse(world: World) -> None:
         world.tick(utc(f"2026-03-03T{at}"))
     told = world.ask("new")
     assert "host alpha has refused the file since 2026-03-03 08:01:10 UTC: " in told
-    assert '("cronjobs sync --plan" shows the rest)' in told
+    assert '("cronjobs sync --plan" shows everything that the file would change)' in told
     assert "the next tick will" not in told
 
 

@@ -76,7 +76,7 @@ def test_a_backfill_leaves_to_the_ticks_what_they_have_not_settled(world: World)
     assert "settled" not in till_now.err
     assert "existed" not in till_now.out
     before = world.cronjobs("backfill", "hourly", "--from", "01:00", "--to", "NOW", "--dry-run").out
-    said = "1 of these jobs is for an occurrence from before hourly existed, or while it was retired"
+    said = "1 of these jobs is for an occurrence that was due before hourly existed, or while it was retired"
     assert said in " ".join(before.split())
     till_tomorrow = world.cronjobs("backfill", "hourly", "--from", "02:00", "--to", "2026-03-04")
     assert "2 jobs enqueued" in till_tomorrow.out

@@ -476,7 +476,7 @@ def test_two_ticks_that_a_timer_killed(world: World) -> None:
     )
     shown = " ".join(world.cronjobs("history", "--since", "1h").out.split())
     assert "since 07:05:00 UTC: 2 ticks without an end," in shown
-    never = "a tick of host alpha never recorded its end: it was killed or lost the database"
+    never = "a tick of host alpha never recorded its end: the tick was killed, or lost the database"
     assert f"08:01:00 no end {never}" in shown
     assert f"08:02:00 no end {never}" in shown
     assert alarm(world) == 1
@@ -1206,7 +1206,7 @@ def test_an_effect_of_which_nobody_knows(world: World) -> None:
     assert "First find out whether effect pay:7 happened" in told
     shown = " ".join(world.cronjobs("jobs", "show", "1").out.split())
     assert "is dead: the outcome of an effect was unknown; the job will not run again unless someone" in shown
-    assert "Find out whether the effect happened, and record that before a retry" in shown
+    assert "Before a retry, find out whether the effect happened, and record the answer" in shown
     assert "nobody knows whether an effect of job 1 happened" in found(world)["dead"]
     assert "1 × EffectUnknown" in status(world)
 
@@ -1375,7 +1375,7 @@ def test_a_death_that_retention_removed_before_anybody_dealt_with_it(world: Worl
     def shown(*options: str) -> str:
         return " ".join(world.cronjobs("history", "--since", "7d", *options).out.split())
 
-    gone = "removed t.work #1 by retention: dead, and nobody had dealt with it"
+    gone = "removed t.work #1 by retention, although it was dead and nobody had dealt with it"
     assert gone in shown()
     assert "removed t.shown #2 by retention" in shown()
     assert "2 dead jobs removed by retention" in shown()

@@ -382,7 +382,7 @@ def test_a_job_named_by_its_id_and_interrupted_waits_as_before(project: Project)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "interrupted by hand (Ctrl-C or the debugger's q); it waits as before" in err
+    assert "interrupted by hand (Ctrl-C or the debugger's q); the job waits as before" in err
     [after] = project.jobs()
     assert {name for name in before if before[name] != after[name]} <= {
         *("attempts", "started_at", "last_error", "last_failed_at"),

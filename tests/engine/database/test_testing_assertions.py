@@ -86,7 +86,7 @@ def test_a_failure_lists_what_is_there(three: Connection) -> None:
     assert [line[:16] for line in listed] == ["  - billing.send", "  - billing.send", "  - reports.buil"]
     said = ("queued queue=mail idempotency_key=invoice:42", "delay=5m", NOON.isoformat())
     assert all(words in line for words, line in zip(said, listed, strict=True))
-    with pytest.raises(AssertionError, match=r"^2, not 0, jobs were enqueued as billing\.send {}"):
+    with pytest.raises(AssertionError, match=r"^expected 0, but 2 jobs were enqueued as billing\.send {}"):
         assert_not_enqueued(three, "billing.send")
 
 

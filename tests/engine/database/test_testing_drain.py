@@ -223,7 +223,7 @@ def test_what_waits_is_no_error_of_the_drain(connection: Connection) -> None:
     enqueue(connection, "t.nobodys")
     drained = drain(connection)
     assert ([ran.became for ran in drained.ran], drained.unresolved) == (["snoozed"], {"t.nobodys": 1})
-    with pytest.raises(UsageError, match=r"1 due, of type t\.nobodys"):
+    with pytest.raises(UsageError, match=r"jobs of type t\.nobodys are due \(1\)"):
         drain(connection, raise_errors=True)
 
 

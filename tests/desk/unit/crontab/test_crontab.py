@@ -513,7 +513,7 @@ def test_install_names_the_variable_without_which_cron_reaches_another_database(
     monkeypatch.setenv("SHOP_URL", "postgresql://app:secret-7@db/shop")
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop.prod")
     said = host.cli("install").stderr
-    assert "that is not the database of this shell's settings, which is postgresql://app:***@db/shop" in said
+    assert "this shell's settings name another database: postgresql://app:***@db/shop" in said
     for line in ("SHOP_URL=…", "DJANGO_SETTINGS_MODULE=shop.prod"):
         assert f"write this line above the block in the crontab: {line}" in said
     assert "secret-7" not in said
@@ -562,7 +562,7 @@ def test_what_does_not_report_as_a_tick_is_not_installed(host: Host, commands: s
     host.ticks(commands)
     result = host.cli("install")
     assert isinstance(result.exception, cron_host.TrialTickFailed)
-    assert "without a tick's report" in str(result.exception)
+    assert "did not report what it did" in str(result.exception)
     assert host.crontab is None
 
 
