@@ -95,7 +95,8 @@ class ForeignDatabase(CronjobsError):
     def __init__(self, *, what: str, theirs: str, ours: str) -> None:
         super().__init__(
             f'this database belongs to {what} "{theirs}", but the configuration says "{ours}": nothing was written. '
-            f'To take it over (for example a restored copy, or after a change of name), run "cronjobs db adopt"'
+            "To take it over (for example because it is a restored copy, or because the name has changed), run "
+            '"cronjobs db adopt"'
         )
 
 
@@ -118,7 +119,7 @@ class OtherProject(ForeignDatabase):
         CronjobsError.__init__(
             self,
             f'that database belongs to project "{theirs}", but the configuration says "{ours}": its payloads are not '
-            "for this code. Name the other database, or the other configuration",
+            "for this code. Give the URL of this project's database, or the configuration of the other project",
         )
 
 
@@ -201,7 +202,8 @@ class DatabaseBusy(TransientTrouble):
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
             f"database {url} was locked by another connection (we waited {waited_s:.1f}s): "
-            "find what holds a transaction open on it; in a handler, it may be the handler itself"
+            "find the process that keeps a transaction open in it. If a handler gets this error, the handler itself "
+            "may keep one open"
         )
 
 
@@ -264,7 +266,7 @@ class QueueFull(CronjobsError):
         if wanted > max_waiting:
             remedy = "enqueue them in smaller groups, or raise max_waiting in the file"
         elif on_full == "wait" and waited is None:
-            remedy = "enqueue waits for room only in a transaction of its own: pass an Engine, or enqueue again later"
+            remedy = "enqueue can wait for room only in its own transaction, so pass an Engine, or enqueue again later"
         else:
             remedy = (
                 'enqueue again later ("cronjobs status" shows how many are waiting), or raise max_waiting in the file'
@@ -325,13 +327,13 @@ class DatabaseVanished(DatabaseError):
 
     def __init__(self, url: str, *, has_file: bool = False) -> None:
         found = (
-            "had the tables of cronjobs before, but the file there now has none: perhaps an app created it again"
+            "had the tables of cronjobs before, but the file there now has none: perhaps an app created the file again"
             if has_file
             else "existed before, but is missing now"
         )
         super().__init__(
-            f"database {url} {found}: mount its disk or restore it. To start with an empty one, without its jobs and "
-            'keys: "cronjobs db upgrade --new"'
+            f"database {url} {found}: mount its disk or restore it. To start with an empty database, without "
+            'the old jobs and keys, run "cronjobs db upgrade --new"'
         )
 
 
@@ -469,7 +471,7 @@ class EffectUnknown(CronjobsError):
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            "this effect was begun, but its result was never recorded: find out whether it happened, then record that: "
+            "this effect was begun, but its result was never recorded: find out whether it happened, then run: "
             f"cronjobs effects settle {shlex.quote(key)} done (or not-done)"
         )
         self.key = key

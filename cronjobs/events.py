@@ -112,21 +112,20 @@ def job_lost(job: Job, transition: Transition, error: str) -> Event:
 
 def type_crashing(job_type: str) -> Event:
     error = (
-        "two runners died within an hour while they held jobs of this type: these jobs now run in child processes, "
-        "where a crash harms no other job, until 20 in a row have ended without a crash, or an hour has passed"
+        "two runners died within an hour while they held jobs of this type. These jobs now run in child processes, "
+        "where a crash harms no other job. This ends when 20 jobs in a row have ended without a crash, or after an hour"
     )
     return Event("job_type.crashing", {"job_type": job_type, "error": error}, WARNING)
 
 
 def type_cleared(job_type: str) -> Event:
-    return Event("job_type.cleared", {"job_type": job_type, "note": "20 in a row ended without a crash"})
+    return Event("job_type.cleared", {"job_type": job_type, "note": "20 jobs in a row ended without a crash"})
 
 
 def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelta) -> Event:
     error = (
-        f"the job's lease was to run until {locked_until.isoformat()}, longer than any host with a correct clock "
-        "would set; it now ends in "
-        f"{rough(left)} unless its runner renews it"
+        f"the job's lease was set to end at {locked_until.isoformat()}, which is later than any host with a correct "
+        f"clock would set; the lease now ends in {rough(left)} unless its runner renews it"
     )
     return Event("job.lease_cut", {"job_id": job_id, "job_type": job_type, "error": error}, WARNING)
 
@@ -185,8 +184,8 @@ def lease_lost(job: Job, worker: str) -> Event:
 
 def end_not_recorded(job: Job, worker: str, why: str) -> Event:
     error = (
-        f"the attempt ended, but {why}: a later tick will record it as lost, and on_lost: decides whether the job runs "
-        "again"
+        f"the attempt ended, but {why}: a later tick will record it as lost, and the job's on_lost setting "
+        "decides whether the job runs again"
     )
     return Event("job.end_not_recorded", _of(job, worker, error=error), ERROR)
 
@@ -209,7 +208,7 @@ def occurrence_recorded(
 def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
     """A full queue has dropped jobs. The program that enqueued them emits this event, through Python's logging."""
     facts = {"job_type": job_type, "queue": queue, "count": count}
-    return Event("queue.dropped", facts | {"error": "the queue is full, and on_full is drop"}, WARNING)
+    return Event("queue.dropped", facts | {"error": "the queue is full, and its on_full setting is drop"}, WARNING)
 
 
 def key_of_another_type(job_type: str, existing_type: str, replaced: bool, job_id: int, count: int) -> Event:
@@ -237,8 +236,8 @@ def schedules_applied(fingerprint: str, changes: dict[str, list[str]]) -> Event:
 
 def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
     why = (
-        "only part of the file was applied: other transactions hold the rest, or time ran out; the next tick will "
-        "continue"
+        "only part of the file was applied: other transactions have locked the rest, or time ran out; the next "
+        "tick will continue with the rest"
     )
     some = [*list(left)[:5], *(["…"] if len(left) > 5 else [])]
     return Event("sync.unfinished", {"fingerprint": fingerprint, "left": some, "error": why}, WARNING)
@@ -255,7 +254,7 @@ def watermark_reset(schedule: str, seen_until: datetime) -> Event:
 
 def jobs_taken_back(jobs: int) -> Event:
     why = (
-        "a clock that was ahead created them too early; they had not started, and will be created again "
+        "a clock that was ahead created these jobs too early; they had not started, and will be created again "
         "when they are due"
     )
     return Event("jobs.taken_back", {"jobs": jobs, "error": why}, WARNING)
@@ -398,7 +397,10 @@ def left_behind(processes: list[str]) -> Event:
 
     Nobody knows which thread started such a process, so the processes are only reported.
     """
-    why = "a handler thread started them, and they are still running; with isolation: process, they would be killed"
+    why = (
+        'a handler thread started these processes, and they are still running; with "isolation: process", they would '
+        "be killed"
+    )
     return Event("tick.left_behind", {"processes": processes, "error": why}, WARNING)
 
 

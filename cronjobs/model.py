@@ -99,7 +99,7 @@ class RetryPolicy(metaclass=_PolicyClass):
         object.__setattr__(self, "cap", cap)
         if self.delays is not None:
             if not self.delays:
-                raise ValueError("delays needs at least one delay")
+                raise ValueError('"delays" needs at least one delay')
             object.__setattr__(self, "delays", tuple(duration(delay) for delay in self.delays))
         if self.max_attempts < 1:
             raise ValueError("max_attempts must be at least 1")

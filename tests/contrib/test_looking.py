@@ -514,7 +514,9 @@ def test_trouble_says_since_when_and_what_to_type_in_status_and_in_check_live(cr
     rows.job(status="dead", finished_at=ago(hours=9))
     rows.schedule("nightly-report", next_at=ago(minutes=40))
     dead = '1 dead job that nobody has retried or dismissed, since 05:03:07: "cronjobs jobs list --status dead"'
-    behind = 'due, but not fired by any tick: nightly-report, since 13:23:07: "cronjobs explain nightly-report"'
+    behind = (
+        'no tick has fired the due occurrences of nightly-report, since 13:23:07: "cronjobs explain nightly-report"'
+    )
     answer = cronjobs("check", "--live", "--json")
     assert answer.code == 1
     assert {dead, behind} <= set(answer.json["live"])

@@ -223,7 +223,7 @@ def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[_Wron
     for name, entry in settings.job_types.items():
         if name not in known.types and name not in unusable and entry.command is None:
             meant = nearest(name, known.types)
-            guess = f', did you mean "{meant}"?' if meant else ", and the entry has no command: key."
+            guess = f', did you mean "{meant}"?' if meant else ', and the entry has no "command" key.'
             text = f"no handler is registered under this name{guess}{perhaps}"
             yield _WrongName(place.problem(text, f"job_types.{name}"), broken and not meant)
 
@@ -306,8 +306,9 @@ def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[P
     if long and run.long_jobs:
         names = ", ".join(f"{timed.job_type.name} ({duration_text(timed.timeout)})" for timed in long)
         yield place.problem(
-            f"these run as long jobs, because their timeout is over {duration_text(run.longest_in_tick)}, the most "
-            f"that a tick allows: {names}. A host runs at most {run.long_jobs} long jobs at once (run.long_jobs)",
+            f"these job types run as long jobs, because their timeouts are over {duration_text(run.longest_in_tick)}, "
+            f"the most that a tick allows: {names}. A host runs at most {run.long_jobs} long jobs at once "
+            "(run.long_jobs)",
             *long[0].places,
         )
 
@@ -380,7 +381,7 @@ def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
         if settings.database_unset:
             yield place.problem(settings.database_unset, "database")
         elif "database" not in settings.positions:
-            text = "no database is set: add the line database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
+            text = 'no database is set: add "database: sqlite:///cronjobs.db" or "database: ${DATABASE_URL}"'
             yield place.problem(text, "database")
         return
     try:
@@ -415,16 +416,17 @@ def _unwritable(file: Path, *, beside: bool = False) -> str | None:
 def _limits(place: _Place, run: RunSettings) -> Iterator[Problem]:
     if run.lease < run.budget + timedelta(seconds=5):
         yield place.problem(
-            f"lease {duration_text(run.lease)} is shorter than budget + 5s ({duration_text(run.budget)} + 5s): "
-            "a tick that cannot reach the database for that long is ended, and its jobs start again elsewhere",
+            f"lease {duration_text(run.lease)} is shorter than run.budget + 5s ({duration_text(run.budget)} + 5s): "
+            f"a tick that cannot reach the database for {duration_text(run.lease)} is ended, and its jobs start again "
+            "elsewhere",
             "run.lease",
             "run",
         )
     if run.budget >= run.every:
         every = duration_text(run.every)
         yield place.problem(
-            f"budget {duration_text(run.budget)} is not shorter than every ({every}): a tick that cron starts ends 2s "
-            f"before the next one, so a timeout must fit into less than {every}",
+            f"budget {duration_text(run.budget)} is not shorter than run.every ({every}): a tick that cron starts ends "
+            f"2s before the next tick starts, so a timeout must fit into less than {every}",
             "run.budget",
             "run",
         )

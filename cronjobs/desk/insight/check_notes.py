@@ -42,8 +42,8 @@ def _shell_words(job_types: Mapping[str, JobTypeSettings]) -> Iterator[Note]:
         if entry.command is None or (word := shell_word(entry.command)) is None:
             continue
         text = (
-            f'"{word}" is passed to {entry.command[0]} as an argument, since commands run without a shell: to use one, '
-            f"write {as_shell_line(entry.command)}"
+            f'"{word}" is passed to {entry.command[0]} as an argument, since commands run without a shell: to use a '
+            f"shell, write {as_shell_line(entry.command)}"
         )
         yield text, (f"job_types.{name}.command", f"schedules.{name}.command", f"job_types.{name}", f"schedules.{name}")
 
@@ -69,7 +69,9 @@ def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Not
 def _limits_without_effect(settings: Settings) -> Iterator[Note]:
     for limit in settings.limits:
         if limit.most and limit.each is not None and limit.each >= limit.most:
-            text = f"each: {limit.each} has no effect, because most: {limit.most} lets no more jobs of one key run"
+            text = (
+                f'"each: {limit.each}" has no effect, because "most: {limit.most}" already limits the jobs of one key'
+            )
             yield text, (f"limits.{limit.prefix}.each", f"limits.{limit.prefix}", "limits")
 
 
@@ -91,9 +93,9 @@ def _short_delays(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
     for path, name, policy in written:
         short = [delay for delay in _delays(policy) if timedelta(0) < delay < every]
         if short and policy.max_attempts > 1:
-            sooner = "" if settings.run.linger else "; run: {linger: true} polls every second"
+            sooner = "" if settings.run.linger else '; with "run: {linger: true}", ticks poll every second'
             later = f"up to {duration_text(every)} later{sooner}"
-            wait = f"begins in the same tick if that is still at work, otherwise in the next tick, so {later}"
+            wait = f"begins in the same tick if that tick is still at work, and otherwise in the next tick, {later}"
             alike.setdefault((path, f"a retry after {duration_text(short[0])} {wait}"), []).append(name)
     for (path, text), names in alike.items():
         yield f"{several(names)}: {text}" if any(names) else text, (path,)
@@ -107,8 +109,8 @@ def _old_schema(folder: Path) -> Iterator[Note]:
         return  # the file does not exist, or editors cannot read it either
     if written != starter_schema():
         text = (
-            f"{SCHEMA_FILE} was written by another version, so editors check against that version: "
-            f"cronjobs schema > {SCHEMA_FILE}"
+            f"{SCHEMA_FILE} was written by another version, so editors check against that version; to "
+            f"update it, run: cronjobs schema > {SCHEMA_FILE}"
         )
         yield text, ("",)
 

@@ -96,7 +96,8 @@ class ExecEvidence:
         else:
             verdict = "not_due" if when is not None else "unknown"
             was = f"; it was not due then{_by(by)}" if when is not None else "; its cron time is not recorded"
-            sentences = [f"exec recorded no run of {name(self.name)} at {self._times(at).with_utc(at)}{was}."]
+            said = f'"cronjobs exec" recorded no run of {name(self.name)} at {self._times(at).with_utc(at)}{was}.'
+            sentences = [said]
         if before:
             life = self._life(before[0])
             ended = f": {brief_job(life.job)}" if life.job else ""
@@ -129,7 +130,8 @@ class ExecEvidence:
             return []
         said = tuple(self._absent(run, due.last, until))
         facts = {"count": due.count, "first_for": due.first}
-        return [Explanation(f"exec:{self.name}", due.last, "absent", said, "exec recorded no run", facts=facts)]
+        brief = '"cronjobs exec" recorded no run'
+        return [Explanation(f"exec:{self.name}", due.last, "absent", said, brief, facts=facts)]
 
     def _absent(self, run: LatestRun, due: datetime, until: datetime) -> list[str]:
         times = self._times(due)
@@ -137,7 +139,7 @@ class ExecEvidence:
         was = f"{name(self.name)} was due at {times.with_utc(due)}{_by(run)}"
         why = "Either cron did not start that line, or the run's record has not reached this database"
         return [
-            f"{was}, but did not start: exec recorded no run {since}.",
+            f'{was}, but did not start: "cronjobs exec" recorded no run {since}.',
             f'{why}: "cronjobs doctor" on that host checks both.',
         ]
 

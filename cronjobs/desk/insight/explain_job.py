@@ -57,7 +57,7 @@ _OUTCOMES: Final = {
     "succeeded": "succeeded",
     "failed": "failed",
     "timed_out": "timed out",
-    "lost": "lost: each time the runner died, or lost its lease",
+    "lost": "lost (each time, the runner died or lost its lease)",
     "interrupted": "interrupted by the end of their ticks",
     "cancelled": "cancelled",
     "snoozed": "put off by the handler",
@@ -180,7 +180,10 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
     made_at = datetime.min.replace(tzinfo=UTC)
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
-    said = {"coalesced": "It also stands for {} more {} of {}", "skipped": "Because of it, {} {} of {} {} skipped"}
+    said = {
+        "coalesced": "The job also stands for {} more {} of {}",
+        "skipped": "Because of this job, {} {} of {} {} skipped",
+    }
     for outcome, text in said.items():
         rows = [row for row in life.rows if row.ledger.outcome == outcome]
         if rows:
@@ -356,7 +359,9 @@ def _done(job: JobFacts, action: str, at: datetime) -> str:
 def _in_vain(job: JobFacts, at: datetime) -> str:
     """If the running attempt succeeded anyway, say that the cancel had no effect. Otherwise return ""."""
     ran = _ran_at(job, at)
-    return f": no effect, as attempt {ran.number} did not stop" if ran and ran.outcome == "succeeded" else ""
+    if ran is None or ran.outcome != "succeeded":
+        return ""
+    return f", but that had no effect, because attempt {ran.number} did not stop"
 
 
 def _ran_at(job: JobFacts, at: datetime) -> AttemptFacts | None:
@@ -491,7 +496,7 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         earliest, latest = job.misfit_since + LEAST, times.clock(job.misfit_since + MOST)
         at = "its next try" if earliest <= job.run_at else f"its first try after {times.clock(earliest)}"
         ends = [
-            f"It dies at {at} if every version of the code that ticks has refused it, and after {latest} in any case."
+            f"It dies at {at} if every version of the code that ticks has refused it. Otherwise it dies after {latest}."
         ]
     if job.type_facts is not None and job.type_facts.here is False and job.type_facts.last is None:
         ends.append(f'If no handler will ever have this name, type "cronjobs jobs cancel {job.id}".')
@@ -506,7 +511,7 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         return [sentence, *ends] + ([f"When it is due, it will still wait: {why}."] if why else [])
     if not why:
         last = around.last_tick
-        began = f" (the last began at {times.clock(last.started_at)} on {name(last.host)})" if last else ""
+        began = f" (the last tick began at {times.clock(last.started_at)} on {name(last.host)})" if last else ""
         why = f"{_ahead(job.ahead)}the next tick with room will run it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
             why = (
@@ -585,7 +590,7 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     if job.executor is not None:
         reasons.append(
             f"the job waits for the Dask scheduler of executor {name(job.executor)}: the supervisor submits the job as "
-            "soon as the scheduler answers and in_flight: allows one more attempt"
+            "soon as the scheduler answers and the executor's in_flight limit allows one more attempt"
         )
     if job.long_places == 0:
         reasons.append("the job's timeout is longer than a tick allows, and long jobs are off here (run.long_jobs: 0)")

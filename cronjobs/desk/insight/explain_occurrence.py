@@ -47,7 +47,7 @@ from cronjobs.text import one_line
 OCCURRENCE_VERDICTS: Final = {
     "enqueued": "the schedule enqueued a job for it",
     "skipped": "a job of the schedule was still unfinished (overlap), the queue was full, or cron still ran the line",
-    "missed": "no tick ran in time, and catch_up: excluded the late run",
+    "missed": "no tick ran in time, and the schedule's catch_up setting excluded a late run",
     "coalesced": "one run was made for several occurrences, this one included",
     "paused": "the schedule, or everything, was paused with --skip",
     "pending": "no tick has settled it yet, a pause holds it back, or it is not due yet",
@@ -190,7 +190,7 @@ def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: d
         return f", by its definition ({timing}; when it was applied is not recorded)"
     applied = _applied(definition, times)
     if due is not None and definition.applied.at > due:
-        return f", by the definition applied on {applied}, whose clock was ahead ({timing})"
+        return f", by the definition applied on {applied}, when a clock was ahead ({timing})"
     return f", by the definition applied on {applied} ({timing})"
 
 
@@ -226,7 +226,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         sentences.append(f"That run stands for {others:,} other {'occurrence' if others == 1 else 'occurrences'} too.")
     later = facts.definition.starts_later_by if facts.definition else timedelta(0)
     if later:
-        sentences.append(f"spread: delays its start until {times.clock(facts.last_for + later)}.")
+        sentences.append(f"The schedule's spread setting delays its start until {times.clock(facts.last_for + later)}.")
     return sentences + _fate(facts, row, times)
 
 
@@ -256,7 +256,8 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         sentences = [*(_outage(facts, row, times) if first.since > facts.last_for else []), held]
         if ended is None or row.decided_at - ended <= ON_TIME_WITHIN:
             return sentences
-        return [*sentences, f"No tick settled {_it(facts)} between its end and {times.clock(row.decided_at)}."]
+        until = times.clock(row.decided_at)
+        return [*sentences, f"No tick settled {_it(facts)} between the end of the pause and {until}."]
     if after is not None and after != facts.settler and after.last_sign_at < row.decided_at:
         which = "it" if facts.count == 1 else "the last of them"
         why = _left_by(facts, after) or "the reason is not recorded"
@@ -393,7 +394,7 @@ def _missed(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list
     sentence += f"{'it was' if facts.count == 1 else 'the newest of them was'} {age} old, "
     why = _not_made_up(facts, row)
     if why == "catch_up: none":
-        why += f" makes up only for occurrences younger than {rough(ON_TIME_WITHIN)}"
+        why = f'"{why}" makes up only for occurrences younger than {rough(ON_TIME_WITHIN)}'
     sentence += why if why.startswith("beyond") else f"and {why}"
     others = row.whole_count - facts.count
     also = f", with {others:,} more" if others else ""
@@ -409,13 +410,13 @@ def _not_made_up(facts: OccurrenceFacts, row: LedgerFacts) -> str:
         return one_line(row.reason or "", 300)
     if definition is not None and definition.catch_up == "latest":
         return f"beyond catch_up_within ({duration_text(definition.catch_up_within)})"
-    return one_line(row.reason or "catch_up excludes that", 200)
+    return one_line(row.reason or "the schedule's catch_up setting excludes a later run", 200)
 
 
 def _paused(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     if facts.pause is None:
         return [f"{capital(_it_was(facts))} skipped: {one_line(row.reason or 'paused', 300)}."]
-    return [f"{capital(_it_was(facts))} skipped, as {pause(facts.pause, times)}."]
+    return [f"{capital(_it_was(facts))} skipped, because {pause(facts.pause, times)}."]
 
 
 _SETTLED: Final = {
@@ -477,8 +478,8 @@ def _last_tick(last: TickFacts, times: LocalTimes) -> str:
 
 
 def _decides(facts: OccurrenceFacts) -> str:
-    """Return text such as "catch_up: latest decides about it"."""
-    policy = f"catch_up: {facts.definition.catch_up}" if facts.definition is not None else "catch_up"
+    """Return text such as '"catch_up: latest" decides about it'."""
+    policy = f'"catch_up: {facts.definition.catch_up}"' if facts.definition is not None else "catch_up"
     return f"{policy} decides about {_it(facts)}"
 
 
@@ -536,13 +537,13 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
 
 def _retired_by(act: AuditEntry | None, times: LocalTimes) -> str:
-    """Return text such as ": a tick on host alpha retired it at 2026-11-20 02:15:00, as the file that …"."""
+    """Return text such as ": a tick on host alpha retired it at 2026-11-20 02:15:00, because the file …"."""
     if act is None:
         return ""
     by = "a tick" if act.by in (None, "tick") else name(act.by or "")
     host = f" on host {name(act.host)}" if act.host else ""
     which = "the file that was applied then did not have it for this environment"
-    return f": {by}{host} retired it at {times.dated(act.at)}, as {which}"
+    return f": {by}{host} retired it at {times.dated(act.at)}, because {which}"
 
 
 def _in_the_file(facts: OccurrenceFacts) -> list[str]:

@@ -127,7 +127,7 @@ def _behind(late: Mapping[str, datetime]) -> Iterator[Finding]:
     if names := list(late):
         yield Finding(
             "behind",
-            f"due, but not fired by any tick: {several(names)}",
+            f"no tick has fired the due occurrences of {several(names)}",
             Severity.CRITICAL,
             since=late[names[0]],
             command=typed("cronjobs explain", names[0]),
@@ -308,12 +308,17 @@ def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetim
         names = [] if scope == "queue" else sorted(_behind_pause(found, pause, now))
         waits = bool(found.waiting) if scope == "all" else scope == "queue" and name in found.waiting
         if names:
-            due = ", due before it began" if pause["skip"] else ""
+            were = "was" if len(names) == 1 else "were"
+            due = f", which {were} due before the pause began" if pause["skip"] else ""
             why = f"the pause holds back {several(names)}{due}"
         elif waits:
-            why = "jobs of schedules wait"
+            why = "jobs that schedules created are waiting"
         elif now - pause["paused_at"] > FORGOTTEN_PAUSE:
-            why = "occurrences have been skipped for more than a day" if pause["skip"] else "for more than a day"
+            why = (
+                "occurrences have been skipped for more than a day"
+                if pause["skip"]
+                else "the pause is more than a day old"
+            )
         else:
             continue
         text = f"{what(scope, name)} is paused{' by ' + pause['by'] if pause['by'] else ''}: {why}"

@@ -304,9 +304,9 @@ def _fault(
         names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
         text = f"{text}; without {several(types)}, {' and '.join(waiting_words(due, names))}"
     if stuck:
-        text = f"{text}; due, but not fired by any tick: {several(stuck)}"
+        text = f"{text}; no tick has fired the due occurrences of {several(stuck)}"
     if held:
-        text = f"{text}; {waiting_words(held, ())[0]} for it"
+        text = f"{text}; {waiting_words(held, ())[0]} because of this fault"
     covers = [
         each for job_type in types for each in (Covered(f"unresolved:{job_type}"), *covered_by_type(job_type, same))
     ]

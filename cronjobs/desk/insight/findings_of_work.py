@@ -136,7 +136,7 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
         options = ", ".join(found.options)
         text = (
             f'{waits} in queue "{found.queue}", type {found.job_type}: no tick\'s options reach '
-            f"{'it' if found.jobs == 1 else 'them'}; all ran with {options}"
+            f"{'it' if found.jobs == 1 else 'them'}; all ticks ran with {options}"
         )
         command = typed("cronjobs jobs list --queue", found.queue)
         subject = f"{found.queue}/{found.job_type}"
@@ -199,7 +199,7 @@ def _backlog(late: Sequence[LateGroup], workers: int) -> str:
     left = drain_time(sum(group.late for group in late), sum(group.a_minute for group in late))
     queues = several([f'"{name}"' for name in sorted({group.queue for group in late})])
     queues = f"queue {queues}" if len({group.queue for group in late}) == 1 else f"queues {queues}"
-    return f"a backlog in {queues} (run.workers: {workers}), of which {left}"
+    return f"a backlog in {queues} (run.workers: {workers}); of these jobs, {left}"
 
 
 def _why_stranded(health: Health) -> Iterator[str]:
@@ -301,6 +301,6 @@ def _queues(health: Health) -> Iterator[Finding]:
         filled = f"({queue.waiting:,} of {queue.max_waiting:,})"
         text = f'queue "{name}" is full {filled}: {then}'
         if not queue.full:
-            text = f'queue "{name}" is nearly full {filled}; then {then}'
+            text = f'queue "{name}" is nearly full {filled}; once it is full, {then}'
         command = typed("cronjobs jobs list --queue", name)
         yield Finding("full", text, Severity.NOTICE, command=command, subject=name)

@@ -48,7 +48,7 @@ def pause_text(pause: Mapping[str, Any], times: LocalTimes) -> str:
     """Describe what a pause stops, when it ends, who made it and why."""
     until = f"until {times.clock(pause['until'])}" if pause["until"] else "until someone resumes it"
     by = f", by {pause['by']}" if pause["by"] else ""
-    skips = ", skips what comes due" if pause["skip"] else ""
+    skips = ", skipping what comes due" if pause["skip"] else ""
     why = f": {pause['why']}" if pause["why"] else ""
     return safe(f"{what(pause['scope'], pause['name'])} {until}{skips}{by}{why}")
 

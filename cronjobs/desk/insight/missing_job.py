@@ -15,7 +15,7 @@ from cronjobs.model import duration_text
 
 _DELETED: Final = "someone deleted its row"
 _USED_UP: Final = (
-    "an enqueue used up the id without making a job: its key was taken, or its transaction was rolled back"
+    "an enqueue used up the id without making a job, because its key was taken or its transaction was rolled back"
 )
 # PostgreSQL logs 32 values of a sequence in advance. After a crash it continues after these values.
 _SKIPPED: Final = "; or the database server skipped the id after a crash"

@@ -9,7 +9,7 @@ from typing import Final
 
 READ: Final = {
     "CRONJOBS_CONFIG": "The configuration, if --config is not given. Default: ./cronjobs.yaml.",
-    "CRONJOBS_DATABASE_URL": "The jobs database, if --database-url is not given; overrides database: in the file.",
+    "CRONJOBS_DATABASE_URL": 'The jobs database, if --database-url is not given; overrides "database" in the file.',
     "CRONJOBS_TOKEN_URL": "On a cluster's worker: the database URL, with a role that may only take and confirm tokens.",
     "CRONJOBS_SCHEDULES": "off: this process runs jobs but fires no schedules. on or empty: it does both.",
     "CRONJOBS_HOST": "This host's name in leases, logs and status; set a stable one in containers.",

@@ -287,7 +287,7 @@ FILE: Final[Keys] = {
         fields.variables,
         "{LANG: C.UTF-8}",
         "Environment variables for handlers and commands. They take precedence over variables that the process already "
-        "has. For DJANGO_SETTINGS_MODULE it is the other way round; see "
+        "has. But a DJANGO_SETTINGS_MODULE that the process already has takes precedence; see "
         "docs/tutorials/django.md#other-settings-in-production.",
         "none",
     ),

@@ -82,8 +82,8 @@ JOB_TYPE: Final[Keys] = {
     "timeout": ConfigKey(
         _TIMEOUT,
         "20m",
-        "How long an attempt may take. Above run.budget - 5 s (two thirds of a budget below 15 s), the job is a long "
-        "job, which outlives its tick.",
+        "How long an attempt may take. If this is above run.budget - 5 s (or, if the budget is below 15 s, above two "
+        "thirds of the budget), the job is a long job, which outlives its tick.",
         "from @job, else the shorter of 30s and a third of run.budget",
     ),
     "retry": ConfigKey(
@@ -116,7 +116,7 @@ JOB_TYPE: Final[Keys] = {
     "max_memory": ConfigKey(
         fields.memory(LEAST_MEMORY, "16TiB"),
         "512MiB",
-        "How much memory each process of a job may allocate; needs a command or isolation: process.",
+        'How much memory each process of a job may allocate. Needs a command, or "isolation: process".',
         "from @job, else no limit",
     ),
     "on_shutdown": ConfigKey(
@@ -280,7 +280,7 @@ SCHEDULE: Final[Keys] = {
         "this or cron",
     ),
     "timezone": ConfigKey(
-        fields.zone, "America/New_York", ("The time zone in which cron: is evaluated."), "the file's timezone"
+        fields.zone, "America/New_York", ("The time zone of the cron expression."), "the file's timezone"
     ),
     "job": ConfigKey(fields.type_name, "billing.send_invoice", "The job type that runs.", "this or command"),
     "command": ConfigKey(
@@ -307,7 +307,7 @@ SCHEDULE: Final[Keys] = {
     "catch_up_limit": ConfigKey(
         fields.integer(1, 10_000),
         "20",
-        "The most occurrences that are run with catch_up: all. A finding reports any that are dropped.",
+        'The most occurrences that are run with "catch_up: all". A finding reports any that are dropped.',
     ),
     "overlap": ConfigKey(
         fields.choice("skip", "wait", "allow"),

@@ -209,7 +209,7 @@ def _entries(
 def _queue(reading: Reading, key: Scalar, node: Node, path: str) -> Cap:
     values, bad = reading.fields(node, path, QUEUE)
     if "max_waiting" not in values and "max_waiting" not in bad:
-        raise FieldError("this entry needs max_waiting: write, for example, max_waiting: 10000")
+        raise FieldError('this entry needs the key max_waiting; for example, write "max_waiting: 10000"')
     if bad:
         raise ReportedError
     return Cap(key.text, **values)
@@ -249,13 +249,13 @@ def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) 
     """
     found: dict[str, str] = {}
     if entry.executor is not None and entry.command is not None:
-        found["executor"] = "a command runs on the host that claimed its job: delete executor, or write a handler"
+        found["executor"] = 'a command runs on the host that claimed its job: delete "executor", or write a handler'
     elif entry.executor is not None and entry.executor not in executors:
         found["executor"] = unknown_executor(entry.executor, executors)
     elif entry.executor is not None and entry.isolation == "thread":
-        found["isolation"] = "on a cluster a handler always has a process of its own: delete isolation"
+        found["isolation"] = 'on a cluster a handler always has a process of its own: delete "isolation"'
     if entry.command is not None and entry.isolation is not None:
-        found["isolation"] = "a command always has a process of its own: delete isolation"
+        found["isolation"] = 'a command always has a process of its own: delete "isolation"'
     if entry.command is None:
         if entry.inherit_env is not None:
             found["inherit_env"] = "this is for an entry with a command: a handler has the environment of the tick"
@@ -263,13 +263,13 @@ def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) 
             if getattr(entry, name):
                 found[name] = "exit codes are for an entry with a command: a handler raises GiveUp or RetryLater"
         if entry.stdin is not None:
-            found["stdin"] = "stdin needs a command: a handler reads its payload"
+            found["stdin"] = '"stdin" needs a command: a handler reads its payload'
         if entry.run_in is not None:
-            found["folder"] = "folder needs a command: a handler runs in the tick's folder"
+            found["folder"] = '"folder" needs a command: a handler runs in the tick\'s folder'
         if entry.leftovers != "end":
-            found["leftovers"] = "leftovers needs a command: a handler must end its own processes"
+            found["leftovers"] = '"leftovers" needs a command: a handler must end its own processes'
         if entry.max_memory is not None and entry.isolation == "thread":
-            found["max_memory"] = "a thread cannot have a memory limit of its own; write isolation: process"
+            found["max_memory"] = 'a thread cannot have a memory limit of its own; write "isolation: process"'
     elif both := sorted({*(entry.success_exit_codes or (0,))} & {*entry.retry_exit_codes}):
         found.setdefault(
             "retry_exit_codes",
@@ -311,7 +311,7 @@ def _schedule(
         written,
         "cron",
         "every",
-        'this schedule has no time: write cron: "15 2 * * *" or every: 10m',
+        'this schedule has no time: add the key cron (such as "15 2 * * *") or the key every (such as 10m)',
     )
     good &= _one_of(
         reading,
@@ -320,16 +320,16 @@ def _schedule(
         written,
         "job",
         "command",
-        "this schedule runs nothing: write job: billing.send_invoice or command: [backup, --all]",
+        'this schedule runs nothing: write "job: billing.send_invoice" or "command: [backup, --all]"',
     )
     if "every" in values and values["every"] < timedelta(minutes=1) and not lingers:
-        message = "cron starts once a minute: write 1m or more, or run: {linger: true} to keep ticks running"
+        message = "cron starts a tick once a minute: write 1m or more, or keep ticks running (run.linger)"
         node_of = node.entries["every"][1] if isinstance(node, YamlMapping) else key
         reading.report(node_of, f"{path}.every", message)
         good = False
     if "command" in written and key.text in taken:
         reading.report(
-            key, path, "job_types has an entry of the same name: rename the schedule, or write job: instead of command:"
+            key, path, 'job_types has an entry of the same name: rename the schedule, or write "job", not "command"'
         )
         good = False
     if not good:
@@ -353,5 +353,5 @@ def _one_of(reading: Reading, key: Scalar, path: str, written: set[str], one: st
     if len(written & {one, other}) == 1:
         return True
     both = one in written
-    reading.report(key, path, f"{one} and {other} cannot be combined: delete one" if both else question)
+    reading.report(key, path, f'"{one}" and "{other}" cannot be combined: delete one' if both else question)
     return False

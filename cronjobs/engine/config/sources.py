@@ -176,7 +176,7 @@ def database_of(reading: Reading, node: Node | None, override: tuple[str, str | 
         if node is None:
             if need:
                 raise FieldError(
-                    "no database is set: add the line database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}"
+                    'no database is set: add "database: sqlite:///cronjobs.db" or "database: ${DATABASE_URL}"'
                 )
             return ""
         return checked_url(reading.text(node), reading.folder)

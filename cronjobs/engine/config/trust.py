@@ -237,7 +237,8 @@ def _trusting(itself: bool, names: list[str]) -> str:
     """Return what the user must write to trust the users *names*, or to trust everybody if *names* is empty."""
     if itself:
         return f"set {VARIABLE}={','.join(names) or 1} in the crontab, or in your shell if you run the command by hand"
-    return f"write run: {{trust_files: {'[' + ', '.join(names) + ']' if names else 'true'}}}"
+    trusted = f"[{', '.join(names)}]" if names else "true"
+    return f'write "run: {{trust_files: {trusted}}}"'
 
 
 def _modules(settings: Settings) -> Iterator[Path]:

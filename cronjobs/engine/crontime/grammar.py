@@ -161,12 +161,12 @@ class _Kind:
             raise CronError(f'"{word}" is not a step: write a number after "/"', column)
         step = int(word)
         if step == 0:
-            raise CronError('a step is at least 1: "*/1" and "*" mean every', column)
+            raise CronError('a step must be at least 1; "*/1" and "*" both mean every value', column)
         if step > self.size:
             # Debian's cron accepts "*/90" as minutes, and runs the job once an hour, which nobody wants.
             raise CronError(
                 f"step {_short(word)} is longer than {self.whole}: cron starts counting again every time, so write a "
-                "smaller step, or use every: instead of cron:",
+                'smaller step, or use the key "every" instead of "cron"',
                 column,
             )
         if len(word) > 2:
@@ -261,7 +261,7 @@ def _fields_of_name(words: list[tuple[str, int]]) -> list[tuple[str, int]]:
     if name.lower() == "@reboot":
         raise CronError("@reboot is not a time: cronjobs has no daemon that starts at boot", column)
     if name.lower() == "@every":
-        raise CronError('"@every" is not a cron name: write every: 10m instead of cron:', column)
+        raise CronError('"@every" is not a cron name: write "every: 10m" instead of "cron"', column)
     if name not in NAMES:
         known = f'write "{name.lower()}"' if name.lower() in NAMES else f"write one of {', '.join(NAMES)}"
         raise CronError(f'"{_short(name)}" is not a name that cron knows: {known}', column)
@@ -289,7 +289,7 @@ def _too_many_fields(fields: list[str]) -> str:
     first = " ".join(fields[:5])
     if not all(_FIELD_LIKE.fullmatch(field) for field in fields[5:]):
         known = f'write "{first}", and ' if _is_valid(first) else ""
-        return f"{count}: {known}put the rest of the crontab line, which is what runs, in command:"
+        return f'{count}: {known}put the rest of the crontab line, which is what runs, in the key "command"'
     year = len(fields) == 7 or (len(fields) == 6 and re.fullmatch(r"(19|20)\d\d.*", fields[-1], re.ASCII))
     seconds = len(fields) - bool(year) == 6
     what = " and ".join(["seconds"] * seconds + ["years"] * bool(year))
@@ -298,7 +298,8 @@ def _too_many_fields(fields: list[str]) -> str:
         return f'{count}: write "minute hour day month weekday"'
     if seconds and meant == "* * * * *" and (often := re.fullmatch(r"(?:\*|0)/([0-9]{1,2})", fields[0])):
         return (
-            f"{count}: {what} are not supported; write every: {often[1]}s instead of cron:, with run: {{linger: true}}"
+            f'{count}: {what} are not supported; instead of "cron", write "every: {often[1]}s", and "linger: true" '
+            'under "run"'
         )
     quartz = "?" in fields and any(character.isdigit() for character in meant.split()[4])
     weekdays = " (weekdays count from 0, Sunday, not from 1)" if quartz else ""

@@ -62,7 +62,7 @@ def timing(cron: str | None, every: timedelta | None, timezone: str) -> Timing:
         return CronTiming(parse(cron), timezone)
     if every is not None and cron is None:
         return EveryTiming(every)
-    raise CronError("a schedule has either cron: or every:; write exactly one of them")
+    raise CronError('a schedule has either "cron" or "every": write exactly one of these keys')
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class EveryTiming:
 
     def __post_init__(self) -> None:
         if self.interval < timedelta(seconds=1) or self.interval % timedelta(seconds=1):
-            raise CronError("every: must be a whole number of seconds; write it as 90s or 10m")
+            raise CronError('"every" must be a whole number of seconds; write it as 90s or 10m')
 
     def after(self, instant: datetime) -> Iterator[datetime]:
         """Yield the occurrences after *instant*, in UTC, oldest first."""
@@ -212,7 +212,7 @@ def remarks(timing: Timing, fire: datetime) -> str | None:
     if wall not in shift.doubled:
         return None
     which = "the first" if second < shift.at else "the second"
-    runs = "runs the first time only" if fixed_time else f"this is {which} of its two runs"
+    runs = "the schedule runs the first time only" if fixed_time else f"this is {which} of its two runs"
     return f"{_twice(timing, day, [wall])}: {runs}"
 
 
@@ -248,7 +248,7 @@ def _gap_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
     elif shift.gap.stop in walls:
         runs = f"the regular run at {then} stands for {'it' if one else 'them'} too"
     else:
-        runs = f"runs at {then} instead" if one else f"one run at {then} stands for them"
+        runs = f"the schedule runs at {then} instead" if one else f"one run at {then} stands for them"
     return f"{_listed(day, skipped)} {'does' if one else 'do'} not exist in {timing.timezone}: {runs}"
 
 
@@ -257,7 +257,7 @@ def _doubled_remark(timing: CronTiming, day: date, shift: _Shift) -> str | None:
     doubled = [wall for wall in _walls_around(timing.expression, day) if wall in shift.doubled]
     if not doubled:
         return None
-    runs = "runs the first time only" if timing.expression.fixed_time else "runs both times"
+    runs = "the schedule runs the first time only" if timing.expression.fixed_time else "the schedule runs both times"
     return f"{_twice(timing, day, doubled)}: {runs}"
 
 

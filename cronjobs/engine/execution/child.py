@@ -78,7 +78,8 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
         return Released(one_line(said, 1000), after=MISMATCH_DELAY)
     if request.source not in (None, registration.source):
         said = (
-            f"the source of {request.job.job_type} here differs from the claiming runner's, perhaps because of a deploy"
+            f"the source code of {request.job.job_type} here differs from the code of the runner that claimed the job, "
+            "perhaps because of a deploy"
         )
         return Released(said, after=MISMATCH_DELAY)
     # The URL is "" on a cluster worker that has no database.

@@ -88,7 +88,7 @@ def _plain(value: object) -> Any:
             return {"seconds": value.total_seconds()}
         case Path():
             return str(value)
-    raise TypeError(f"{type(value).__name__} cannot be sent to a process of its own")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be sent to the job's own process")
 
 
 # --- the progress -----------------------------------------------------------------------------------------------------

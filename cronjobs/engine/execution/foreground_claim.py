@@ -65,8 +65,8 @@ def begin_new(
             judge_alone(connection, wait=True)
             for one in unfinished_jobs(connection, new.schedule, None):
                 state = "waiting" if one.waiting else "running"
-                todo = f"run that one, cronjobs run {one.job_id}" if one.waiting else "wait for it to end"
-                raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap:): {todo}")
+                todo = f"to run that job, type cronjobs run {one.job_id}" if one.waiting else "wait for that job to end"
+                raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap): {todo}")
         scheduled_for = None if new.schedule is None else database_now(connection)
         [job_id] = insert_jobs(connection, [replace(new, scheduled_for=scheduled_for, max_attempts=1)])
         if new.schedule is not None:
@@ -128,7 +128,7 @@ def _require_turn(connection: Connection, job_id: int) -> None:
         return
     judge_alone(connection, wait=True)
     if (beside := running_beside(connection, job_id)) is not None:
-        raise CannotRun(f"job {beside} of schedule {row.schedule} is still running (overlap:): wait for it to end")
+        raise CannotRun(f"job {beside} of schedule {row.schedule} is still running (overlap): wait for that job to end")
 
 
 def _require_runnable(connection: Connection, job_id: int, known: JobTypes) -> None:
@@ -143,9 +143,8 @@ def _require_runnable(connection: Connection, job_id: int, known: JobTypes) -> N
             raise CannotRun(f'job {job_id} has succeeded: "cronjobs run {row.job_type}" runs a new job')
         case Status.DEAD | Status.CANCELLED as status:
             raise CannotRun(
-                f'job {job_id} is {status}: "cronjobs jobs retry {job_id}" queues it again; after '
-                "that a tick runs it, or this "
-                "command"
+                f'job {job_id} is {status}: "cronjobs jobs retry {job_id}" queues it again. Then a '
+                "tick runs it, or this command can run it"
             )
     if row.job_type not in known.types:
         raise UnknownType(job_id, row.job_type)

@@ -83,7 +83,9 @@ def outcome_of_stop(command: Command, reason: str, ending: ProcessEnding, last_l
         case "too much output":
             said = f"stopped: its output took more than {DISK_LIMIT // 1024**2} MiB of disk{still}"
             return Failed(sentence(said, last_line), "TooMuchOutput")
-    killed = f" and a grace of {duration_text(command.grace)}, killed" if ending.status == -signal.SIGKILL else ""
+    killed = ""
+    if ending.status == -signal.SIGKILL:
+        killed = f", and was killed after a grace of {duration_text(command.grace)}"
     return TimedOut(sentence(f"{timed_out_words(command.timeout)}{killed}{still}", last_line))
 
 

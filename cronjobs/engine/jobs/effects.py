@@ -180,7 +180,8 @@ class Ledger:
                 raise EffectBusy(key, job_id)
             case Begin(unknown=True):
                 whose = f" by attempt {before.attempt} of job {before.job_id}" if before and before.job_id else ""
-                self.log.warning("effect %s was begun%s without a recorded result: doing it again", key, whose)
+                said = "effect %s was begun%s, but its result was not recorded: doing the effect again"
+                self.log.warning(said, key, whose)
         return entry
 
     def _write(self, connection: Connection, key: str, entry: Entry) -> bool:

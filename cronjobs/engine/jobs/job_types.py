@@ -149,7 +149,7 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
             types[name] = _job_type(settings, name)
         # The options conflict, for example if the file's ``cap`` is below the code's ``base``.
         except ValueError as error:
-            faults.append(Fault(name, f"retry: in the file conflicts with the retry policy in the code: {error}"))
+            faults.append(Fault(name, f'"retry" in the file conflicts with the retry policy in the code: {error}'))
         # A fault in one type must not disable the other types.
         except Exception as error:
             faults.append(Fault(name, one_line(f"this type cannot be used: {type(error).__name__}: {error}", 500)))
@@ -166,7 +166,7 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
             del types[name]
             # If a module could not be imported, the fault with its traceback already says why.
             if not any(fault.traceback for fault in faults):
-                faults.append(Fault(name, f"its module {unfinished[name]} was not imported to its end"))
+                faults.append(Fault(name, f"the import of its module {unfinished[name]} did not finish"))
         elif job_type.registration is not None and (fault := job_type.registration.fault) is not None:
             del types[name]
             faults.append(Fault(name, fault))

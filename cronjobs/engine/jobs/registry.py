@@ -365,7 +365,7 @@ def job(
     given_name: Any = name
     if callable(given_name):
         called = getattr(given_name, "__name__", "name")
-        raise UsageError(f'@job has no parentheses above {called}: write @job("app.{called}")')
+        raise UsageError(f'the @job above {called} has no parentheses: write @job("app.{called}")')
     fault = type_fault(name)
     if fault:
         raise UsageError(f"@job({name!r}): the name {fault}")

@@ -81,8 +81,8 @@ class OwnTransaction:
         if not finish_here(connection, self._success(result)):
             raise LeaseLost(
                 f"attempt {self.job.attempt} of job {self.job.id} no longer holds its lease, or the "
-                "connection does not see the job: it is not to the jobs database or, under drain, not the test's. "
-                "Roll this transaction back"
+                "connection does not see the job, because it is not a connection to the jobs database (or, under "
+                "drain(), not the test's connection). Roll this transaction back"
             )
 
     def _success(self, result: Any) -> Finish:

@@ -278,7 +278,7 @@ class CronMail:
         if number > self._listed:
             listed = f"of which {self._listed} are listed here"
             all_of_them = absolute("cronjobs jobs list --status dead", self.config)
-            self._stderr.say(f"cronjobs: {number:,} jobs are dead, {listed}; all: {all_of_them}")
+            self._stderr.say(f"cronjobs: {number:,} jobs are dead, {listed}; to list all: {all_of_them}")
         self._stderr.end()
 
     def code_at_fault(self) -> bool:

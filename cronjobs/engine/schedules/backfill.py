@@ -201,7 +201,7 @@ def backfill(
     if first > stored.seen_until:
         raise UsageError(
             f"ticks have settled {name} up to {stored.seen_until.isoformat(timespec='seconds')}: "
-            "ticks will run all later occurrences"
+            "ticks will run all later occurrences, so they need no backfill"
         )
     asked, last = last, min(last, stored.seen_until)
     if any(piece.start < last and first <= piece.end for piece in owed_by(stored).pieces):

@@ -32,7 +32,7 @@ from cronjobs.errors import BadValue, DatabaseError
 from cronjobs.model import Finished, Released, RetryPolicy, Succeeded
 
 NOT_BEGUN: Final = Released()
-CLAIM_TOO_SLOW: Final = Released("the database took as long to answer the claim as the lease lasts")
+CLAIM_TOO_SLOW: Final = Released("the database took so long to answer the claim that no time was left in the lease")
 STILL_HERE: Final = Released("an earlier attempt of this job lost its lease, and that attempt's code still runs here")
 # If jobs take at most this long, write their ends together: it takes less time to wait for the next end than to commit.
 BRIEF_S: Final = 0.0005

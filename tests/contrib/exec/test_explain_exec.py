@@ -58,8 +58,8 @@ def test_what_the_finding_says_to_type_explains_the_run_that_did_not_come(nights
     told = nights.ask("exec:dump")
     assert told.verdict == "absent"
     assert told.found["sentences"][0] == (
-        "dump was due at 2026-03-05 02:15:00 UTC by the crontab of web1 (15 2 * * *), but did not start: exec "
-        "recorded no run since."
+        "dump was due at 2026-03-05 02:15:00 UTC by the crontab of web1 (15 2 * * *), but did not start: "
+        '"cronjobs exec" recorded no run since.'
     )
     assert "Job 2 is a run of cronjobs exec dump" in told
 
@@ -108,7 +108,7 @@ def test_a_span_of_exec_lists_runs_and_what_did_not_come(nights: World) -> None:
     assert answer["counts"] == {"running": 2, "absent": 2}
     lines = nights.say("exec:dump", "--since", "7d").out.splitlines()
     assert lines[1] == "4 occurrences: 2 running, 2 absent."
-    assert any("2026-03-03 02:15:00" in line and "exec recorded no run" in line for line in lines)
+    assert any("2026-03-03 02:15:00" in line and '"cronjobs exec" recorded no run' in line for line in lines)
 
 
 def test_a_dismissed_run_asks_for_no_other_dismissal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_every_and_spread(world: World) -> None:
         "s was due at 2026-03-02 08:10:00 UTC, by the definition applied on 2026-03-02 08:00:30 by host alpha" in told
     )
     assert "(every 10m)" in told
-    assert "spread: delays its start until 08:1" in told
+    assert "The schedule's spread setting delays its start until 08:1" in told
 
 
 def test_of_two_hosts_the_one_that_made_it_is_named(world: World) -> None:
@@ -354,7 +354,7 @@ def test_missed_with_catch_up_none(world: World) -> None:
     an_outage(world, catch_up="none")
     told = world.ask("s", "--at", "02:15")
     assert told.verdict == "missed"
-    assert "and catch_up: none makes up only for occurrences younger than 2m. It was recorded as missed" in told.text
+    assert 'and "catch_up: none" makes up only for occurrences younger than 2m. It was recorded as missed' in told.text
 
 
 def test_ticks_that_came_and_left_it_alone(world: World) -> None:
@@ -419,7 +419,7 @@ def test_held_back_by_somebody_who_said_why(world: World, monkeypatch: pytest.Mo
     assert told.verdict == "pending"
     assert told.steady[1:] == [
         "It is held back: everything has been paused by ada since 01:58:20, until someone resumes it (why: deploy).",
-        "When the pause ends, catch_up: latest decides about it.",
+        'When the pause ends, "catch_up: latest" decides about it.',
     ]
     world.go(utc("2026-03-03T02:04:30"))
     brake(world, "resume", "--all", monkeypatch=monkeypatch)
@@ -438,8 +438,8 @@ def test_skipped_by_somebody_who_said_why(world: World, monkeypatch: pytest.Monk
     brake(world, "pause", "--all", "--skip", "--why", "deploy", monkeypatch=monkeypatch)
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:02:10"))
     assert (
-        "It was skipped, as everything has been paused by ada since 01:58:20, until someone resumes it (why: deploy)."
-        in (world.ask("s", "--at", "02:01"))
+        "It was skipped, because everything has been paused by ada since 01:58:20, until someone resumes it "
+        "(why: deploy)." in (world.ask("s", "--at", "02:01"))
     )
     world.go(utc("2026-03-03T02:02:30"))
     brake(world, "resume", "--all", monkeypatch=monkeypatch)
@@ -447,7 +447,7 @@ def test_skipped_by_somebody_who_said_why(world: World, monkeypatch: pytest.Monk
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "paused"
     assert told.steady[1:] == [
-        "It was skipped, as everything was paused by ada from 01:58:20 to 02:02:30 (why: deploy)."
+        "It was skipped, because everything was paused by ada from 01:58:20 to 02:02:30 (why: deploy)."
     ]
     assert world.ask("s", "--at", "02:03").verdict == "enqueued"
 

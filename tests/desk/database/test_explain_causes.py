@@ -74,7 +74,7 @@ def test_a_pause_that_ended_without_a_tick(world: World, monkeypatch: pytest.Mon
     world.tick(utc("2026-03-03T02:48:00"))
     told = world.ask("s", "--at", "02:05")
     assert "everything was paused by ada from 01:58:20 to 02:18:20" in told
-    assert "No tick settled it between its end and 02:48:00." in told
+    assert "No tick settled it between the end of the pause and 02:48:00." in told
 
 
 @pytest.mark.parametrize("skip", [False, True])
@@ -448,7 +448,7 @@ def test_a_cancel_that_the_handler_did_not_hear_had_no_effect(world: World, stop
     world.tick(utc("2026-03-03T01:59:10"))
     told = world.ask("s", "--at", "01:59")
     assert "It was asked to stop by ada at 01:59:15" in told
-    assert (": no effect, as attempt 1 did not stop." in told) is not stopped
+    assert (", but that had no effect, because attempt 1 did not stop." in told) is not stopped
 
 
 def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,7 +487,7 @@ def test_a_pause_that_skips_holds_nothing_back(world: World, monkeypatch: pytest
     world.go(utc("2026-03-03T01:59:20"))  # due, and no tick has come yet
     said = " ".join(world.cronjobs("status").out.split())
     assert ("the pause holds back s" in said) is not skip
-    assert f"schedule s until someone resumes it{', skips what comes due' if skip else ''}, by ada" in said
+    assert f"schedule s until someone resumes it{', skipping what comes due' if skip else ''}, by ada" in said
 
 
 @pytest.mark.parametrize("asked", [["1"], ["nightly-report", "--at", "02:15"]])

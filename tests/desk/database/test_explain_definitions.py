@@ -91,7 +91,7 @@ def test_by_the_definition_that_a_clock_which_was_ahead_dates_later(world: World
             world.tick(utc("2026-03-02T09:05:10"))
         told = world.ask("s", "--at", at)
         assert told.verdict == "enqueued"
-        which = f"the definition applied on 2026-03-02 {dated} by host alpha, whose clock was ahead ({timing} "
+        which = f"the definition applied on 2026-03-02 {dated} by host alpha, when a clock was ahead ({timing} "
         assert f"s was due at 2026-03-02 {at}:00 UTC, by {which}" in told
     listed = world.say("s", "--from", "2026-03-02T08:00:30Z", "--to", "2026-03-02T09:30Z").out
     assert "08:10:00" in listed
@@ -133,7 +133,7 @@ def test_retired_and_returned(world: World) -> None:
     told = world.ask("s", "--at", "12:15")
     assert told.verdict == "retired"
     retired = (
-        "a tick on host alpha retired it at 2026-03-02 10:00:00, as the file that was applied then did not have it"
+        "a tick on host alpha retired it at 2026-03-02 10:00:00, because the file that was applied then did not have it"
     )
     assert f"s was not in force at 2026-03-02 12:15:00 UTC: {retired} for this environment." in told
     world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
@@ -154,7 +154,8 @@ def test_without_a_time_a_retired_schedule_is_called_so(world: World) -> None:
     told = world.ask("s")
     assert told.found["at"] == "2026-03-02T09:15:00+00:00"  # it was due before the file without it was applied
     said = (
-        "s is retired now: a tick on host alpha retired it at 2026-03-02 10:00:00, as the file that was applied then "
+        "s is retired now: a tick on host alpha retired it at 2026-03-02 10:00:00, because the file that was applied "
+        "then "
     )
     assert told.steady[-1] == said + "did not have it for this environment."
     assert "retired now" not in world.ask("s", "--at", "08:15")
@@ -336,7 +337,7 @@ def test_a_time_that_did_not_exist_ran_right_after_the_gap(world: World) -> None
             "2026-03-07 15:00:00 "
             "by host alpha (30 2 * * *)."
         ),
-        "The clocks changed: 2026-03-08 02:30 does not exist in America/New_York: runs at 03:00 instead.",
+        "The clocks changed: 2026-03-08 02:30 does not exist in America/New_York: the schedule runs at 03:00 instead.",
     ]
 
 
@@ -360,10 +361,10 @@ def test_a_fixed_time_runs_in_the_first_pass_of_the_doubled_hour_only(world: Wor
     told = world.ask("s", "--at", "2026-11-01T01:30")
     assert (told.verdict, told.found["at"]) == ("enqueued", "2026-11-01T05:30:00+00:00")
     assert "s was due at 2026-11-01 01:30:00 -0400 America/New_York (05:30:00 UTC)" in told
-    assert "comes twice in America/New_York: runs the first time only." in told
+    assert "comes twice in America/New_York: the schedule runs the first time only." in told
     told = world.ask("s", "--at", "2026-11-01T01:30-05:00")
     assert told.verdict == "not_due"
-    assert "2026-11-01 01:30 comes twice in America/New_York: runs the first time only." in told
+    assert "2026-11-01 01:30 comes twice in America/New_York: the schedule runs the first time only." in told
 
 
 def test_a_wildcard_runs_in_both_passes(world: World) -> None:

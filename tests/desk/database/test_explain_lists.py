@@ -207,7 +207,7 @@ def test_a_job_of_a_schedule_tells_its_life(world: World) -> None:
     assert told.verdict == "succeeded"
     assert told.steady == [
         "Job 3 (t.work) was made by a tick of host alpha for the occurrence of s at 2026-03-03 02:31:00 UTC, 12s late.",
-        "It also stands for 32 more occurrences of s, from 01:59:00 to 02:30:00.",
+        "The job also stands for 32 more occurrences of s, from 01:59:00 to 02:30:00.",
         "It was due at 02:31:00 and started 12s late, at 02:31:12.",
         "Attempt 1 succeeded at 02:31:12 on alpha, after a moment.",
     ]
@@ -224,7 +224,7 @@ def test_a_job_of_an_application_names_who_and_the_key(world: World) -> None:
         "Job 1 (t.work) was enqueued by app/web at 2026-03-02 08:00:30 UTC, with the idempotency key invoice:17."
         in told
     )
-    assert "the next tick with room will run it (the last began at 08:00:30 on alpha)." in told
+    assert "the next tick with room will run it (the last tick began at 08:00:30 on alpha)." in told
 
 
 def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,10 +271,10 @@ def test_a_job_that_others_gave_way_to(world: World) -> None:
     world.tick()
     world.plan = [fail(), fail()]
     world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:02:10"))
-    assert "Because of it, 1 occurrence of s was skipped, at 08:02:00." in world.ask("1")
+    assert "Because of this job, 1 occurrence of s was skipped, at 08:02:00." in world.ask("1")
     world.tick(utc("2026-03-02T08:03:10"))
     told = world.ask("1")
-    assert "Because of it, 2 occurrences of s were skipped, from 08:02:00 to 08:03:00." in told
+    assert "Because of this job, 2 occurrences of s were skipped, from 08:02:00 to 08:03:00." in told
 
 
 def test_what_people_did_to_a_job_is_told(world: World) -> None:

@@ -277,7 +277,7 @@ def test_a_batch_that_drains_is_named_a_backlog(database: Database, tmp_path: Pa
         world.put()
     drains(world, 4)
     world.tick(not_started=[{"why": why, "job_type": "t.known", "queue": "default", "jobs": 4}])
-    backlog = 'a backlog in queue "default" (run.workers: 4), of which 2 a minute succeeded lately '
+    backlog = 'a backlog in queue "default" (run.workers: 4); of these jobs, 2 a minute succeeded lately '
     backlog += "(at that pace, about 2m more)"
     assert world.found()["late"].endswith(f"4 jobs have been due for more than 2m and have not started: {backlog}")
     world.put(queue="other")
@@ -302,7 +302,7 @@ def test_a_rate_below_one_a_minute_is_by_the_hour(database: Database, tmp_path: 
     world.put()
     drains(world, 1)
     world.tick()
-    assert "of which 30 an hour succeeded lately" in world.found()["late"]
+    assert "of these jobs, 30 an hour succeeded lately" in world.found()["late"]
 
 
 @pytest.mark.parametrize(("most", "each"), [(4, None), (None, 4)])
@@ -393,6 +393,6 @@ def test_while_ticks_here_refuse_the_file_due_work_waits_for_the_fix(
         assert config.severity is Severity.WARNING
         assert late.text.endswith("the ticks cannot keep up")
     else:
-        said = f"{problem}; nothing runs with this file; 1 due job waits for it"
+        said = f"{problem}; nothing runs with this file; 1 due job waits because of this fault"
         assert (config.severity, config.text) == (Severity.CRITICAL, said)
         assert late.text.endswith(f"not started: ticks of this host did not start: {problem} (once)")

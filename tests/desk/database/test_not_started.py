@@ -250,7 +250,7 @@ def test_an_interruption_of_the_last_day_is_named_where_it_holds_jobs_back(
     with database.write() as connection:
         connection.execute(update(ticks).values(not_started=[left, left | {"left_s": 6.5}]))
     default = "the default timeout of 6.7s did not fit into the 6.6s left in the tick"
-    why = "a tick of the last day had to interrupt a job of this type: declare a short timeout"
+    why = "a tick of the last day had to interrupt a job of this type. Declare a short timeout"
     told = explained(host, 2)
     assert (default in told, why in told) == (True, True), told
     with database.read() as connection:
@@ -302,7 +302,7 @@ def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, hos
     found = {each.kind: each.text for each in troubles(health, host.settings)}
     assert "late" not in found, "it has the same cause"
     assert "t.long: timeout 2h is longer than run.budget (55s), and run.long_jobs is 0" in found["config"]
-    assert found["config"].endswith("; 1 due job waits for it")
+    assert found["config"].endswith("; 1 due job waits because of this fault")
 
 
 @pytest.mark.parametrize("record", [None, {}, "x", [1], [BUDGET], [{"why": 1}], [{"why": []}], [{}]])

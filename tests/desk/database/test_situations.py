@@ -93,7 +93,8 @@ def test_a_paused_queue_with_the_job_of_a_schedule(world: World, monkeypatch: py
     told = world.ask("s", "--at", "01:59")
     assert "Job 1 waits for its turn, due since 01:59:00" in told
     assert "queue default has been paused by ada since 01:58:10, until someone resumes it" in told
-    assert found(world) == {"pause:queue/default": "queue default is paused by ada: jobs of schedules wait"}
+    said = "queue default is paused by ada: jobs that schedules created are waiting"
+    assert found(world) == {"pause:queue/default": said}
     assert alarm(world) == 1
 
 
@@ -123,7 +124,7 @@ def test_a_pause_and_after_it(world: World, monkeypatch: pytest.MonkeyPatch, ski
     told = world.ask("s", "--at", "02:00")
     assert told.verdict == ("paused" if skip else "coalesced")
     was = "the schedule was paused by ada from 01:58:00 to 02:04:10"
-    assert (f"It was skipped, as {was}." if skip else f"It was held back: {was}.") in told
+    assert (f"It was skipped, because {was}." if skip else f"It was held back: {was}.") in told
     assert is_well(world)
 
 
@@ -137,7 +138,7 @@ def test_a_pause_that_comes_to_skip_still_holds_back_what_was_due(
     world.tick(utc("2026-03-03T01:59:10"))
     brake(world, "pause", scope, "--skip", monkeypatch=monkeypatch)
     key, paused = ("pause:all", "everything") if scope == "--all" else ("pause:schedule/s", "schedule s")
-    held = {key: f"{paused} is paused by ada: the pause holds back s, due before it began"}
+    held = {key: f"{paused} is paused by ada: the pause holds back s, which was due before the pause began"}
     assert found(world) == held
     world.tick(utc("2026-03-03T01:59:50"))
     assert (found(world), alarm(world)) == (held, 1)
@@ -184,9 +185,10 @@ def test_a_schedule_paused_with_skip_in_a_paused_queue(world: World, monkeypatch
     assert "queue mail has been paused by ada" in world.ask("s", "--at", "01:59")
     told = world.ask("s", "--at", "02:00")
     assert told.verdict == "paused"
-    assert "It was skipped, as the schedule has been paused by ada since 01:59:10" in told
-    assert found(world) == {"pause:queue/mail": "queue mail is paused by ada: jobs of schedules wait"}
-    assert "schedule s until someone resumes it, skips what comes due, by ada" in status(world)
+    assert "It was skipped, because the schedule has been paused by ada since 01:59:10" in told
+    said = "queue mail is paused by ada: jobs that schedules created are waiting"
+    assert found(world) == {"pause:queue/mail": said}
+    assert "schedule s until someone resumes it, skipping what comes due, by ada" in status(world)
 
 
 def test_a_grace_that_passes_in_a_paused_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +199,7 @@ def test_a_grace_that_passes_in_a_paused_queue(world: World, monkeypatch: pytest
     assert "queue mail has been paused by ada since 01:58:10" in world.ask("s", "--at", "02:00")
     cause = "job 1 waits: queue mail is paused by ada since 2026-03-03 01:58:10 UTC"
     assert found(world)["schedule:s"] == f"s has not run within its grace; due 2026-03-03 02:00:00 UTC: {cause}"
-    assert found(world)["pause:queue/mail"] == "queue mail is paused by ada: jobs of schedules wait"
+    assert found(world)["pause:queue/mail"] == "queue mail is paused by ada: jobs that schedules created are waiting"
     assert alarm(world) == 1
 
 
@@ -239,7 +241,7 @@ def test_paused_renamed_an_outage_over_the_gap_and_resumed(world: World, monkeyp
     world.tick(utc("2026-03-08T08:30:00"))
     told = world.ask("new", "--at", "2026-03-08T02:30")
     assert told.verdict == "pending"
-    assert "The clocks changed: 2026-03-08 02:30 does not exist in America/New_York: runs at 03:00 instead." in told
+    assert "2026-03-08 02:30 does not exist in America/New_York: the schedule runs at 03:00 instead." in told
     assert "It is held back: the schedule has been paused by ada since 2026-03-07 15:00:00" in told
     assert found(world) == {"pause:schedule/new": "schedule new is paused by ada: the pause holds back new"}
     brake(world, "resume", "new", monkeypatch=monkeypatch)
@@ -650,9 +652,9 @@ def test_a_schedule_whose_entry_is_broken(world: World) -> None:
     assert "Its entry in the file here is broken, so ticks with this file leave it alone" in told
     [said] = found(world).values()
     assert "minute 61 is not in 0–59" in said
-    assert said.endswith("; due, but not fired by any tick: s")
+    assert said.endswith("; no tick has fired the due occurrences of s")
     assert alarm(world) == 1
-    assert "due, but not fired by any tick: s" in world.cronjobs("check", "--live").out
+    assert "no tick has fired the due occurrences of s" in world.cronjobs("check", "--live").out
 
 
 def test_a_bad_limit(world: World) -> None:
@@ -662,7 +664,7 @@ def test_a_bad_limit(world: World) -> None:
     told = world.ask(str(job_id))
     assert 'limit "api:" of the file is bad ("cronjobs check" says why), so none of its jobs begins.' in told
     [said] = found(world).values()
-    assert said.endswith("; 1 due job waits for it")
+    assert said.endswith("; 1 due job waits because of this fault")
     assert alarm(world) == 1
 
 
@@ -687,7 +689,7 @@ def test_ticks_for_another_queue(world: World) -> None:
         world.hosts["alpha"].tick(queue="mail")
     told = world.ask("s", "--at", "08:01")
     assert "no tick's options reach it: since 08:01:10, all ticks ran on alpha with --queue mail" in told
-    said = "no tick's options reach it; all ran with --queue mail on alpha"
+    said = "no tick's options reach it; all ticks ran with --queue mail on alpha"
     assert found(world) == {"out_of_reach:default/t.work": f'1 due job waits in queue "default", type t.work: {said}'}
     assert alarm(world) == 1
 
@@ -727,13 +729,14 @@ def test_the_night_of_a_clock_change_is_well(world: World) -> None:
     world.file(s='cron: "30 2 * * *", timezone: America/New_York', t='cron: "30 1 * * *", timezone: America/New_York')
     world.tick(utc("2026-03-07T20:00:00"))
     world.ticks(utc("2026-03-08T06:30:10"), utc("2026-03-08T08:30:10"), every=30 * MINUTE)
-    assert "does not exist in America/New_York: runs at 03:00 instead" in world.ask("s", "--at", "2026-03-08T02:30")
+    told = world.ask("s", "--at", "2026-03-08T02:30")
+    assert "does not exist in America/New_York: the schedule runs at 03:00 instead" in told
     assert is_well(world)
     world.tick(utc("2026-11-01T04:59:00"))
     world.ticks(utc("2026-11-01T05:00:10"), utc("2026-11-01T07:30:10"), every=30 * MINUTE)
     told = world.ask("t", "--at", "2026-11-01T01:30-05:00")
     assert told.verdict == "not_due"
-    assert "2026-11-01 01:30 comes twice in America/New_York: runs the first time only." in told
+    assert "2026-11-01 01:30 comes twice in America/New_York: the schedule runs the first time only." in told
     assert is_well(world)
 
 
@@ -835,7 +838,7 @@ def test_an_outage_of_five_hours_that_nothing_makes_up_for(world: World) -> None
     hourly(world, catch_up="none")
     told = world.ask("s", "--at", "2026-03-02T23:00")
     assert told.verdict == "missed"
-    assert "catch_up: none makes up only for occurrences younger than 2m" in told
+    assert '"catch_up: none" makes up only for occurrences younger than 2m' in told
     assert found(world) == {"missed": "s missed 5 runs, and no later run succeeded"}
     assert alarm(world) == 1
     [missed] = world.cronjobs("status", "--json").json["findings"]
@@ -1122,7 +1125,7 @@ def test_a_cancel_that_its_handler_did_not_hear(world: World) -> None:
     world.plan = [deaf]
     world.tick(utc("2026-03-02T08:01:10"))
     told = world.ask(str(job_id))
-    assert "It was asked to stop by ada at 08:01:15 (why: stop it): no effect, as attempt 1 did not stop." in told
+    assert "It was asked to stop by ada at 08:01:15 (why: stop it), but that had no effect, because attempt 1" in told
     assert "Attempt 1 succeeded at 08:01:20" in told
     assert is_well(world)
 
@@ -1300,7 +1303,7 @@ def test_what_a_backfill_a_trigger_and_a_spread_make_is_well(world: World, monke
     brake(world, "trigger", "t", monkeypatch=monkeypatch)
     world.ticks(utc("2026-03-02T22:06:00"), utc("2026-03-02T22:16:00"))
     assert "A backfill by ada, at 22:05:00, made job" in world.ask("s", "--at", at)
-    assert "spread: delays its start until 22:1" in world.ask("t", "--at", "2026-03-02T22:10")
+    assert "The schedule's spread setting delays its start until 22:1" in world.ask("t", "--at", "2026-03-02T22:10")
     assert is_well(world)
 
 

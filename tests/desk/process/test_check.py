@@ -127,7 +127,7 @@ FOUND = [
     ("log: nowhere/x.log", "4:6: log: there is no folder @/nowhere"),
     ("log: .", "4:6: log: @ is not a file"),
     ("log: link", "4:6: log: @/link is a symbolic link, which cronjobs does not follow"),
-    ("schedules:\n  a: {every: 5s, job: t.any}", "schedules.a.every: cron starts once a minute"),
+    ("schedules:\n  a: {every: 5s, job: t.any}", "schedules.a.every: cron starts a tick once a minute"),
 ]
 
 
@@ -245,7 +245,7 @@ def test_no_database_is_needed_but_one_must_be_named(project: Project) -> None:
     (project.folder / "cronjobs.yaml").write_text("project: shop\n")
     missing = project.call("check")
     assert missing.code == 1
-    assert "cronjobs.yaml: database: no database is set: add the line" in missing.out
+    assert "cronjobs.yaml: database: no database is set: add " in missing.out
     (project.folder / "cronjobs.yaml").write_text("database: postgresql://nobody@127.0.0.1:1/x\n")
     assert project.call("check").code == 0
 
@@ -273,8 +273,8 @@ def test_clock_changes_that_touch_a_schedule_are_notes(tmp_path: Path, monkeypat
     assert found.findings == ()
     place = "cronjobs.yaml:4:19: schedules.nightly.cron"
     assert [str(note) for note in found.notes] == [
-        f"{place}: 2026-03-29 02:30 does not exist in Europe/Berlin: runs at 03:00 instead",
-        f"{place}: 2026-10-25 02:30 comes twice in Europe/Berlin: runs the first time only",
+        f"{place}: 2026-03-29 02:30 does not exist in Europe/Berlin: the schedule runs at 03:00 instead",
+        f"{place}: 2026-10-25 02:30 comes twice in Europe/Berlin: the schedule runs the first time only",
     ]
 
 
@@ -313,11 +313,11 @@ def test_what_may_not_be_what_was_meant_is_noted(tmp_path: Path, monkeypatch: py
         ]
 
     tick = (
-        "begins in the same tick if that is still at work, otherwise in the next tick, so up to 1m later; "
-        "run: {linger: true} polls every second"
+        "begins in the same tick if that tick is still at work, and otherwise in the next tick, up to 1m later; "
+        'with "run: {linger: true}", ticks poll every second'
     )
     either = 'and also when the weekday is 1: cron joins these two fields by "or", unless one of them begins with "*"'
-    shell = 'since commands run without a shell: to use one, write [sh, -c, "/bin/echo app > /b.sql"]'
+    shell = 'since commands run without a shell: to use a shell, write [sh, -c, "/bin/echo app > /b.sql"]'
     assert noted() == [
         f'7:16: schedules.both.cron: "0 9 1 * 1" is due when the day of the month is 1, {either}',
         f'4:19: job_types.dump.command: ">" is passed to /bin/echo as an argument, {shell}',
@@ -351,9 +351,9 @@ def test_long_jobs_are_one_note_and_no_finding(project: Project) -> None:
         0,
         [
             (
-                "note: cronjobs.yaml:7:42: schedules.a.timeout: these run as long jobs, because their timeout is "
-                "over 50s, the most that a tick allows: a (20m), t.say (2h), t.any (56s). A host runs at most 4 long "
-                "jobs at once (run.long_jobs)"
+                "note: cronjobs.yaml:7:42: schedules.a.timeout: these job types run as long jobs, because their "
+                "timeouts are over 50s, the most that a tick allows: a (20m), t.say (2h), t.any (56s). A host runs at "
+                "most 4 long jobs at once (run.long_jobs)"
             ),
             "ok: 3 job types, 2 schedules",
         ],
@@ -389,7 +389,7 @@ def test_a_budget_that_no_tick_of_cron_has_is_a_note(project: Project) -> None:
     project.write("run: {budget: 2m}")
     done = project.call("check")
     assert done.code == 0
-    assert "note: cronjobs.yaml:3:15: run.budget: budget 2m is not shorter than every (1m): a tick that" in done.out
+    assert "note: cronjobs.yaml:3:15: run.budget: budget 2m is not shorter than run.every (1m): a tick" in done.out
     project.write("run: {budget: 2m, every: 5m}")
     assert "run.budget" not in project.call("check").out
 
@@ -401,14 +401,14 @@ def test_a_limit_of_each_key_that_the_limit_of_all_keys_covers_is_a_note(
     project.write(f'limits: {{"api:": {{{limit}}}}}')
     done = project.call("check")
     assert done.code == 0
-    assert ("each: 5 has no effect, because most: 1 lets no more jobs of one key run" in done.out) is noted
+    assert ('"each: 5" has no effect, because "most: 1" already limits the jobs of one key' in done.out) is noted
 
 
 def test_a_short_lease_is_a_note(project: Project) -> None:
     project.write("run: {lease: 30s}")
     done = project.call("check")
     assert done.code == 0
-    assert "note: cronjobs.yaml:3:14: run.lease: lease 30s is shorter than budget + 5s" in done.out
+    assert "note: cronjobs.yaml:3:14: run.lease: lease 30s is shorter than run.budget + 5s" in done.out
 
 
 # --- live -------------------------------------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ def test_nobody_is_told_to_make_planted_bytecode_roots(settings: Settings, refus
 
 def test_the_way_out_is_named_and_works(settings: Settings, refused: Refused) -> None:
     (settings.folder / "src").chmod(0o777)
-    assert "if that is intended, write run: {trust_files: true}" in str(refused(settings))
+    assert 'if that is intended, write "run: {trust_files: true}"' in str(refused(settings))
     settings.file.write_text(settings.file.read_text() + "run: {trust_files: true}\n")
     trusting = load(settings.file, environ={})
     trust.require(trusting, {}, me=0)
@@ -217,13 +217,13 @@ def test_a_user_is_trusted_by_name(settings: Settings, refused: Refused, give: G
     give(settings.folder / "prepare.py")
     said = str(refused(settings))
     assert f"prepare.py belongs to nobody, {THEIRS} " in said
-    assert said.endswith("if that is intended, write run: {trust_files: [nobody]}")
+    assert said.endswith('if that is intended, write "run: {trust_files: [nobody]}"')
     settings.file.write_text(settings.file.read_text() + "run: {trust_files: [deploy, nobody]}\n")
     trusting = load(settings.file, environ={})
     assert trusting.run.trust_files == ("deploy", "nobody")
     trust.require(trusting, {}, me=0)
     (settings.folder / "prepare.py").chmod(0o666)  # whoever is trusted, everybody is not
-    assert str(refused(trusting)).endswith("write run: {trust_files: true}")
+    assert str(refused(trusting)).endswith('write "run: {trust_files: true}"')
 
 
 def test_the_file_names_nobody_who_could_have_written_it(settings: Settings, refused: Refused, give: Give) -> None:
@@ -533,7 +533,7 @@ def test_no_command_of_roots_runs_what_another_user_owns(project: Project, comma
     assert answer.code == code
     said = answer.out + answer.err
     assert f"handlers.py belongs to nobody, {THEIRS} " in said
-    assert "if that is intended, write run: {trust_files: [nobody]}" in said
+    assert 'if that is intended, write "run: {trust_files: [nobody]}"' in said
     assert not (project.folder / "ran").exists()
     project.write("run: {trust_files: [nobody]}\n", HANDLERS)
     assert "this command runs as root" not in project.run(*command.split()).err

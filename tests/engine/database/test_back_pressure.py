@@ -139,7 +139,7 @@ def test_a_full_queue_that_drops_says_counts_and_logs_it(
         enqueue(user.target, "t.say", queue="mail")
         user.rollback()
     assert (in_queue(database), dropped(database)) == (2, 2)
-    said = 'queue.dropped job_type=t.say queue=mail count={} error="the queue is full, and on_full is drop"'
+    said = 'queue.dropped job_type=t.say queue=mail count={} error="the queue is full, and its on_full setting is drop"'
     assert caplog.messages == [said.format(2), said.format(1)]
 
 
@@ -200,7 +200,7 @@ def test_in_the_callers_transaction_nobody_waits_and_is_told_why(database: Datab
     cap(database, 1, "wait")
     with database.write() as connection:
         enqueue(connection, "t.say", queue="mail")
-        with pytest.raises(QueueFull, match="enqueue waits for room only in a transaction of its own: pass an Engine"):
+        with pytest.raises(QueueFull, match="enqueue can wait for room only in its own transaction, so pass an Engine"):
             enqueue(connection, "t.say", queue="mail")
         with pytest.raises(UsageError, match="wait= needs an Engine"):
             enqueue(connection, "t.say", queue="mail", wait="1s")

@@ -237,7 +237,7 @@ def test_a_wrong_argument_of_job_is_a_fault_of_that_type_and_stops_no_other(
     faults = {fault.where: fault.what for fault in found.faults}
     assert faults.keys() == {"bad", f"{name}.plain"}
     assert WRONG[wrong] in faults["bad"]
-    assert faults[f"{name}.plain"] == '@job has no parentheses above plain: write @job("app.plain")'
+    assert faults[f"{name}.plain"] == 'the @job above plain has no parentheses: write @job("app.plain")'
     with pytest.raises((UsageError, TypeError, ValueError)):  # whoever imports it without a tick hears of it at once
         exec((tmp_path / f"{name}.py").read_text(), {"__name__": "elsewhere"})
 

@@ -201,12 +201,12 @@ def test_deaths_are_listed_at_once_up_to_ten_and_then_counted(
         for number in range(1, 11)
     ]
     [counted] = at_the_end
-    assert counted.startswith("cronjobs: 15 jobs are dead, of which 10 are listed here; all: ")
+    assert counted.startswith("cronjobs: 15 jobs are dead, of which 10 are listed here; to list all: ")
     assert tick(*(dead(number) for number in range(20, 27))) == ([], []), "the cause was reported a moment ago"
     assert tick(dead(30, "billing.charge"))[1] == []
     at_once, at_the_end = tick(*(dead(number, f"type.{number}") for number in range(40, 60)))
     assert len(at_once) == 10
-    assert at_the_end[0].startswith("cronjobs: 20 jobs are dead, of which 10 are listed here; all: ")
+    assert at_the_end[0].startswith("cronjobs: 20 jobs are dead, of which 10 are listed here; to list all: ")
     later = NOW + timedelta(days=400)
     assert Alarm(config).worth_mailing(death_cause(dead(1)), later, job_type="mail.send")
     assert Alarm(config).unreported_before(death_cause(dead(1))) == 7

@@ -39,7 +39,7 @@ def test_a_timeout_is_sigterm_and_what_it_prints_then_is_kept(shell: Shell) -> N
 def test_a_command_that_ignores_sigterm_is_killed_after_its_grace(shell: Shell) -> None:
     shell.when("ready", lambda: shell.clock.advance(timedelta(hours=1)))
     outcome, _ = shell.sh("trap '' TERM; echo ready; while :; do sleep 0.01; done", timeout=3600, grace=0.2)
-    assert outcome == TimedOut("timed out after 1h and a grace of 200ms, killed: ready")
+    assert outcome == TimedOut("timed out after 1h, and was killed after a grace of 200ms: ready")
 
 
 def test_a_stopped_process_still_gets_its_sigterm(shell: Shell) -> None:

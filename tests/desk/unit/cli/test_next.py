@@ -67,7 +67,7 @@ def test_two_day_fields_are_said_to_be_joined_by_or(project: Project) -> None:
 
 def test_a_time_that_the_clocks_skip_is_shown_where_it_runs(project: Project) -> None:
     # Germany's summer time of 2026 begins on 29 March, 02:00 (tzdata 2026)
-    moved = "2026-03-29 02:30 does not exist in Europe/Berlin: runs at 03:00 instead"
+    moved = "2026-03-29 02:30 does not exist in Europe/Berlin: the schedule runs at 03:00 instead"
     assert lines(project.call("next", "30 2 * * *", *BERLIN, "--from", "2026-03-28", "-n", "3")) == [
         "local (Europe/Berlin)       UTC               remark",
         "Sat 2026-03-28 02:30 +0100  2026-03-28 01:30",
@@ -197,7 +197,8 @@ def test_a_frequent_schedule_still_tells_of_a_clock_change(project: Project) -> 
     with_file(project, 'timezone: Europe/Berlin\nschedules: {often: {cron: "*/20 * * * *", job: x}}\n')
     [_, line] = lines(project.call("next", "--from", "2026-10-25"))
     assert line.endswith(
-        "the first of 72 in 24 h; 2026-10-25 02:00, 02:20, 02:40 come twice in Europe/Berlin: runs both times"
+        "the first of 72 in 24 h; 2026-10-25 02:00, 02:20, 02:40 come twice in Europe/Berlin: "
+        "the schedule runs both times"
     )
 
 

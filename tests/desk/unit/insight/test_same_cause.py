@@ -470,7 +470,7 @@ def test_jobs_that_several_hosts_leave_for_a_bad_limit_are_counted_once() -> Non
     its = {"did": {"broken": {"limits.smtp:": "0 would let no job begin"}}, "not_started": [left]}
     [found] = troubles(facts(ticks=[tick("web1") | its, tick("web2") | its]), SETTINGS)
     assert 'limits."smtp:": 0 would let no job begin; 3 due jobs wait' in found.text
-    assert "; 3 due jobs wait for it (" in found.text
+    assert "; 3 due jobs wait because of this fault (" in found.text
 
 
 def test_a_type_that_was_unknown_before_has_a_cause_of_its_own() -> None:
@@ -511,7 +511,7 @@ def test_a_schedule_that_ticks_do_not_fire_for_its_bad_entry_is_one_finding() ->
     facts = replace(facts, unresolved={}, unknown_schedules={}, failing_types=[], ticks=[tick("web1")])
     [found] = troubles(facts, replace(SETTINGS, problems=(bad,)))
     assert (found.key, found.severity, found.since) == ("config", "critical", NOW - HOUR)
-    assert found.text.endswith("unknown key; due, but not fired by any tick: typo")
+    assert found.text.endswith("unknown key; no tick has fired the due occurrences of typo")
     elsewhere = replace(facts, ticks=[tick("web1") | {"did": {"broken": {"schedules.typo.evry": "unknown key"}}}])
     [found] = troubles(elsewhere, SETTINGS)
     assert (found.key, found.severity) == ("config:web1", "critical")
@@ -529,7 +529,11 @@ def test_a_bad_limit_for_which_due_jobs_wait_is_critical(path: str, prefix: str)
     [found] = troubles(quiet, replace(SETTINGS, problems=(bad,)))
     assert (found.key, found.severity, found.text) == ("config", "warning", str(bad))
     [found] = troubles(facts(limited={Limit(prefix, most=0): 2}), replace(SETTINGS, problems=(bad,)))
-    assert (found.key, found.severity, found.text) == ("config", "critical", f"{bad}; 2 due jobs wait for it")
+    assert (found.key, found.severity, found.text) == (
+        "config",
+        "critical",
+        f"{bad}; 2 due jobs wait because of this fault",
+    )
 
 
 @pytest.mark.parametrize(
@@ -540,7 +544,7 @@ def test_so_is_one_of_another_host_by_what_its_tick_left(jobs: Any, prefix: str,
     its = tick("web1") | {"did": {"broken": {"limits.smtp:": "0 would let no job begin"}}, "not_started": [left]}
     [found] = troubles(facts(ticks=[its]), SETTINGS)
     assert (found.key, found.severity) == ("config:web1", severity)
-    assert ("; 3 due jobs wait for it (" in found.text) is (severity == "critical")
+    assert ("; 3 due jobs wait because of this fault (" in found.text) is (severity == "critical")
 
 
 def test_a_timeout_without_room_stands_for_its_late_jobs_and_no_others() -> None:
@@ -554,7 +558,7 @@ def test_a_timeout_without_room_stands_for_its_late_jobs_and_no_others() -> None
     ]
     found = texts(facts(never_begin=never, late=groups, ticks=[tick("web1") | {"not_started": left}]))
     assert found.keys() == {"config", "late"}
-    assert found["config"].endswith("t.a: it would never begin; 2 due jobs wait for it")
+    assert found["config"].endswith("t.a: it would never begin; 2 due jobs wait because of this fault")
     assert found["late"].startswith("4 jobs have")
 
 

@@ -99,14 +99,14 @@ schedules:
     priority: 10
 """
     assert refusal(text) == [
-        "cronjobs.yaml: no database is set: add the line database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}",
+        'cronjobs.yaml: no database is set: add "database: sqlite:///cronjobs.db" or "database: ${DATABASE_URL}"',
         'cronjobs.yaml:1:16: run.workers: "100" is not in 1–64',
         'cronjobs.yaml:3:13: a cron expression must be quoted: cron: "* * * * *"',
         "cronjobs.yaml:5:11: schedules.b.cron: minute 61 is not in 0–59",
         'cronjobs.yaml:6:5: schedules.b.jbo: unknown key, did you mean "job"?',
         (
             "cronjobs.yaml:7:3: schedules.c: this schedule runs nothing: "
-            "write job: billing.send_invoice or command: [backup, --all]"
+            'write "job: billing.send_invoice" or "command: [backup, --all]"'
         ),
         'cronjobs.yaml:8:11: a cron expression must be quoted: cron: "@daily"',
         'cronjobs.yaml:9:15: schedules.c.priority: "10" is not in 0–9',
@@ -213,7 +213,7 @@ job_types: {a: {timeout: 31d}}
 job_types: {a: {isolation: fork}}
     2:28: job_types.a.isolation: "fork" is not one of thread, process
 job_types: {a: {isolation: process, command: [ls]}}
-    2:28: job_types.a.isolation: a command always has a process of its own: delete isolation
+    2:28: job_types.a.isolation: a command always has a process of its own: delete "isolation"
 job_types: {a: {max_memory: 512M, isolation: process}}
     2:29: job_types.a.max_memory: "512M" is not a size: write it as 512MiB, 2GiB or 500MB
 job_types: {a: {max_memory: 512, isolation: process}}
@@ -221,7 +221,7 @@ job_types: {a: {max_memory: 512, isolation: process}}
 job_types: {a: {max_memory: 15MiB, command: [ls]}}
     2:29: job_types.a.max_memory: "15MiB" is not in 16MiB–16TiB
 job_types: {a: {max_memory: 1GiB, isolation: thread}}
-    2:29: job_types.a.max_memory: a thread cannot have a memory limit of its own; write isolation: process
+    2:29: job_types.a.max_memory: a thread cannot have a memory limit of its own; write "isolation: process"
 job_types: {a: {on_shutdown: cancel}}
     2:30: job_types.a.on_shutdown: "cancel" is not one of release, drop
 job_types: {a: {durable: yes}}
@@ -231,7 +231,7 @@ job_types: {a: {on_lost: drop}}
 job_types: {a: {on_los: dead}}
     2:17: job_types.a.on_los: unknown key, did you mean "on_lost"?
 job_types: {a: {executor: cluster}}
-    2:27: job_types.a.executor: no executor is named "cluster": write it under executors: {cluster: {dask: …}}
+    2:27: job_types.a.executor: no executor is named "cluster": add "cluster: {dask: …}" under the key executors
 job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
     2:56: job_types.a.success_exit_codes[1]: "256" is not in 0–255
 job_types: {a: {command: [ls], success_exit_codes: 3}}
@@ -249,23 +249,23 @@ job_types: {a: {success_exit_codes: [0, 3]}}
     2:37: job_types.a.success_exit_codes: exit codes are for an entry with a command: a handler raises GiveUp or
     RetryLater
 job_types: {a: {stdin: yes}}
-    2:24: job_types.a.stdin: stdin needs a command: a handler reads its payload
+    2:24: job_types.a.stdin: "stdin" needs a command: a handler reads its payload
 job_types: {a: {command: [cat], stdin: [yes]}}
     2:40: job_types.a.stdin: write one value, not a list
 job_types: {a: {command: [cat], stdin: }}
     2:40: job_types.a.stdin: there is no value here: write one, or delete the key
 job_types: {a: {folder: /srv}}
-    2:25: job_types.a.folder: folder needs a command: a handler runs in the tick's folder
+    2:25: job_types.a.folder: "folder" needs a command: a handler runs in the tick's folder
 job_types: {a: {command: [ls], folder: ~/app}}
     2:40: job_types.a.folder: "~/app" begins with ~, but HOME might not be set under cron: write the full path
 job_types: {a: {leftovers: leave}}
-    2:28: job_types.a.leftovers: leftovers needs a command: a handler must end its own processes
+    2:28: job_types.a.leftovers: "leftovers" needs a command: a handler must end its own processes
 job_types: {a: {command: [ls], leftovers: keep}}
     2:43: job_types.a.leftovers: "keep" is not one of end, leave
 job_types: {a b: {}}
     2:13: job_types.a b: "a b" is not a name: up to 100 of A–Z a–z 0–9 _ . : -
 schedules: {a: {every: 30s, job: x}}
-    2:24: schedules.a.every: cron starts once a minute: write 1m or more, or run: {linger: true} to keep ticks running
+    2:24: schedules.a.every: cron starts a tick once a minute: write 1m or more, or keep ticks running (run.linger)
 schedules: {a: {every: 60500ms, job: x}}
     2:24: schedules.a.every: "60500ms" is not a whole number of seconds
 schedules: {a: {cron: "1 25 * * *", job: x}}
@@ -277,13 +277,13 @@ schedules: {a: {cron: 1 25 * * *, job: x}}
 schedules: {a: {cron: "1 \x325 * * *", job: x}}
     2:23: schedules.a.cron: hour 25 is not in 0–23
 schedules: {a: {every: 1m, cron: 1 2 * * *, job: x}}
-    2:13: schedules.a: cron and every cannot be combined: delete one
+    2:13: schedules.a: "cron" and "every" cannot be combined: delete one
 schedules: {a: {job: x}}
-    2:13: schedules.a: this schedule has no time: write cron: "15 2 * * *" or every: 10m
+    2:13: schedules.a: this schedule has no time: add the key cron (such as "15 2 * * *") or the key every (such as 10m)
 schedules: {a: {every: 1m}}
-    2:13: schedules.a: this schedule runs nothing: write job: billing.send_invoice or command: [backup, --all]
+    2:13: schedules.a: this schedule runs nothing: write "job: billing.send_invoice" or "command: [backup, --all]"
 schedules: {a: {every: 1m, job: x, command: [y]}}
-    2:13: schedules.a: job and command cannot be combined: delete one
+    2:13: schedules.a: "job" and "command" cannot be combined: delete one
 schedules: {a: {every: 1m, job: x, overlap: no}}
     2:45: schedules.a.overlap: "no" is not one of skip, wait, allow
 schedules: {a: {every: 1m, job: x, timeout: 50ms}}
@@ -491,7 +491,7 @@ def test_an_inline_command_may_not_take_the_name_of_a_job_type() -> None:
     assert problems(text) == [
         (
             "cronjobs.yaml:3:13: schedules.a: job_types has an entry of the same name: rename the schedule, "
-            "or write job: instead of command:"
+            'or write "job", not "command"'
         )
     ]
     assert read(text).job_types["a"].command == ("ls",)

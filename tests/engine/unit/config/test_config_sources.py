@@ -86,7 +86,7 @@ database: 'sqlite:///:memory:'
 database: [a]
     1:11: database: write one value, not a list
 project: x
-     no database is set: add the line database: sqlite:///cronjobs.db, or database: ${DATABASE_URL}
+     no database is set: add "database: sqlite:///cronjobs.db" or "database: ${DATABASE_URL}"
 """),
 )
 def test_a_database_is_never_guessed(line: str, said: str) -> None:

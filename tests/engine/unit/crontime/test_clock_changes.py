@@ -216,7 +216,7 @@ def _changes(data: bytes) -> list[int]:
     ("cron", "zone", "fire", "remark"),
     [
         ("30 2 * * *", "Europe/Berlin", "2026-03-29 01:00",
-         "2026-03-29 02:30 does not exist in Europe/Berlin: runs at 03:00 instead"),
+         "2026-03-29 02:30 does not exist in Europe/Berlin: the schedule runs at 03:00 instead"),
         ("0,30 2 * * *", "Europe/Berlin", "2026-03-29 01:00",
          "2026-03-29 02:00, 02:30 do not exist in Europe/Berlin: one run at 03:00 stands for them"),
         ("0 2,3 * * *", "Europe/Berlin", "2026-03-29 01:00",
@@ -224,12 +224,12 @@ def _changes(data: bytes) -> list[int]:
         ("0-59/5 2 * * *", "Europe/Berlin", "2026-03-29 01:00",
          "2026-03-29 02:00, 02:05, … 02:55 do not exist in Europe/Berlin: one run at 03:00 stands for them"),
         ("0 12 * * *", "Pacific/Apia", "2011-12-30 10:00",
-         "2011-12-30 12:00 does not exist in Pacific/Apia: runs at 2011-12-31 00:00 instead"),
+         "2011-12-30 12:00 does not exist in Pacific/Apia: the schedule runs at 2011-12-31 00:00 instead"),
         ("0 3 * * *", "Europe/Berlin", "2026-03-29 01:00", None),
         ("0 * * * *", "Europe/Berlin", "2026-03-29 01:00", None),
         ("30 2 * * *", "Europe/Berlin", "2026-03-30 00:30", None),
         ("30 2 * * *", "Europe/Berlin", "2026-10-25 00:30",
-         "2026-10-25 02:30 comes twice in Europe/Berlin: runs the first time only"),
+         "2026-10-25 02:30 comes twice in Europe/Berlin: the schedule runs the first time only"),
         ("30 * * * *", "Europe/Berlin", "2026-10-25 00:30",
          "2026-10-25 02:30 comes twice in Europe/Berlin: this is the first of its two runs"),
         ("30 * * * *", "Europe/Berlin", "2026-10-25 01:30",
@@ -258,6 +258,6 @@ def test_the_clock_changes_of_a_year_are_named_also_where_nothing_runs() -> None
                 "minute or hour follows real time"
             ),
         ),
-        (at("2026-10-25 01:00"), "2026-10-25 02:00, 02:30 come twice in Europe/Berlin: runs both times"),
+        (at("2026-10-25 01:00"), "2026-10-25 02:00, 02:30 come twice in Europe/Berlin: the schedule runs both times"),
     ]
     assert list(clock_changes(timing("0 12 * * *", None, "Europe/Berlin"), at("2026-01-01"), at("2027-01-01"))) == []

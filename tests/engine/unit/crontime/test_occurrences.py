@@ -267,5 +267,5 @@ def test_an_interval_within_a_second_is_refused(interval: timedelta) -> None:
 
 @pytest.mark.parametrize(("cron", "every"), [(None, None), ("* * * * *", DAY)])
 def test_a_timing_is_either_cron_or_every(cron: str | None, every: timedelta | None) -> None:
-    with pytest.raises(CronError, match="either cron: or every:"):
+    with pytest.raises(CronError, match='either "cron" or "every":'):
         timing(cron, every, "UTC")

@@ -208,7 +208,7 @@ def test_a_handler_whose_module_did_not_run_to_its_end_waits(
     assert found.types.keys() & {"half.whole", "half.broken"} == {"half.whole"}
     [fault] = found.faults
     if caught:
-        assert (fault.where, fault.what) == ("half.broken", "its module half_broken was not imported to its end")
+        assert (fault.where, fault.what) == ("half.broken", "the import of its module half_broken did not finish")
     else:
         assert fault.what.startswith("cannot be imported: ModuleNotFoundError")
     (tmp_path / "half_broken.py").write_text(
