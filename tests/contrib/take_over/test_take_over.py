@@ -886,6 +886,24 @@ def test_restore_asks_if_nobody_knows_whether_another_host_runs_the_lines(cron_h
     )
 
 
+def test_restore_reads_the_database_that_only_the_crontab_names(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n")
+    swapped(cron_host)
+    ticked(cron_host, "web2")
+    text = cron_host.crontab or ""
+    written = yaml.safe_load(cron_host.config.read_text())["database"]
+    cron_host.config.write_text(cron_host.config.read_text().replace(written, "${JOBS_URL}"))
+    refused = cron_host.cli("restore").exception
+    assert isinstance(refused, block.CrontabError)
+    assert "whether another host ticks for this project is not known: " in str(refused)
+    cron_host.has(f"JOBS_URL={written}\n{text}")
+    refused = cron_host.cli("restore").exception
+    assert isinstance(refused, block.CrontabError)
+    assert str(refused).startswith("web2 ")
+    assert "also ticks for this project" in str(refused)
+    assert cron_host.crontab == f"JOBS_URL={written}\n{text}"
+
+
 def test_the_trial_tick_of_a_swap_takes_over_the_schedules_of_the_lines_that_cron_ran(cron_host: Host) -> None:
     imported(cron_host, "@daily a\n@hourly b\n")
     cron_host.ticks(f"""echo "$CRONJOBS_TAKES_OVER" on "$CRONJOBS_HOST" >{cron_host.folder}/taken; {REPORTS}""")
