@@ -314,6 +314,17 @@ def test_what_keeps_a_tick_from_beginning_is_in_the_log(sqlite_migrated: str, ne
     assert "cronjobs.yaml:" in project.log()  # the file names no log any more; the last good tick's is known
 
 
+def test_entries_that_a_bad_key_disables_are_one_line_of_the_mail(
+    sqlite_migrated: str, new_project: NewProject
+) -> None:
+    twelve = "".join(f"  s{n}: {{cron: '0 1 * * *', job: t.say}}\n" for n in range(12))
+    project = new_project(f"sqlite:///{sqlite_migrated}").configure(f"timezone: Mars/Base\nschedules:\n{twelve}")
+    tick = project.tick()
+    assert tick.wait() == 3
+    [line] = tick.stderr.splitlines()
+    assert "timezone: " in line
+
+
 def test_ticks_that_started_and_met_the_same_cause_are_not_counted(alarm: Alarm) -> None:
     for not_started in (False, True, True, False):
         alarm.worth_mailing("the disk is full", NOW, said="disk full", not_started=not_started)

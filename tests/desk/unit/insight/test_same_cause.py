@@ -27,6 +27,7 @@ from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, Unr
 from cronjobs.desk.store.failing_types import FailingType
 from cronjobs.desk.store.schedule_health import ScheduleSurvey
 from cronjobs.desk.store.status_facts import Deaths, Killed
+from cronjobs.engine.config.load import DISABLED
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.rules.concurrency import Limit
@@ -518,6 +519,20 @@ def test_a_schedule_that_ticks_do_not_fire_for_its_bad_entry_is_one_finding() ->
     both = replace(elsewhere, watch=Watched(schedules=[late, other]))
     assert {each.key: each.rows for each in troubles(both, SETTINGS)}["behind"] == ("typo.other",)
     assert [each.key for each in troubles(elsewhere, SETTINGS, but={"config"})] == ["behind"]
+
+
+def test_entries_that_one_bad_key_disables_are_one_finding() -> None:
+    zone = Problem("cronjobs.yaml", 2, 11, "timezone", "Mars/Base is not a time zone")
+    why = f"{DISABLED}the file's timezone cannot be read"
+    disabled = [Problem("cronjobs.yaml", 4 + n, 3, f"schedules.s{n}", why) for n in range(12)]
+    problems = (zone, *disabled)
+    tick_of_this_file = tick("web1") | {"did": {"broken": noted({each.path: each.message for each in problems})}}
+    for ticks in ([], [tick_of_this_file]):
+        found = list(troubles(facts(ticks=ticks), replace(SETTINGS, problems=problems)))
+        assert [each.text for each in found if each.kind == "config"] == [
+            str(zone),
+            f"{disabled[0]} (and 11 more entries like it)",
+        ]
 
 
 @pytest.mark.parametrize(
