@@ -68,6 +68,16 @@ def test_schedules_list_tells_state_next_and_last_of_each(cronjobs: Cronjobs, ro
     assert cronjobs("schedules", "list").out == SCHEDULES
 
 
+def test_schedules_list_shows_the_occurrence_at_the_very_end_of_a_pause_that_skips(
+    cronjobs: Cronjobs, rows: Rows
+) -> None:
+    rows.schedule("quiet", definition={"every_s": 600, "job": "mail.send", "timezone": "UTC"})
+    end = NOW.replace(minute=20, second=0, microsecond=0)
+    rows.pause("schedule", "quiet", by="hugo", skip=1, until=end)
+    [quiet] = [each for each in cronjobs("schedules", "list", "--json").json if each["name"] == "quiet"]
+    assert quiet["next"] == [end.isoformat()]
+
+
 def test_schedules_list_json_has_the_columns_as_keys(cronjobs: Cronjobs, rows: Rows, tmp_path: Path) -> None:
     schedules_in_every_state(rows, tmp_path)
     listed = {found["name"]: found for found in cronjobs("schedules", "list", "--json").json}
