@@ -70,6 +70,16 @@ def test_status_says_why_jobs_died_the_commonest_cause_first(cronjobs: Cronjobs,
     )
 
 
+@pytest.mark.parametrize("error_type", ["myjobs.HTTPError", "HTTPError"])
+def test_the_filter_by_the_class_of_an_error_tells_capital_from_small_letters(
+    cronjobs: Cronjobs, rows: Rows, error_type: str
+) -> None:
+    died(rows, "503", NOW, error_type=error_type.lower())
+    meant = died(rows, "503", NOW, error_type=error_type)
+    listed = cronjobs("jobs", "list", "--json", "--error-type", "HTTPError").json
+    assert [job["id"] for job in listed] == [meant]
+
+
 def test_as_json_each_cause_has_its_key_its_times_and_a_job(cronjobs: Cronjobs, night: list[int]) -> None:
     told = cronjobs("status", "--json").json
     first, second = told["causes"]
