@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -377,6 +378,16 @@ def test_attempts_alike_are_one_sentence_only_where_nobody_came_between() -> Non
         "It was retried by ada at 09:03:30.",
         "Attempts 4 to 7 failed with E",
     ]
+
+
+def test_attempts_alike_with_a_released_one_between_are_counted() -> None:
+    at = utc("2026-03-02T09:00:00")
+    failed = (AttemptFacts(n, "failed", at + n * MINUTE, at + n * MINUTE, "alpha", "E", "error") for n in (1, 2, 4, 5))
+    attempts = tuple(replace(each, released=int(each.number == 4)) for each in failed)
+    job = JobFacts(1, "t", "succeeded", "default", at, at, finished_at=at, attempts=attempts)
+    told = job_sentences(job, LocalTimes(at, "UTC"), Now(at))
+    assert told[0].startswith("4 attempts, from 1 to 5, failed with E, from 09:01:00 to 09:05:00")
+    assert "Attempt 3 was released before it began." in told
 
 
 def test_a_batch_names_its_jobs_also_in_the_order_of_time(world: World) -> None:
