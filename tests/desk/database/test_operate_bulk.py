@@ -338,6 +338,28 @@ def test_a_row_that_comes_free_while_we_are_at_it_is_done_too(
     assert (answer.code, answer.out, answer.err) == (0, "retried 3 jobs\n", "")
 
 
+@pytest.mark.parametrize(("verb", "status"), [("cancel", "queued"), ("dismiss", "dead")])
+def test_after_jobs_that_need_no_handler_any_more_nothing_is_read_about_their_types(
+    cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch, verb: str, status: str
+) -> None:
+    rows.job(status=status)
+    begun: list[str] = []
+
+    def note(kind: str) -> None:
+        begin = getattr(Database, kind)
+
+        def noted(database: Database, **how: Any) -> Any:
+            begun.append(kind)
+            return begin(database, **how)
+
+        monkeypatch.setattr(Database, kind, noted)
+
+    note("read")
+    note("write")
+    assert cronjobs("jobs", verb, "--all", "--yes").out.endswith(" 1 job\n")
+    assert begun[-1] == "write"
+
+
 def test_what_was_done_to_a_batch_is_told_of_each_of_its_jobs(cronjobs: Cronjobs, rows: Rows) -> None:
     first, _ = rows.job(), rows.job()
     rows.job("reports.nightly")
