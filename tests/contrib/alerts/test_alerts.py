@@ -193,6 +193,16 @@ def test_a_mail_names_the_job_its_error_and_what_to_type(database: Database, tmp
     assert f"jobs show {job}" in text
 
 
+def test_an_alert_tells_failures_from_losses(database: Database, tmp_path: Path, smtp: Smtp, web: Web) -> None:
+    stage = Stage(database, tmp_path, alerting(mail(smtp), webhook(web)))
+    job = put(database, job_type="t.fail", max_attempts=1, attempts=1, losses=1)
+    stage.tick()
+    [sent] = smtp.mails
+    assert f"job {job} t.fail, failed 1 time, lost 1 time\r\n" in sent.get_content()
+    [told] = [each for finding in web.messages[0]["findings"] for each in finding["jobs"]]
+    assert (told["id"], told["failures"], told["losses"]) == (job, 1, 1)
+
+
 @pytest.mark.parametrize("manner", ["refuses", "silent", "wrong"])
 def test_a_mail_server_in_trouble_gets_it_later(
     database: Database, tmp_path: Path, smtp: Smtp, manner: str, monkeypatch: pytest.MonkeyPatch
