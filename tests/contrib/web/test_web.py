@@ -430,6 +430,11 @@ def test_a_run_of_exec_has_no_button_that_does_nothing(rows: Rows, browser: Brow
     assert (buttons(browser, dead), buttons(browser, running)) == ({"Dismiss"}, {"Release"})
 
 
+def test_a_run_of_exec_that_waits_can_be_cancelled(rows: Rows, browser: Browser) -> None:
+    """Only another program writes such a row. No tick ever runs it."""
+    assert buttons(browser, rows.job(job_type="exec:backup", started_at=ago(hours=1))) == {"Cancel"}
+
+
 @pytest.mark.parametrize(
     "number", ["9" * 25, "0" * 20 + "9" * 20, "0" * 5000 + "1"], ids=["long", "zeros", "thousands"]
 )
