@@ -19,10 +19,12 @@ from django.db import connections  # type: ignore[import-untyped]
 from django.test import override_settings  # type: ignore[import-untyped]
 from django.test.utils import setup_test_environment, teardown_test_environment  # type: ignore[import-untyped]
 from support.commands import until
+from support.databases import in_psql
 from support.django_project import django_project
 from support.djangos import configured
 from support.inboxes import Web
 from support.inboxes import web as web
+from support.postgres import SUPERUSER, as_role
 
 from cronjobs import enqueue, masking
 from cronjobs.desk.insight.effective_settings import Overrides, effective
@@ -284,6 +286,16 @@ def test_check_does_not_warn_of_another_alias_of_the_jobs_database(database_url:
                 assert no_tables_elsewhere(None, databases=["default", app]) == []
             with override_settings(CRONJOBS={"database": "nowhere"}):
                 assert [each.id for each in no_tables_elsewhere(None, databases=[app])] == ["cronjobs.W005"]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_check_warns_if_nobody_may_compare_the_databases(database_url: str) -> None:
+    from cronjobs.contrib.django.checks import no_tables_elsewhere
+
+    in_psql(as_role(database_url, SUPERUSER), "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+    with django_project(database_url):
+        for app in configured(database_url, "app"):
+            assert [each.id for each in no_tables_elsewhere(None, databases=[app])] == ["cronjobs.W005"]
 
 
 # --- manage.py cronjobs -----------------------------------------------------------------------------------------------
