@@ -350,9 +350,7 @@ def test_a_cancelled_job_names_its_unknown_effect(world: World) -> None:
     unknown = "Nobody knows whether its effect pay:7 happened. Find out, then run: cronjobs effects settle pay:7 done"
     assert (cancelled.code, unknown in " ".join(cancelled.out.split())) == (0, True)
     told = world.ask("1").steady
-    assert (
-        'First find out whether effect pay:7 happened, and record it: "cronjobs effects settle pay:7 done"' in told[-2]
-    )
+    assert 'if you find out, record it first: "cronjobs effects settle pay:7 done"' in told[-2]
     assert world.cronjobs("effects", "settle", "pay:7", "not-done").code == 0
     assert "find out" not in " ".join(world.ask("1").steady)
 
@@ -402,7 +400,7 @@ def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, ke
     ]
     told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
     assert told.endswith(
-        f'Find out whether the effect happened, and record that: "{settle}" (or not-done); then "cronjobs jobs retry 1"'
+        f'Before a retry, find out whether the effect happened, and record the answer: "{settle}" (or not-done)'
     )
 
     assert world.cronjobs(*shlex.split(settle)[1:]).code == 0

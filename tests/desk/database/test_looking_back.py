@@ -60,6 +60,7 @@ gone            15 2 * * *  reports.nigh…  retired             none yet
 nightly-report  15 2 * * *  reports.nigh…  active    in 18h    9m ago: succeede…
 quiet           every 10m   mail.send      paused    in 6m53s  none yet
 refresh-cache   every 10m   mail.send      new       in 6m53s  none yet
+cronjobs.yaml:11:19: schedules.broken.cron: minute 61 is not in 0–59
 """
 
 
