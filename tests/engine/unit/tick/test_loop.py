@@ -667,6 +667,23 @@ def test_a_signal_leaves_an_end_its_grace_to_be_written(engine: Engine) -> None:
     assert engine.rows.ends() == {1: "succeeded"}
 
 
+def test_a_stop_that_comes_while_the_last_write_is_retried_ends_the_retries_after_its_grace(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        engine.sleep(seconds)
+        if engine.loop.stopping is None and engine.clock.s >= 5:
+            engine.loop.stop("SIGTERM")
+
+    assert engine.play() == NOTHING_DUE
+    engine.rows.fails = AWAY
+    monkeypatch.setattr(loop_module, "sleep", sleep)
+    engine.finish()
+    assert engine.loop.stopping == "SIGTERM"
+    grace_s = engine.loop.settings.run.shutdown_grace.total_seconds()
+    assert engine.clock.s == pytest.approx(5 + grace_s, abs=1)
+
+
 @pytest.mark.parametrize("how", ["fault", "limit"])
 def test_a_loop_that_may_not_claim_waits(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     engine = Engine(monkeypatch, catches=True, limit=1 if how == "limit" else None)
