@@ -155,6 +155,16 @@ def test_a_session_that_the_server_ended_while_it_was_idle_is_replaced(postgres_
                 assert run(connection, "SELECT pg_backend_pid()").scalar_one() not in idle
 
 
+def test_a_new_session_that_the_server_ends_at_once_is_trouble_with_the_database(postgres_migrated: str) -> None:
+    def end(session: Any, _: object) -> None:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", [session.info.backend_pid])
+
+    with opened(postgres_migrated) as database, psycopg.connect(postgres_migrated, autocommit=True) as other:
+        event.listen(database.engine, "connect", end)
+        with pytest.raises(DatabaseNotReady, match="administrator"), database.read() as connection:
+            run(connection, "SELECT 1")
+
+
 @pytest.mark.parametrize("the_loops", THE_LOOPS)
 def test_what_interrupts_the_wait_for_an_answer_leaves_none_to_the_next_transaction(
     postgres_migrated: str, the_loops: bool
