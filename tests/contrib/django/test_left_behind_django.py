@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -32,6 +32,7 @@ from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import job_runs, jobs
 from cronjobs.engine.execution.output import follow_threads
+from cronjobs.engine.probe.server_session import TIMEOUTS
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.pacing import NO_SLOT
 
@@ -305,13 +306,14 @@ def test_what_the_orm_writes_inside_ctx_transaction_is_not_part_of_it(orders: Da
         assert (written(orders), error) == ([(made, "beside it")], "the block fails")
 
 
+def interval() -> str:
+    with db.connection.cursor() as cursor:
+        cursor.execute("SHOW client_connection_check_interval")
+        return str(cursor.fetchone()[0])
+
+
 def test_a_statement_of_a_handler_ends_with_its_runner(orders: Database, tmp_path: Path) -> None:
     """PostgreSQL then looks every 2 s whether the client is still there. Connections of a web process have no hook."""
-
-    def interval() -> str:
-        with db.connection.cursor() as cursor:
-            cursor.execute("SHOW client_connection_check_interval")
-            return str(cursor.fetchone()[0])
 
     if orders.is_sqlite:
         return  # its statements run in the runner's own process
@@ -330,6 +332,25 @@ def test_a_statement_of_a_handler_ends_with_its_runner(orders: Database, tmp_pat
     run(orders, tmp_path)
     assert [ends(orders)[job_id].result for job_id in made] == ["2s", "2s"]
     assert (before, interval()) == ("0", "0")
+
+
+@pytest.mark.parametrize(("value", "shown"), [(2000, "2s"), ("'refused'", "0")])
+def test_a_connection_from_before_the_first_attempt_gets_the_setting_or_works_without_it(
+    orders: Database, value: object, shown: str
+) -> None:
+    """A module of handlers may have opened it. A server on Windows refuses the setting."""
+    if orders.is_sqlite:
+        return
+    connection_created.disconnect(clean._end_statements_of_dead_runner)  # as in a process without attempts so far
+    kept_open = patch.dict(db.connection.settings_dict, CONN_MAX_AGE=None)
+    with kept_open, patch.dict(TIMEOUTS, client_connection_check_interval=value):
+        before = interval()
+        session = db.connection.connection
+        with clean.CleanConnections(cast("Any", None)):
+            assert (before, interval()) == ("0", shown)
+        assert db.connection.connection is session
+        db.connection.close()
+        assert interval() == shown
 
 
 def test_async_handlers_at_the_same_time_have_connections_of_their_own(orders: Database, tmp_path: Path) -> None:
