@@ -267,6 +267,7 @@ class Loop:
     def _finish(self, last_write: Callable[[Connection], None]) -> bool:
         began = self.clock.monotonic()
         while True:
+            tried = self.clock.monotonic()
             self.ends.collect(0)
             self.ends.release([*self.workers.take_back(), *self.in_flight.handing_over()])
             stuck = self.hung.note_stuck(self.stopping)
@@ -293,10 +294,14 @@ class Loop:
             stop_by = max(self.stop_by, began + EXIT_MARGIN_S)
             until = min(self.deadline, stop_by, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
-            if done or hurried or hopeless or self.clock.monotonic() >= until:
+            now = self.clock.monotonic()
+            pause_s = max(0.0, min(self.outage.pause_s, until - now))
+            # A further try may wait for a lock as long as this one did. The watchdog must not kill the tick meanwhile.
+            late = not went_well and now + pause_s + (now - tried) > self.deadline + PAST_DEADLINE_S / 2
+            if done or hurried or hopeless or late or now >= until:
                 self.ends.report_the_rest()
                 return bool(stuck or self.in_flight.without_lease)
-            sleep(max(0.0, min(self.outage.pause_s, until - self.clock.monotonic())))
+            sleep(pause_s)
 
     # --- one turn -----------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from cronjobs.engine.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_
 from cronjobs.engine.tick.result import NOTHING_DUE, TickFilter
 from cronjobs.engine.tick.trouble import FAULT
 from cronjobs.engine.tick.turn import CUT_LEASE, GROUP, Batch, BatchResult, Writer
-from cronjobs.engine.tick.watchdog import Watchdog
+from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 from cronjobs.errors import (
     BadValue,
     CommitUnconfirmed,
@@ -682,6 +682,21 @@ def test_a_stop_that_comes_while_the_last_write_is_retried_ends_the_retries_afte
     assert engine.loop.stopping == "SIGTERM"
     grace_s = engine.loop.settings.run.shutdown_grace.total_seconds()
     assert engine.clock.s == pytest.approx(5 + grace_s, abs=1)
+
+
+@pytest.mark.parametrize("began", [40, 40.5, 41, 41.5, 42, 42.5])
+def test_no_try_of_the_last_write_waits_for_a_lock_until_the_watchdog_ends_the_process(
+    engine: Engine, began: float
+) -> None:
+    def wait_for_a_lock(batch: Batch) -> BatchResult:
+        engine.clock.s += 2
+        raise DatabaseBusy("db", 2)
+
+    assert engine.play() == NOTHING_DUE
+    engine.clock.s = began
+    engine.rows.write = wait_for_a_lock  # type: ignore[method-assign]
+    engine.finish()
+    assert BUDGET_S - 4 < engine.clock.s < BUDGET_S + PAST_DEADLINE_S
 
 
 @pytest.mark.parametrize("how", ["fault", "limit"])
