@@ -378,6 +378,24 @@ def test_ticks_that_could_not_write_to_a_locked_file_leave_the_reason(
     assert "was locked by another connection" in cause["why"]
 
 
+@pytest.mark.slow
+def test_ticks_that_could_not_write_to_a_locked_table_leave_the_reason(
+    postgres_migrated: str, new_project: NewProject
+) -> None:
+    project = new_project(postgres_migrated).configure("run: {budget: 15s}\n")
+    project.add("t.quick")
+    with closing(project.connect()) as foreign:
+        foreign.execute("BEGIN")
+        foreign.execute("LOCK TABLE cronjobs_ticks IN SHARE MODE")
+        assert project.tick().wait() == 4
+        foreign.execute("ROLLBACK")
+    assert project.tick().wait() == 0
+    [(did,)] = project.sql("SELECT did FROM cronjobs_ticks")
+    [cause] = did["kept_from_starting"]
+    assert cause["ticks"] == 1
+    assert "was locked by another connection" in cause["why"]
+
+
 # --- one outage -------------------------------------------------------------------------------------------------------
 
 A_SERVERS_WORDS = (
