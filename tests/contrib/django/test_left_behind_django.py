@@ -353,6 +353,25 @@ def test_a_connection_from_before_the_first_attempt_gets_the_setting_or_works_wi
         assert interval() == shown
 
 
+@pytest.mark.parametrize("value", [2000, "'refused'"])
+def test_the_setting_leaves_no_transaction_open_in_a_project_without_autocommit(
+    orders: Database, value: object
+) -> None:
+    if orders.is_sqlite:
+        return
+    connection_created.disconnect(clean._end_statements_of_dead_runner)  # as in a process without attempts so far
+    without = patch.dict(db.connection.settings_dict, AUTOCOMMIT=False, CONN_MAX_AGE=None)
+    with without, patch.dict(TIMEOUTS, client_connection_check_interval=value):
+        interval()
+        db.connection.commit()
+        with clean.CleanConnections(cast("Any", None)):
+            pass  # the handler does not use the connection
+        with clean.CleanConnections(cast("Any", None)):
+            assert interval() == ("2s" if value == 2000 else "0")
+            db.connection.rollback()
+        db.connection.close()
+
+
 def test_async_handlers_at_the_same_time_have_connections_of_their_own(orders: Database, tmp_path: Path) -> None:
     """Django's usual thread for them is one for the whole process: what one writes would go with another's rollback."""
     if orders.is_sqlite:
