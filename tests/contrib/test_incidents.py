@@ -825,7 +825,7 @@ INCIDENTS = [
     Incident("jobs are late", late, "late", NOTHING),
     Incident("a crontab's line did not run", exec_stayed_away, "absent", exec_came),
     Incident("a crontab's line ran twice at once", exec_overlapped, "overlapped", exec_came),
-    Incident("no tick's options reach a due job", out_of_reach, "out_of_reach", NOTHING),
+    Incident("the options of every tick exclude a due job", out_of_reach, "out_of_reach", NOTHING),
     Incident("a queue is full", full, "full", lambda w: w.later("2h"), live=""),
     Incident("another project's database", foreign, "foreign", code=3, mail="belongs to", left="foreign"),
     Incident("a bad entry of the file", bad_entry, "config", live="", code=3, mail="minute 61", left="config"),

@@ -49,7 +49,7 @@ def drill(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder and the tables for inspection.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Rehearse a release: kill and freeze runners, make the mail server fail, check that each receipt arrives once.
+    """Rehearse a release with test mails: kill and freeze runners, and check that each mail arrives once.
 
     Real ticks send 100 receipts to the drill's own mail server (pip install 'cronjobs[drill]'), which refuses some,
     hangs up on others, and leaves others unanswered. The drill ends a tick mid-run, by SIGTERM and, in a second run, by

@@ -204,8 +204,7 @@ class Root(LazyGroup):
         ),
         "drill": CommandRow(
             "cronjobs.contrib.drill.cli:drill",
-            "Rehearse a release: kill and freeze runners, make the mail server fail, check that each receipt "
-            "arrives once.",
+            "Rehearse a release with test mails: kill and freeze runners, and check that each mail arrives once.",
             SET_UP,
             "For example: cronjobs drill, cronjobs drill --form kill --keep",
         ),

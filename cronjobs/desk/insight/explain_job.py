@@ -584,7 +584,7 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     if job.out_of_reach is not None:
         with_ = ", ".join(f"{name(host)} with {one_line(options, 200)}" for host, options in job.out_of_reach.options)
         since = times.clock(job.out_of_reach.since)
-        reasons.append(f"no tick's options reach it: since {since}, all ticks ran on {with_}")
+        reasons.append(f"the options of every tick exclude it: since {since}, all ticks ran on {with_}")
     if job.limit is not None:
         reasons.append(one_line(job.limit, 300))
     if job.executor is not None:

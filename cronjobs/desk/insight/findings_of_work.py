@@ -135,7 +135,7 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
         waits = f"{jobs_text(found.jobs, 'due job')} {'waits' if found.jobs == 1 else 'wait'}"
         options = ", ".join(found.options)
         text = (
-            f'{waits} in queue "{found.queue}", type {found.job_type}: no tick\'s options reach '
+            f'{waits} in queue "{found.queue}", type {found.job_type}: the options of every tick exclude '
             f"{'it' if found.jobs == 1 else 'them'}; all ticks ran with {options}"
         )
         command = typed("cronjobs jobs list --queue", found.queue)

@@ -25,7 +25,10 @@ Causes = tuple[tuple[str, int], ...]  # each item is a cause, and how many ticks
 
 
 def kept_from_starting(did: Any) -> Causes:
-    """Return what a tick's row says about earlier ticks that did not start. Plain SQL may have written any *did*."""
+    """Return what a tick's row says about earlier ticks that did not start.
+
+    *did* may have any shape, because someone may have written the row with SQL.
+    """
     found = did.get("kept_from_starting") if isinstance(did, Mapping) else None
     return tuple(
         (str(each.get("why")), ticks)
@@ -56,7 +59,10 @@ def recorded_causes(connection: Connection, host: str, begin: datetime, end: dat
 
 
 def _began_by(did: Any, at: datetime) -> bool:
-    """Return whether the first of the causes in *did* began by *at*. Plain SQL may have written any *did*."""
+    """Return whether the first of the causes in *did* began by *at*.
+
+    *did* may have any shape, because someone may have written the row with SQL.
+    """
     with suppress(KeyError, TypeError, ValueError):
         return datetime.fromisoformat(did["kept_from_starting"][0]["since"]) <= at
     return False

@@ -165,8 +165,8 @@ class _Kind:
         if step > self.size:
             # Debian's cron accepts "*/90" as minutes, and runs the job once an hour, which nobody wants.
             raise CronError(
-                f"step {_short(word)} is longer than {self.whole}: cron starts counting again every time, so write a "
-                'smaller step, or use the key "every" instead of "cron"',
+                f"step {_short(word)} is longer than {self.whole}, and cron begins to count again after {self.whole}: "
+                'write a smaller step, or use the key "every" instead of "cron"',
                 column,
             )
         if len(word) > 2:

@@ -1,4 +1,7 @@
-"""The data for limits by concurrency key: which transaction may apply them, and how many jobs of each key run."""
+"""Limits by concurrency key in the database.
+
+One lock lets only one transaction at a time claim jobs under limits. The counts say how many jobs of each key run.
+"""
 
 from __future__ import annotations
 

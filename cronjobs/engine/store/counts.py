@@ -1,4 +1,4 @@
-"""Count ended attempts and jobs by hour and job type, and ended jobs and settled occurrences by schedule.
+"""Count what has ended: attempts and jobs by hour and job type; jobs and settled occurrences also by schedule.
 
 The transaction that records an end also inserts rows into ``cronjobs_new_counts``. No transaction updates these rows,
 so no transaction waits for the lock of another. In spare time, ``fold`` moves the rows into ``cronjobs_counts``, which

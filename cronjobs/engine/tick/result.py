@@ -58,9 +58,10 @@ class Counts:
     lease_lost: int = 0
 
     def count(self, decided: Decided, recorded: str | None = None) -> None:
-        """Count an end that was recorded.
+        """Count an attempt's final end.
 
-        *recorded* is the outcome that was already recorded and counted while the attempt was still running.
+        If the attempt was already counted as timed out or interrupted while its code was still running, *recorded* is
+        that earlier outcome, and this count replaces it. Otherwise *recorded* is None.
         """
         if recorded == "timed_out":
             # Count the final result instead of the one that was recorded earlier.

@@ -688,8 +688,8 @@ def test_ticks_for_another_queue(world: World) -> None:
         world.go(utc(f"2026-03-02T08:0{minute}:10"))
         world.hosts["alpha"].tick(queue="mail")
     told = world.ask("s", "--at", "08:01")
-    assert "no tick's options reach it: since 08:01:10, all ticks ran on alpha with --queue mail" in told
-    said = "no tick's options reach it; all ticks ran with --queue mail on alpha"
+    assert "the options of every tick exclude it: since 08:01:10, all ticks ran on alpha with --queue mail" in told
+    said = "the options of every tick exclude it; all ticks ran with --queue mail on alpha"
     assert found(world) == {"out_of_reach:default/t.work": f'1 due job waits in queue "default", type t.work: {said}'}
     assert alarm(world) == 1
 

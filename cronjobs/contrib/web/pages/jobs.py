@@ -160,9 +160,10 @@ def _note(row: Any, view: View) -> str:
 
 
 def _payload(row: Any, view: View) -> str:
-    """Return the payload for the note of a job without an error. The payload shows how jobs of the same type differ.
+    """Return a job's payload as text.
 
-    A standalone report may be sent to other people, so it has no payloads.
+    If a job has no error, its row in the table shows this text, which shows how jobs of the same type differ. A
+    standalone report may be sent to other people, so it has no payloads.
     """
     if view.alone or row.payload in ({}, None) or isinstance(row.payload, BadJson):
         return ""
