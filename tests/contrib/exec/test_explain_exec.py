@@ -71,7 +71,10 @@ def test_a_wrapped_line_that_has_not_run_yet_is_known(world: World, monkeypatch:
     for name in ("reindex", "exec:reindex"):
         told = world.ask(name)
         assert told.verdict == "pending"
-        assert f"line 2 of your crontab (5 4 * * 0) runs {name} through cronjobs exec, but exec has recorded no" in told
+        assert (
+            f"line 2 of your crontab (5 4 * * 0) runs {name} through cronjobs exec, but this database has no run"
+            in told
+        )
     world.ask("rebuild", code=1)
 
 

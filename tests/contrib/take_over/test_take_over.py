@@ -252,7 +252,7 @@ def test_an_imported_line_is_an_entry_with_crons_meaning(cron_host: Host) -> Non
     assert found.database == f"sqlite:///{cron_host.folder}/cronjobs.db"
     assert stat.S_IMODE(cron_host.config.stat().st_mode) == 0o600
     text = cron_host.config.read_text()
-    for said in ("# at night", "# catch_up: latest", "# overlap: skip", "# retry: {max_attempts: 3}"):
+    for said in ("# at night", '# "catch_up: latest"', '# "overlap: skip"', '# "retry: {max_attempts: 3}"'):
         assert text.count(said) == 1
 
 
@@ -895,7 +895,7 @@ def test_restore_reads_the_database_that_only_the_crontab_names(cron_host: Host)
     cron_host.config.write_text(cron_host.config.read_text().replace(written, "${JOBS_URL}"))
     refused = cron_host.cli("restore").exception
     assert isinstance(refused, block.CrontabError)
-    assert "whether another host ticks for this project is not known: " in str(refused)
+    assert "cronjobs cannot find out whether another host ticks for this project: " in str(refused)
     cron_host.has(f"JOBS_URL={written}\n{text}")
     refused = cron_host.cli("restore").exception
     assert isinstance(refused, block.CrontabError)

@@ -289,7 +289,7 @@ def test_a_schedule_that_was_moved_to_another_environment(world: World) -> None:
     world.tick(utc("2026-03-02T08:01:10"))
     told = world.ask("s", "--at", "2026-03-02T08:05")
     assert told.verdict == "retired"
-    assert "The file here has it only for other environments than this one (environment staging)." in told
+    assert 'The file here has it only for environments other than this one (environment "staging").' in told
 
 
 def test_due_work_that_no_ticks_options_reach(world: World) -> None:

@@ -1244,7 +1244,8 @@ def test_an_effect_of_unknown_outcome_whose_job_died_of_another_error(world: Wor
     ]
     shown = " ".join(world.cronjobs("jobs", "show", "1").out.split())
     assert (
-        "is dead: the order was cancelled; the job will not run again unless someone retries it. If you find" in shown
+        "is dead: the order was cancelled; the job will not run again unless someone retries it. If you can find"
+        in shown
     )
     assert settle in shown
     assert found(world) == {

@@ -115,7 +115,7 @@ def test_a_dry_run_lists_the_same_and_changes_nothing(on_sqlite: Project) -> Non
     before = on_sqlite.everything()
     on_sqlite.call("enqueue", "t.work", "--in", "1h")
     dry = on_sqlite.call("db", "drop", "--dry-run")
-    assert "jobs that nobody has dealt with: 1 waiting" in dry.err
+    assert "these tables still have unfinished or dead jobs: 1 waiting" in dry.err
     assert len(on_sqlite.everything()["cronjobs_ticks"]) == len(before["cronjobs_ticks"])
     done = on_sqlite.call("db", "drop", "--yes")
     assert dry.out.replace("would drop", "dropped") == done.out

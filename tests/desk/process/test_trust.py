@@ -262,7 +262,7 @@ def test_an_owner_and_a_group_are_one_sentence(
     monkeypatch.setattr(trust, "_members", lambda group, owner: frozenset({"www-data"}))
     said = str(refused(settings))
     assert "belongs to nobody and is writable by its group (www-data; mode 0664)" in said
-    assert said.endswith("{trust_files: [nobody, www-data]}")
+    assert said.endswith('write "run: {trust_files: [nobody, www-data]}"')
 
 
 # --- links ------------------------------------------------------------------------------------------------------------

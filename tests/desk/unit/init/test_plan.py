@@ -205,8 +205,9 @@ def test_a_module_that_the_app_has_is_not_overwritten() -> None:
     found = planned(taken)
     assert "src/shop/cron_jobs.py" in found.files
     assert (
-        "src/shop is the app's package: the first handler is src/shop/cron_jobs.py, since jobs is taken" in found.found
-    )
+        "src/shop is the app's package: the first handler is src/shop/cron_jobs.py, "
+        'because the module name "jobs" is taken'
+    ) in found.found
     assert yaml.safe_load(found.files["cronjobs.yaml"])["imports"] == ["shop.cron_jobs"]
 
 
