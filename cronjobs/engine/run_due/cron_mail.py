@@ -264,7 +264,7 @@ class CronMail:
         Return how many deaths of this cause were not reported since the last report of the cause.
         """
         alarm = self._alarm
-        died.is_news = not self.throttle or alarm.worth_mailing(cause, SYSTEM.now(), job_type=died.job_type)
+        died.is_news = not self.throttle or alarm.worth_mailing(cause, SYSTEM.now(), ended_by=died.job_type)
         return alarm.unreported_before(cause) if died.is_news and self.throttle else 0
 
     def _count_deaths(self) -> None:
@@ -307,7 +307,7 @@ class CronMail:
             about = self._about.get(cause)
             not_started = not self._started or (about == DATABASE and not left_row)
             if not self.throttle or self._alarm.worth_mailing(
-                cause, now, said=said, job_type=self._channels.get(cause), about=about, not_started=not_started
+                cause, now, said=said, ended_by=self._channels.get(cause), about=about, not_started=not_started
             ):
                 complain(said + self._looks.get(cause, ""))
         # A tick that did not start cannot know that a cause has ended.

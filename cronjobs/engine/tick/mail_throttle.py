@@ -75,15 +75,15 @@ class Alarm:
         now: datetime,
         *,
         said: str | None = None,
-        job_type: str | None = None,
+        ended_by: str | None = None,
         about: str | None = None,
         not_started: bool = False,
     ) -> bool:
         """Record that *cause* has occurred, and return whether to report it now.
 
-        *said* is the text that is reported, if it differs from *cause*. *job_type* is given if jobs of that type die of
-        the cause, or if it names an alert channel that fails. Such a cause does not end as soon as a tick no longer
-        sees it. ``over`` explains when such a cause ends. If *about* is CODE or DATABASE, only a tick that checks the
+        *said* is the text that is reported, if it differs from *cause*. *ended_by* is the job type or the alert channel
+        whose next success ends the cause. Such a cause does not end as soon as a tick no longer sees it. ``over``
+        explains when such a cause ends. If *about* is CODE or DATABASE, only a tick that checks the
         code or the database can see that the cause has ended. *not_started* is True if the cause kept a tick from
         starting or from writing its row (see ``kept_from_starting``).
         """
@@ -97,8 +97,8 @@ class Alarm:
             entry["about"] = about
         if not_started:
             entry["not_started"] = entry.get("not_started", 0) + 1
-        if job_type is not None:
-            entry |= {"job_type": job_type, "well": False}
+        if ended_by is not None:
+            entry |= {"ended_by": ended_by, "well": False}
         worth = now >= datetime.fromisoformat(entry["next"])
         if worth:
             lasted = now - datetime.fromisoformat(entry["since"])
@@ -135,17 +135,17 @@ class Alarm:
         Return a sentence for each cause that has ended and had occurred more than once. *unknown* names what this tick
         could not check: CODE, DATABASE or both. Causes about what it could not check are kept.
 
-        A cause with a job type has ended when no job has died of it for an hour and a job of that type has succeeded
-        since the last death. *well* contains the types of the jobs that succeeded in this tick. If no job of the
-        cause's type succeeds, the cause is forgotten a day after that hour, and its end is not reported.
+        A cause with ``ended_by`` has ended when it has not occurred for an hour and its job type or channel has
+        succeeded since. *well* contains the job types and channels that succeeded in this tick. If there is no success,
+        the cause is forgotten a day after that hour, and its end is not reported.
         """
         known = self._load()
         lines, changed = [], False
         for cause, entry in list(known.items()):
             if cause in still or entry.get("about") in unknown:
                 continue
-            if "job_type" in entry:
-                if entry["job_type"] in well and not entry.get("well"):
+            if "ended_by" in entry:
+                if entry["ended_by"] in well and not entry.get("well"):
                     entry["well"] = changed = True
                 silent = abs(now - datetime.fromisoformat(entry.get("last", entry["since"])))
                 if silent < HOURLY or (not entry.get("well") and silent <= DAILY + HOURLY):
@@ -154,7 +154,7 @@ class Alarm:
             changed = True
             lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
             # A cause that occurred only once needs no report of its end.
-            if entry["seen"] > 1 and ("job_type" not in entry or entry.get("well")):
+            if entry["seen"] > 1 and ("ended_by" not in entry or entry.get("well")):
                 lines.append(f"over after {rough(lasted)}: {entry.get('said', cause)}")
         if changed:
             self._store(known)
@@ -182,13 +182,13 @@ def all_kept_from_starting(*alarms: Alarm | None) -> list[dict[str, Any]]:
 def _quiet_until(known: dict[str, Any]) -> dict[str, int]:
     """Return the instant before which none of these causes can end in a tick without work. The fast path uses it.
 
-    Return {} if any cause is not a cause of jobs' deaths, because such a cause may end at any time. A cause of deaths
-    ends an hour after the last death if a job has succeeded since, and otherwise a day after that hour.
+    Return {} if any cause has no ``ended_by``, because such a cause may end at any time. Any other cause ends an hour
+    after it last occurred if its job type or channel has succeeded since, and otherwise a day after that hour.
     """
     ends = [
         datetime.fromisoformat(entry.get("last", entry["since"])) + (HOURLY if entry.get("well") else DAILY + HOURLY)
         for entry in known.values()
-        if "job_type" in entry and "about" not in entry
+        if "ended_by" in entry and "about" not in entry
     ]
     return {QUIET_UNTIL: int(min(ends).timestamp())} if ends and len(ends) == len(known) else {}
 

@@ -96,7 +96,7 @@ DIES = "mail.send dies: 503 for invoice <n>"
 
 
 def died(alarm: Alarm, minute: int) -> bool:
-    return alarm.worth_mailing(DIES, NOW + minute * MINUTE, job_type="mail.send")
+    return alarm.worth_mailing(DIES, NOW + minute * MINUTE, ended_by="mail.send")
 
 
 def test_deaths_of_one_cause_are_told_at_once_then_hourly_with_how_many_came_between(alarm: Alarm) -> None:
@@ -208,7 +208,7 @@ def test_deaths_are_listed_at_once_up_to_ten_and_then_counted(
     assert len(at_once) == 10
     assert at_the_end[0].startswith("cronjobs: 20 jobs are dead, of which 10 are listed here; to list all: ")
     later = NOW + timedelta(days=400)
-    assert Alarm(config).worth_mailing(death_cause(dead(1)), later, job_type="mail.send")
+    assert Alarm(config).worth_mailing(death_cause(dead(1)), later, ended_by="mail.send")
     assert Alarm(config).unreported_before(death_cause(dead(1))) == 7
 
 
