@@ -127,14 +127,12 @@ def _are_other_tables(connection: Any, jobs: str) -> bool:
     return True
 
 
-def _our_tables(connection: Any) -> tuple[Any, ...] | None:
-    """Return what identifies our tables, or None if *connection* does not find any.
+def _our_tables(connection: Any) -> tuple[Any, ...]:
+    """Return what identifies our tables in the database of *connection*.
 
     Several aliases may lead to the same tables, for example with another role, through a pooler or on a standby. So the
     settings are not compared.
     """
-    if meta.name not in connection.introspection.table_names():
-        return None
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             cursor.execute("SELECT file FROM pragma_database_list WHERE name = 'main'")
