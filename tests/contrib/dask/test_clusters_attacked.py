@@ -132,7 +132,7 @@ def test_other_source_or_no_module_on_the_worker_costs_nothing_and_is_named(far:
     job_id = far.project.add("far.quick")
     far.project.tick()
     wait_until(lambda: events(far.project.log(), "job.not_begun"), 30)
-    assert "the source of far.quick here differs" in events(far.project.log(), "job.not_begun")[0]
+    assert "the source code of far.quick here differs" in events(far.project.log(), "job.not_begun")[0]
     (elsewhere / "cronjobs.yaml").write_text("imports: [not_there]\n")
     far.project.make_due()
     wait_until(lambda: len(events(far.project.log(), "job.not_begun")) > 1, 40)
