@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,16 @@ from cronjobs.testing import FakeClock
 # Signals 32 and 33, as in the masks of /proc. No program can use these signals, and posix_spawn(3) leaves them ignored.
 THE_C_LIBRARYS = 0x180000000
 LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="subreaper, PDEATHSIG and /proc are Linux's")
+
+
+@contextmanager
+def started(words: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a process, and kill it at the end. ``with Popen(...)`` waits for it, even after an assertion has failed."""
+    with subprocess.Popen(words, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class Stop:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from support.commands import until
+from support.commands import started, until
 from support.project import CRONJOBS
 from support.ticking import Project, cli
 
@@ -60,15 +60,12 @@ class Served:
 def serving(project: Project, *words: str) -> Iterator[Served]:
     command = [*CRONJOBS, "web", "--config", str(project.folder / "cronjobs.yaml"), "--port", "0", *words]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()  # flushed before it serves
-            link = line.split()[-1]
-            parts = urlsplit(link)
-            yield Served(process, link, (str(parts.hostname), int(parts.port or 0)))
-        finally:
-            process.kill()
+    with started(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()  # flushed before it serves
+        link = line.split()[-1]
+        parts = urlsplit(link)
+        yield Served(process, link, (str(parts.hostname), int(parts.port or 0)))
 
 
 @pytest.mark.either

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support import forked
-from support.commands import until
+from support.commands import started, until
 from support.ticking import CRONS, Project
 
 LEASE = "run: {workers: 2, lease: 4s}\n"
@@ -122,10 +122,10 @@ def test_tail_f_on_a_terminal_follows_a_job_from_before_its_beginning_to_its_end
     ours, theirs = pty.openpty()
     argv = [sys.executable, "-m", "cronjobs", "jobs", "tail", str(job_id), "-f"]
     argv += ["--config", str(live.folder / "cronjobs.yaml")]
-    with subprocess.Popen(argv, env=CRONS | {"TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs) as tail:
+    with started(argv, env=CRONS | {"TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs) as tail:
         os.close(theirs)
         seen = Seen(ours)
-        seen.until("waits, it ")
+        seen.until("waits, and ")
         tick = live.start()
         seen.until("begun")
         seen.until("2 of 4 (50 %): half")
@@ -149,7 +149,7 @@ def test_run_and_dev_show_a_bar_on_a_terminal(live: Project, words: list[str]) -
         live.add("t.thread")
     ours, theirs = pty.openpty()
     argv = [sys.executable, "-m", "cronjobs", *words, "--config", str(live.folder / "cronjobs.yaml")]
-    with subprocess.Popen(argv, env=CRONS | {"TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs) as shown:
+    with started(argv, env=CRONS | {"TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs) as shown:
         os.close(theirs)
         seen = Seen(ours)
         seen.until("2 of 4 (50 %): half")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -15,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
-from support.commands import until
+from support.commands import started, until
 from support.databases import opened
 from support.postgres import PostgresServer
 from support.ticking import Project, events, patched
@@ -432,7 +431,7 @@ def test_the_sql_of_a_runner_that_was_killed_does_not_go_on(postgres_migrated: s
             )
             return found.fetchone() is not None
 
-        with subprocess.Popen([sys.executable, "-c", RUNS_ON, postgres_migrated]) as runner:
+        with started([sys.executable, "-c", RUNS_ON, postgres_migrated]) as runner:
             until(running)
             runner.send_signal(signal.SIGKILL)
         killed = SYSTEM.monotonic()

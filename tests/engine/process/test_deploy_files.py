@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.commands import LINUX_ONLY, until
+from support.commands import LINUX_ONLY, started, until
 
 from cronjobs import events
 from cronjobs.engine.tick.log import Log
@@ -119,7 +119,7 @@ def test_a_stop_waits_for_long_jobs_and_tells_them(container: Container, tmp_pat
         file.write("while :; do /bin/sleep 0.02; done\n")
     words = ["sh", str(long), "-m", "cronjobs.engine.tick.long_job_process", "7"]
     ours = os.environ | {"TICKS_OF": str(container.process.pid)}
-    with subprocess.Popen(words, env=ours) as job, subprocess.Popen(words) as foreign:
+    with started(words, env=ours) as job, started(words) as foreign:
         until(lambda: (tmp_path / "up").exists() and (tmp_path / "up").read_text() == "up\nup\n")
         (tmp_path / "sleep").unlink()
         shutil.copy("/bin/true", tmp_path / "sleep")  # by which it waits for the long jobs to end
@@ -127,7 +127,6 @@ def test_a_stop_waits_for_long_jobs_and_tells_them(container: Container, tmp_pat
         assert job.wait(20) == 0
         assert container.process.wait(20) == 0
         assert foreign.poll() is None
-        foreign.kill()
     assert container.said().count("long job stops") == 1
 
 

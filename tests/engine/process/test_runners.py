@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import LINUX_ONLY, until
+from support.commands import LINUX_ONLY, started, until
 from support.hosts import Host, put
 from support.lost import claim_as_a_tick, paying, row
 from support.ticking import Project, cli
@@ -41,12 +41,8 @@ YEAR = timedelta(days=365)
 @contextmanager
 def process() -> Iterator[tuple[subprocess.Popen[bytes], Identity]]:
     """A process of this host that could hold a lease."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
-        try:
-            here = Identity.here()
-            yield started, replace(here, pid=started.pid, started=process_started(started.pid) or "")
-        finally:
-            started.kill()
+    with started([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as holder:
+        yield holder, replace(Identity.here(), pid=holder.pid, started=process_started(holder.pid) or "")
 
 
 @pytest.fixture

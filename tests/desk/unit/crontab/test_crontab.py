@@ -19,7 +19,7 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from support.commands import until
+from support.commands import started, until
 from support.cronhost import Host
 from typer.testing import CliRunner
 
@@ -330,7 +330,7 @@ def test_a_kill_while_crontab_reads_does_not_cut_the_crontab_off(host: Host) -> 
         """,
     )
     script = "from cronjobs.desk.crontab import program as p; old = p.read(); p.replace(old, old + '# new\\n')"
-    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as process:
+    with started([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as process:
         until(reading.exists)
         process.kill()
     until(Path(f"{reading}.done").exists)
