@@ -14,7 +14,7 @@ from cronjobs.engine.execution.attempt import Attempt, Ended, InFlight, Phase
 from cronjobs.engine.jobs.job_types import JobType
 from cronjobs.model import Finished, Job, RetryPolicy, Succeeded
 
-# The transitions in the diagram of docs/explanation/architecture.md.
+# Which phases may follow each phase.
 FOLLOW = {
     Phase.HELD: {Phase.HANDING_OVER, Phase.OVERDUE, Phase.ENDED, Phase.RUNS_ON, Phase.LOST, Phase.GONE},
     Phase.HANDING_OVER: {Phase.ENDED, Phase.GONE},
