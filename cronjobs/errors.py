@@ -95,8 +95,8 @@ class ForeignDatabase(CronjobsError):
     def __init__(self, *, what: str, theirs: str, ours: str) -> None:
         super().__init__(
             f'this database belongs to {what} "{theirs}", but the configuration says "{ours}": nothing was written. '
-            "To take it over (for example because it is a restored copy, or because the name has changed), run "
-            '"cronjobs db adopt"'
+            "To take the database over (for example because it is a restored copy, or because the name has changed), "
+            'run "cronjobs db adopt"'
         )
 
 
@@ -107,8 +107,8 @@ class MovedDatabase(ForeignDatabase):
         CronjobsError.__init__(
             self,
             f'"cronjobs db copy" has moved this database to {where}: nothing was written here. Name that database in '
-            "the configuration. If the copy was interrupted, start it again. To continue with this database instead, "
-            'run "cronjobs db adopt"',
+            "the configuration. If the copy was interrupted, start the copy again. To continue with this database "
+            'instead, run "cronjobs db adopt"',
         )
 
 
@@ -149,7 +149,7 @@ class ForkedCopy(CronjobsError):
     def __init__(self) -> None:
         super().__init__(
             "a forked process cannot use the database connection, context or transaction of the process it was forked "
-            "from: open a new connection in the child, or do this in the parent"
+            "from: open a new connection in the child, or do the work in the parent"
         )
 
 
@@ -191,7 +191,7 @@ class CommitUnconfirmed(CommitUnknown):
     def __init__(self, url: str) -> None:
         TransientTrouble.__init__(
             self,
-            f"database {url}: no synchronous standby confirmed a COMMIT in time, so a failover may lose it: "
+            f"database {url}: no synchronous standby confirmed a COMMIT in time, so a failover may undo the COMMIT: "
             "check the standby",
         )
 
@@ -202,8 +202,8 @@ class DatabaseBusy(TransientTrouble):
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
             f"database {url} was locked by another connection (we waited {waited_s:.1f}s): "
-            "find the process that keeps a transaction open in it. If a handler gets this error, the handler itself "
-            "may keep one open"
+            "find the process that keeps a transaction open in this database. If a handler gets this error, that "
+            "handler may keep a transaction open"
         )
 
 
@@ -317,8 +317,8 @@ class DatabaseDamaged(DatabaseError):
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(
-            f"database {url} is damaged or is not a database ({reason}): check the URL; if it is right, restore the "
-            "database from a backup"
+            f"database {url} is damaged or is not a database ({reason}): check the URL; if the URL is right, restore "
+            "the database from a backup"
         )
 
 

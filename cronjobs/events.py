@@ -65,7 +65,8 @@ def job_not_begun(job: Job, error: str) -> Event:
 
 def worker_not_started(error: str, workers: int) -> Event:
     """The host cannot start another thread."""
-    rest = f"the tick continues with {workers}" if workers else "nothing can run in this tick"
+    others = "1 worker" if workers == 1 else f"{workers} workers"
+    rest = f"the tick continues with {others}" if workers else "nothing can run in this tick"
     return Event("worker.not_started", {"workers": workers, "error": f"cannot start a thread: {error}; {rest}"}, ERROR)
 
 
@@ -124,8 +125,8 @@ def type_cleared(job_type: str) -> Event:
 
 def lease_cut(job_id: int, job_type: str, locked_until: datetime, left: timedelta) -> Event:
     error = (
-        f"the job's lease was set to end at {locked_until.isoformat()}, which is later than any host with a correct "
-        f"clock would set; the lease now ends in {rough(left)} unless its runner renews it"
+        f"the job's lease was set to end at {locked_until.isoformat()}. No host with a correct clock sets a lease that "
+        f"ends so late. The lease now ends in {rough(left)}, unless its runner renews it"
     )
     return Event("job.lease_cut", {"job_id": job_id, "job_type": job_type, "error": error}, WARNING)
 
@@ -184,8 +185,8 @@ def lease_lost(job: Job, worker: str) -> Event:
 
 def end_not_recorded(job: Job, worker: str, why: str) -> Event:
     error = (
-        f"the attempt ended, but {why}: a later tick will record it as lost, and the job's on_lost setting "
-        "decides whether the job runs again"
+        f"the attempt ended, but {why}: a later tick will record the attempt as lost, and the job's on_lost "
+        "setting decides whether the job runs again"
     )
     return Event("job.end_not_recorded", _of(job, worker, error=error), ERROR)
 
@@ -218,7 +219,8 @@ def key_of_another_type(job_type: str, existing_type: str, replaced: bool, job_i
     became = "had this idempotency key and was replaced" if replaced else "has this idempotency key"
     kept = "" if replaced else f", so no {job_type} job was enqueued"
     facts = {"job_type": job_type, "existing_type": existing_type, "job_id": job_id, "count": count}
-    error = f"job {job_id} ({existing_type}) {became}{kept}; all job types share the keys: begin each key with its type"
+    share = "idempotency keys are common to all job types, so begin each key with the job's type"
+    error = f"job {job_id} ({existing_type}) {became}{kept}; {share}"
     return Event("enqueue.key_of_another_type", facts | {"error": error}, WARNING)
 
 
@@ -267,10 +269,10 @@ def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Ev
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = (
-        f"a clock that was ahead ran the occurrences of {due}{more} too early, and they will not run "
-        "again by themselves: "
+        f"the occurrences of {due}{more} ran too early, because a clock was ahead, and they will not run again by "
+        "themselves. "
     )
-    why += f'"cronjobs trigger {quote(schedule)}" creates a job when you want one'
+    why += f'To run the schedule once more: "cronjobs trigger {quote(schedule)}"'
     return Event("schedule.ran_early", {"schedule": schedule, "job_ids": job_ids[:5], "error": why}, ERROR)
 
 
@@ -318,7 +320,7 @@ def traceback_of_ours() -> Event:
 
 
 def clock_skew(seconds: float) -> Event:
-    why = "this host's clock differs from the database's; the database's clock is used"
+    why = "this host's clock differs from the database's clock; cronjobs uses the database's clock"
     return Event("clock.skew", {"seconds": round(seconds, 1), "error": why}, WARNING)
 
 
@@ -398,8 +400,8 @@ def left_behind(processes: list[str]) -> Event:
     Nobody knows which thread started such a process, so the processes are only reported.
     """
     why = (
-        'a handler thread started these processes, and they are still running; with "isolation: process", they would '
-        "be killed"
+        'a handler thread started these processes, and they are still running; with "isolation: process", cronjobs '
+        "would kill them"
     )
     return Event("tick.left_behind", {"processes": processes, "error": why}, WARNING)
 

@@ -415,7 +415,7 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
             {},
             "waits for its 3rd try, in 5m (14:08:07)",
         ),
-        ({}, {}, "waits for its turn: was due 5s ago (14:03:02), and the next tick with room will run it"),
+        ({}, {}, "was due 5s ago (14:03:02) and waits for its turn: the next tick with a free worker will run it"),
         ({}, {"paused": "queue mail"}, "was due 5s ago (14:03:02) and waits: queue mail is paused"),
         (
             {},

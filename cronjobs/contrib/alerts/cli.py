@@ -39,7 +39,7 @@ def send_test(
     if not channels:
         example = "{mail: {host: localhost, tls: none, from: cron@example.com, to: [you@example.com]}}"
         raise UsageError(
-            f"{settings.file} has no channel: write, for example, alerts: {{channels: {{ops: {example}}}}}"
+            f'{settings.file} has no channel; for example, write "alerts: {{channels: {{ops: {example}}}}}"'
         )
     if channel is not None and channel not in channels:
         raise UsageError(f'there is no channel "{channel}"; there are: {", ".join(sorted(channels))}')

@@ -76,7 +76,7 @@ _HOST: Final = fields.matching(
 _MAIL: Final[Keys] = {
     "host": ConfigKey(_HOST, "smtp.example.com", "The mail server.", "must be given"),
     "port": ConfigKey(
-        fields.integer(1, 65_535), "2525", "The mail server's port.", "587; with tls: tls 465, with tls: none 25"
+        fields.integer(1, 65_535), "2525", "The mail server's port.", '587; 465 with "tls: tls"; 25 with "tls: none"'
     ),
     "tls": ConfigKey(
         fields.choice("starttls", "tls", "none"),
@@ -110,7 +110,7 @@ def _mail(reading: Reading, node: Node, path: str) -> MailChannel:
     if ("user" in values) != ("password" in values):
         raise FieldError("user and password go together: write both, or neither")
     if "password" in values and values.get("tls") == "none" and not fields.is_loopback(values["host"]):
-        raise FieldError("the password would cross the network in clear text: write tls: starttls, or tls: tls")
+        raise FieldError("the password would cross the network in clear text: set tls to starttls or tls")
     values["sender"] = values.pop("from")
     return MailChannel(**values)
 
@@ -172,7 +172,10 @@ _THRESHOLD: Final[Keys] = {
 }
 
 
-_CHANNEL: Final[Keys] = {**_WAYS, **{name: key._replace(unset="as alerts says") for name, key in _FILTER.items()}}
+_CHANNEL: Final[Keys] = {
+    **_WAYS,
+    **{name: key._replace(unset="the value under alerts") for name, key in _FILTER.items()},
+}
 
 
 @taken_as("mapping", schema_parts.exactly_one(*_WAYS), keys=_CHANNEL)
@@ -181,7 +184,7 @@ def _channel(reading: Reading, node: Node, path: str) -> tuple[Any, dict[str, An
     fields.require(values, bad)
     ways = [values.pop(name) for name in _WAYS if name in values]
     if len(ways) != 1:
-        raise FieldError("say how this channel sends, with exactly one of mail: {…}, webhook: {…} and command: […]")
+        raise FieldError("a channel needs exactly one of the keys mail, webhook and command")
     return ways[0], values
 
 
@@ -202,7 +205,7 @@ _ALERTS: Final[Keys] = {
     "channels": ConfigKey(
         fields.named("mapping: channel → its settings", _channel),
         "{pager: {command: [page]}}",
-        "The channels that send alerts; a channel's own settings override those above.",
+        "The channels that send alerts; a channel's own severity, findings and ignore take precedence.",
         "none",
     ),
     "thresholds": ConfigKey(

@@ -174,7 +174,7 @@ def body(message: Message) -> str:
     for each in message.over:
         assert each.ended_at is not None
         lasted, ended = rough(each.ended_at - each.began_at), in_full(each.ended_at, message.zone)
-        lines += [f"OVER after {lasted}, since {ended}. The finding was: {each.text}", ""]
+        lines += [f"OVER since {ended}, after {lasted}. The finding was: {each.text}", ""]
     if message.left_out:
         lines += [f"… and {message.left_out} more: cronjobs status", ""]
     lines.append(f"-- cronjobs on {one_line(message.host, 100)}")

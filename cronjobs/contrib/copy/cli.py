@@ -61,13 +61,13 @@ def copy(
 ) -> None:
     """Copy jobs, keys, effects, schedules and history from SQLite to PostgreSQL.
 
-    db copy first closes the old side: its ticks end with an error that names the new side. Then it copies everything in
-    one transaction. If that fails, nothing is copied. After the copy, run db copy again to bring over jobs that
-    were enqueued on the old side during the copy. Nothing is copied twice. As long as the new side has not been used,
-    you can go back with "cronjobs db adopt" on the old side.
+    db copy first closes the old database: ticks that use it end with an error that names the new database. Then db copy
+    copies everything in one transaction. If that fails, nothing is copied. After the copy, run db copy again to bring
+    over jobs that were enqueued in the old database during the copy. Nothing is copied twice. As long as the new
+    database has not been used, you can go back with "cronjobs db adopt" on the old database.
     """
     if to is not None and old is not None:
-        raise UsageError("give either --to or --from, not both: the other side is the configured database")
+        raise UsageError("give either --to or --from, not both: the other database is the configured one")
     if to is None and old is None:
         raise UsageError(
             "give --to postgresql://…; if the new database is already the configured database, give --from sqlite:///…"
@@ -146,6 +146,6 @@ def _copied(report: copying.CopyReport, where: str) -> Iterator[str]:
         )
     else:
         yield ", ".join(f"{rows:,} {table.removeprefix('cronjobs_')}" for table, rows in report.copied.items() if rows)
-        yield f"the old side is closed; name {where} in the configuration of every host that ticks or enqueues"
+        yield f"the old database is closed; name {where} in the configuration of every host that ticks or enqueues"
     if report.left:
         yield f"enqueued in the old database during the copy: {counted(report.left, 'job')}; run this command again"

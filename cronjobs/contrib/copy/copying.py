@@ -192,7 +192,7 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
             )
         running = store.leased(connection)
         if running and not waits:
-            raise CopyRefused(f"{_named(running)} on the old side: to wait for the end, add --wait 60s")
+            raise CopyRefused(f"{_named(running)} in the old database: to wait for the end, add --wait 60s")
         store.put_fences(connection)
         adopt(connection, before.project, where, actor, again=True)
         return store.last_closing(connection)
@@ -205,7 +205,7 @@ def _hold_closed(old: Connection, where: str) -> None:
     take a long time if it waits for a synchronous standby.
     """
     if read_meta(old).environment != where:
-        raise CopyRefused('"cronjobs db adopt" reopened the old side meanwhile; nothing was copied')
+        raise CopyRefused('"cronjobs db adopt" reopened the old database meanwhile; nothing was copied')
 
 
 def _reopen(source: Database, before: Meta, closing: int, actor: str) -> None:
@@ -224,7 +224,7 @@ def _wait_until_quiet(source: Database, patience: timedelta) -> None:
             return
         if source.clock.monotonic() >= give_up_at:
             raise CopyRefused(
-                f"{_named(running)} on the old side after the wait; nothing was copied: use a longer --wait"
+                f"{_named(running)} in the old database after the wait; nothing was copied: use a longer --wait"
             )
         sleep(POLL_S)
 

@@ -83,7 +83,7 @@ class ToRevision(Operation):
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         raise CommandError(
             "the tables of cronjobs have no downgrade: migrations only add, and older code runs on newer "
-            "tables. To make Django alone forget them: migrate cronjobs zero --fake"
+            "tables. To make only Django forget the tables, run: migrate cronjobs zero --fake"
         )
 
     def _statements(self, kind: str) -> tuple[str, ...]:

@@ -44,7 +44,10 @@ BY_CHECK: Final = frozenset({"configuration", "handlers", "job types", "timeouts
 def doctor(
     source: Source,
     release: Annotated[
-        bool, typer.Option("--release", help="The release checklist, with the questions that only a person can answer.")
+        bool,
+        typer.Option(
+            "--release", help="Print the release checklist, with the questions that only a person can answer."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -60,7 +60,7 @@ def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis
     if there is None:
         return problem("the database has no cronjobs tables", "cronjobs db upgrade")
     if there < code:
-        return problem(f"the tables are at revision {there}, this version needs {code}", "cronjobs db upgrade")
+        return problem(f"the tables are at revision {there}, but this version needs {code}", "cronjobs db upgrade")
     if there > code:
         works = oldest_code is not None and oldest_code <= code
         text = f"the tables are at revision {there}, which is newer than this version's revision {code}"
@@ -76,7 +76,7 @@ def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis
 def drift(findings: Sequence[str]) -> Diagnosis:
     if not findings:
         return ok("tables, indexes and constraints match this version")
-    return problem(listed(findings), "cronjobs db check lists all differences; undo what was changed by hand")
+    return problem(listed(findings), '"cronjobs db check" lists all differences; undo what was changed by hand')
 
 
 def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnosis:
@@ -91,7 +91,7 @@ def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnos
     if off <= SKEWED:
         return ok("this host's clock and the database's agree")
     text = f"this host's clock is {by}: the database's clock decides what is due, but log lines use the host's clock"
-    fix = "run an NTP client on both (chronyc tracking, timedatectl)"
+    fix = "run an NTP client on both hosts, and check it with chronyc tracking or timedatectl"
     return problem(text, fix) if off > FAR_OFF else warning(text, fix)
 
 
@@ -133,7 +133,9 @@ def sqlite_modes(found: FileFacts) -> Diagnosis:
             f"chmod 600 {found.path}; chmod o-w on its folder",
         )
     if found.mode & 0o004:
-        return warning(f"everyone on this host can read {found.path}: payloads, results", f"chmod 600 {found.path}")
+        return warning(
+            f"everyone on this host can read the payloads and results in {found.path}", f"chmod 600 {found.path}"
+        )
     return ok(f"{found.path} is open to its user{' and group' if found.mode & 0o070 else ' alone'}")
 
 
@@ -151,7 +153,7 @@ def sqlite_size(found: SqliteFile, wal_size: int) -> Diagnosis:
     if free > LARGE and free * 2 > size:
         return warning(
             f"{free // MIB:,} of the file's {size // MIB:,} MiB are empty pages, left by pruned rows",
-            "SQLite reuses them; to shrink the file: sqlite3 FILE VACUUM, while no tick runs",
+            "SQLite reuses empty pages. To shrink the file, run sqlite3 FILE VACUUM while no tick runs",
         )
     if wal_size > max(LARGE, size):
         return warning(
@@ -181,7 +183,8 @@ def bloat(tables: Sequence[TableStatistics], *, autovacuum: bool) -> Diagnosis:
     ]
     if bloated:
         return warning(
-            f"vacuum does not keep up: {listed(bloated)}. Usually a transaction that has been open for hours blocks it",
+            f"vacuum does not keep up: {listed(bloated)}. Usually a transaction that has been open for hours is the "
+            "cause",
             "look for that transaction in pg_stat_activity (xact_start), end it, then VACUUM (ANALYZE) the table",
         )
     return ok(f"vacuum keeps up with {len(tables)} tables")
@@ -244,12 +247,12 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
     if few:
         return problem(
             f"too few rights: {listed(few)}",
-            "cronjobs db grants prints the right GRANT statements; run them as the owner",
+            '"cronjobs db grants" prints the right GRANT statements; run them as the owner of the tables',
         )
     if many:
         return warning(
             f"more rights than needed: {listed(many)}",
-            "cronjobs db grants prints a role with only the needed rights; log in as that role",
+            '"cronjobs db grants" prints a role with only the needed rights; log in as that role',
         )
     return ok(f"{', '.join(role.role for role in roles if role.wanted is not None)} has only the rights that it needs")
 

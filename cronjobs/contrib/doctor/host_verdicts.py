@@ -41,12 +41,12 @@ def configuration(file: str, findings: Sequence[str], *, is_misread: bool) -> Di
     if not findings:
         return ok(f"{file} is valid")
     until = "; until the file is corrected, ticks exit with 3" if is_misread else ""
-    return problem(f"{file}: {listed(findings)}", f"cronjobs check lists all problems, with line and column{until}")
+    return problem(f"{file}: {listed(findings)}", f'"cronjobs check" lists all problems, with line and column{until}')
 
 
 def unreadable(file: str, why: str) -> Diagnosis:
     return problem(
-        f"{file} cannot be used, so nothing runs: {why}", "correct the file; cronjobs check names the line and column"
+        f"{file} cannot be used, so nothing runs: {why}", 'correct the file; "cronjobs check" names the line and column'
     )
 
 
@@ -56,7 +56,7 @@ def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
         return ok(f"the handlers are imported (job types: {types})")
     return problem(
         f"jobs of these types wait for a host that can import them: {listed(faults)}",
-        "cronjobs check shows the traceback. Does cron use the same Python as your app (cronjobs crontab show)?",
+        '"cronjobs check" shows the traceback. Does cron use the same Python as your app (cronjobs crontab show)?',
     )
 
 
@@ -112,7 +112,7 @@ def crontab(found: CronLine, *, ticks: bool | None, elsewhere: str = "") -> Diag
     *elsewhere* names the other hosts that tick for this project.
     """
     if found.state == "unknown":
-        return not_applicable(found.said) if ticks else warning(found.said, "cronjobs crontab show prints the line")
+        return not_applicable(found.said) if ticks else warning(found.said, '"cronjobs crontab show" prints the line')
     if found.state == "broken":
         return problem(found.said, "crontab -e, then cronjobs crontab install")
     double, hand_over = found.double, f"to hand those lines over to ticks: {found.double.hand_over}"
@@ -168,7 +168,7 @@ def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
     if found.last_at is not None and found.now - found.last_at <= found.quiet_after:
         return ok(f"ticks run on {found.host}")
     if found.last_at is None and found.elsewhere:
-        return not_applicable(f"{found.host} has never ticked; other hosts do")
+        return not_applicable(f"{found.host} has never ticked; other hosts tick")
     since = "never" if found.last_at is None else f"the last was at {in_full(found.last_at, 'UTC')}"
     text = f"no ticks are running on {found.host} ({since}), although one is due every {every}"
     if kept:
@@ -195,8 +195,8 @@ class MailSetUp:
 
 def mail(found: MailSetUp) -> Diagnosis:
     fix = (
-        "make sure that somebody notices a failing tick: run cronjobs check --live in your monitoring, and set "
-        "log: in the configuration"
+        'make sure that somebody notices a failing tick: run "cronjobs check --live" in your monitoring, and set "log" '
+        "in the configuration"
     )
     if found.mailto is None:
         return not_applicable("your crontab has no line for this file, so cron mails nothing about its ticks")
@@ -226,8 +226,8 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
     if close >= max(OFTEN, len(pairs) // 4):
         return warning(
             f"{close} of the last {len(ordered)} ticks began right after the previous one: two crontab lines start "
-            "ticks, two containers share a host name, or somebody runs ticks by hand (crontab install and swap run one "
-            "each, too). Each job still runs only once",
+            "ticks, two containers share a host name, or somebody runs ticks by hand (crontab install and swap each "
+            "run a tick, too). Each job still runs only once",
             "look at all crontabs, /etc/cron.d and systemd timers of this host",
         )
     if over >= OFTEN:
@@ -260,7 +260,7 @@ class StateFolder:
 def state_folder(found: StateFolder) -> Diagnosis:
     loses = (
         "cron's mails are not throttled, idle ticks send more queries than they need to, and a tick that finds no "
-        "SQLite file creates an empty one, because it does not know that there was one"
+        "SQLite file creates an empty one, because the tick does not know that the file existed"
     )
     if found.fault:
         return problem(
@@ -303,7 +303,7 @@ def disk_space(volumes: Sequence[Volume]) -> Diagnosis:
 
     full = [said(volume) for volume in volumes if volume.free < FULL]
     nearly = [said(volume) for volume in volumes if volume.free < NEARLY_FULL and volume.free * 20 < volume.size]
-    fix = "free some space: cronjobs prune --dry-run shows what is past its retention"
+    fix = 'free some space: "cronjobs prune --dry-run" shows which rows are past their retention'
     if full:
         return problem(listed(full), fix)
     return warning(listed(nearly), fix) if nearly else ok(listed([said(volume) for volume in volumes]))

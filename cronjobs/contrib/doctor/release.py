@@ -69,7 +69,7 @@ def _config(findings: Sequence[str]) -> ReleaseItem:
     about = 'Is "cronjobs check" without findings?'
     if findings:
         return ReleaseItem(
-            "check", about, "to do", listed(findings), "cronjobs check lists all problems, with line and column"
+            "check", about, "to do", listed(findings), '"cronjobs check" lists all problems, with line and column'
         )
     return ReleaseItem("check", about, "ok", "names, payloads, time limits, commands and files are valid")
 
@@ -96,7 +96,8 @@ def _examined(name: str, about: str, diagnosis: Diagnosis) -> ReleaseItem | None
 def _findings(facts: ReleaseFacts) -> ReleaseItem:
     about = "Is anything wrong now?"
     if facts.findings is None:
-        return ReleaseItem("findings", about, "to do", "the database cannot be read", "see above, then run this again")
+        fix = "correct what the checks above found, then run this command again"
+        return ReleaseItem("findings", about, "to do", "the database cannot be read", fix)
     if facts.findings:
         return ReleaseItem("findings", about, "to do", listed(facts.findings), "cronjobs status")
     return ReleaseItem("findings", about, "ok", "there are no unacknowledged findings")
@@ -158,7 +159,7 @@ def _tries(facts: ReleaseFacts) -> ReleaseItem:
     if excessive:
         text = f"more than {MANY_TRIES} tries: {_names_of(excessive)}"
         return ReleaseItem(
-            "retries", about, "ask", text, "retry: {max_attempts: …}, or set an alert for jobs that fail this often"
+            "retries", about, "ask", text, 'set "retry: {max_attempts: …}", or an alert for jobs that fail this often'
         )
     return ReleaseItem(
         "retries", about, "ok", f"every job gives up after at most {max(many.values(), default=10)} tries"
@@ -213,9 +214,9 @@ def _alerts(facts: ReleaseFacts) -> ReleaseItem:
         )
     untried = sorted(set(alerts.channels) - set(facts.delivered or ()))
     if untried:
-        text = f"these channels have never delivered an alert; has a test message arrived? {_names_of(untried)}"
+        text = f"these channels have never delivered an alert: {_names_of(untried)}. Has a test message arrived?"
         return ReleaseItem(
-            "alerts", about, "ask", text, "cronjobs alerts test sends a test message, but does not record that it did"
+            "alerts", about, "ask", text, '"cronjobs alerts test" sends a test message, but records no delivery'
         )
     return ReleaseItem(
         "alerts", about, "ok", f"these channels have delivered alerts: {_names_of(sorted(alerts.channels))}"

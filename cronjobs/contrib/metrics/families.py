@@ -102,7 +102,7 @@ def _ends(ended: Sums) -> list[Metric]:
         ),
         _histogram(
             "cronjobs_job_latency_seconds",
-            "The time from when a job's last attempt was due until it began.",
+            "The time from when a job's last attempt was due until that attempt began.",
             ended,
             "jobs",
         ),

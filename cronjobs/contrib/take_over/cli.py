@@ -144,7 +144,7 @@ def compare(
     cron: CronOption = WhichCron.DEBIAN,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the times at which cron starts each line with its schedule, also across clock changes.
+    """Compare the times at which cron starts each line with the due times of its schedule, also across clock changes.
 
     The command and the variables that the crontab sets are compared as well.
     Cron's start times are computed minute by minute, the way cron does it, in the time zone of $TZ, or else of this

@@ -64,7 +64,7 @@ def swap(
     force: ForceOption = False,
     yes: MeantOption = False,
 ) -> None:
-    """Let cronjobs run the imported lines of your crontab, and comment them out there, in one write.
+    """Let cronjobs run the imported lines of your crontab, and comment these lines out, in one write.
 
     First, swap tries one tick in cron's environment, as install does. Lines that no schedule runs stay as they are and
     are listed. A copy of the old crontab is kept, and restore puts the lines back.
@@ -206,9 +206,9 @@ def _require_no_other_host(file: Path, old: str) -> None:
         others = other_hosts(settings, cron)
     except CronjobsError as error:
         raise crontab.CrontabError(
-            f"cronjobs cannot find out whether another host ticks for this project: {error}. If one does, the lines "
-            "would run there and here. Nothing was changed: if no other host ticks, add --yes to give cron its lines "
-            "back"
+            f"cronjobs cannot find out whether another host ticks for this project: {error}. If another host does, "
+            "the lines would run there and here. Nothing was changed: if no other host ticks, add --yes to give cron "
+            "its lines back"
         ) from None
     if others:
         raise crontab.CrontabError(

@@ -97,8 +97,8 @@ class Act:
         before = schedules.pause_row(self.connection, scope=scope, name=name)
         if before is not None and before.skip and (before.until is None or before.until > now):
             raise UsageError(
-                "this pause was made with --skip. Only the command cronjobs pause can change such a pause, because "
-                "only the command records which occurrences were skipped"
+                'this pause was made with --skip. Only "cronjobs pause" can change such a pause, because only that '
+                "command records which occurrences were skipped"
             )
         asked: dict[str, Any] = {"scope": scope, "name": name, "until": None, "why": self.why}
         schedules.pause(self.connection, **asked, by=self.actor, now=now)

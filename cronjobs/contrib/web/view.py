@@ -24,8 +24,8 @@ SAID: Final = {
     "asked": "The job is running. It is asked to stop at its runner's next heartbeat.",
     "dismissed": "The job is dismissed: it stays dead and is no longer reported.",
     "released": "The job's runner is gone, so the job is queued again and due now.",
-    "held": "Nothing was changed: the job's runner is alive, or the host that serves these pages cannot see it. "
-    'Run "cronjobs jobs release" on the runner\'s host to find out which.',
+    "held": "Nothing was changed: the job's runner is alive, or the host that serves these pages cannot see the "
+    'runner. To find out whether the runner is alive, run "cronjobs jobs release" on the runner\'s host.',
     "unchanged": (
         "Nothing was changed: the job's state has changed in the meantime, or another session has locked the job."
     ),

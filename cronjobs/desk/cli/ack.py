@@ -34,7 +34,7 @@ def ack(
             metavar="FINDING", help="The finding's key, as the list shows it: dead or host:web2.", show_default=False
         ),
     ] = None,
-    span: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long: 8h, 3d.")] = USUAL,
+    span: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long the ack lasts: 8h, 3d.")] = USUAL,
     why: WhyOption = None,
     remove: Annotated[bool, typer.Option("--remove", help="Withdraw the ack: the finding is an alarm again.")] = False,
     as_json: JsonOption = False,

@@ -28,7 +28,9 @@ def check(
     live: Annotated[bool, typer.Option("--live", help="Also read the database, and list what is going wrong.")] = False,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="URL", help="Also check that the payloads in that database fit this code."),
+        typer.Option(
+            "--against", metavar="URL", help="Also check that the payloads in the database at this URL fit this code."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

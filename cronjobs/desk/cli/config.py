@@ -65,4 +65,4 @@ def _text(value: Any) -> str:
 def _from(setting: Setting) -> str:
     if setting.source == "default":
         return f"default: {setting.where}" if setting.where else "default"
-    return f"{setting.where} is invalid: cronjobs check" if setting.source == "bad" else setting.where
+    return f"{setting.where} is invalid: see cronjobs check" if setting.source == "bad" else setting.where

@@ -39,7 +39,7 @@ class CrontabGroup(LazyGroup):
         "remove": CommandRow("crontab:remove", "Remove only this configuration's block from your crontab."),
         "swap": CommandRow(
             "cronjobs.contrib.take_over.swap_cli:swap",
-            "Let cronjobs run the imported lines of your crontab, and comment them out there, in one write.",
+            "Let cronjobs run the imported lines of your crontab, and comment these lines out, in one write.",
         ),
         "restore": CommandRow(
             "cronjobs.contrib.take_over.swap_cli:restore",
@@ -52,7 +52,8 @@ class CrontabGroup(LazyGroup):
         ),
         "compare": CommandRow(
             "cronjobs.contrib.take_over.cli:compare",
-            "Compare the times at which cron starts each line with its schedule, also across clock changes.",
+            "Compare the times at which cron starts each line with the due times of its schedule, also across clock "
+            "changes.",
         ),
         "wrap": CommandRow(
             "cronjobs.contrib.exec.wrap_cli:wrap",
@@ -304,7 +305,7 @@ def print_tick(tick: host.BareTick, wanted: CrontabArgs, environment: dict[str, 
     if not tick.works:
         complain(f"that tick failed with exit code {tick.code}, and every tick will fail until this is fixed:")
     elif tick.code:
-        complain("a job died in that tick: see cronjobs jobs list --status dead")
+        complain('a job died in that tick: see "cronjobs jobs list --status dead"')
     if tick.said:
         complain(crontab.indented(tick.said))
 
@@ -329,7 +330,7 @@ def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArg
     Warn if nobody gets the output, or if no cron daemon is running here.
     """
     mailto = environment.get("MAILTO", environment["LOGNAME"])
-    elsewhere = 'look at "cronjobs status", or set log: in the configuration'
+    elsewhere = 'look at "cronjobs status", or set "log" in the configuration'
     if host.mail_program() is None:
         complain(
             "this host cannot send mail (cron calls /usr/sbin/sendmail, which does not exist), so the output of "

@@ -92,7 +92,8 @@ def _ask(content: Content, project: str, yes: bool) -> None:
         raise UsageError("there is no terminal to confirm this on: add --yes. Nothing was dropped")
     _print_jobs(content)
     what = "the project's name" if project else '"drop"'
-    if typer.prompt(f"To drop them for good, type {what} ({word})", err=True, default="", show_default=False) != word:
+    asked = f"To drop the tables for good, type {what} ({word})"
+    if typer.prompt(asked, err=True, default="", show_default=False) != word:
         complain("nothing was dropped")
         raise typer.Exit(1)
 

@@ -67,8 +67,8 @@ def dev(
     settings = load_settings(source)
     if settings.environment.lower() in PRODUCTION and not yes:
         raise UsageError(
-            f'{settings.file} says "environment: {settings.environment}", and dev runs its jobs with the code that is '
-            "being edited here: name another file with --config, or add --yes"
+            f'{settings.file} says "environment: {settings.environment}", and dev would run the jobs of that '
+            "environment with the code that is being edited here: name another file with --config, or add --yes"
         )
     environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
     if url := source.given("database_url"):
@@ -80,9 +80,9 @@ def dev(
     ticks = _Ticks(file, environ)
     database = open_database(settings)
     database.close()
-    firing = "schedules fire" if schedules else "schedules do not fire (--schedules)"
+    firing = "schedules fire" if schedules else "schedules do not fire (to fire them: --schedules)"
     echo(f"{settings.file}, database {database.address}: a tick every {duration_text(pause)}, and when a job is due;")
-    echo(f"{firing}. Ctrl-C ends it.")
+    echo(f"{firing}. Ctrl-C ends dev.")
     with ticks.signals():
         while ticks.stopped_by is None:
             with closing(_Watch(file, environ, schedules)) as watch:

@@ -70,7 +70,8 @@ def _object(settings: Settings, database: Database, known: JobTypes, found: Outl
 def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
     lines = [coloured(line, "yellow") for line in pause_lines(found.pauses, settings.timezone)]
     if found.expired:
-        lines.append(f"{counted(found.expired, 'lease')} expired: their attempts would be settled first")
+        leases = counted(found.expired, "lease")
+        lines.append(f"{leases} expired: the tick would settle the attempts of expired leases first")
     lines += _sync_lines(found.sync)
     for schedule in found.schedules[:LINES]:
         lines += _schedule_lines(settings.timezone, schedule)

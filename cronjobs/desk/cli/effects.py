@@ -53,10 +53,12 @@ def list_effects(
     source: Source,
     state: Annotated[
         Standing | None,
-        typer.Option(metavar="STATE", help=f"Only in this state: {', '.join(Standing)}. Default: all."),
+        typer.Option(metavar="STATE", help=f"Only effects in this state: {', '.join(Standing)}. Default: all."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only keys with this prefix.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many.")] = 50,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="Only effects whose key has this prefix.")
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Show at most this many.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List effects, the most recently begun first.
@@ -134,9 +136,10 @@ def settle(
     undone = "counts as never begun: if there is a later attempt, it will perform the effect"
     echo(f"effect {safe(found.key)} {done if verdict is Verdict.DONE else undone}")
     for job_id in dead[:LISTED_JOBS]:
-        echo(f"job {job_id} died because of it: cronjobs jobs retry {job_id}")
+        echo(f"job {job_id} died because of this effect: cronjobs jobs retry {job_id}")
     if len(dead) > LISTED_JOBS:
-        complain(f"{counted(len(dead) - LISTED_JOBS, 'more job')} died because of it: cronjobs jobs list --status dead")
+        more = counted(len(dead) - LISTED_JOBS, "more job")
+        complain(f"{more} died because of this effect: cronjobs jobs list --status dead")
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
@@ -153,8 +156,8 @@ def _settled(connection: Connection, key: str, verdict: Verdict, result: str | N
         [holder] = [job.locked_by for job in ledger.performers(connection) if job.id == found.job_id]
         if Holders().is_gone(holder):
             raise CronjobsError(
-                f"job {found.job_id} began the effect {safe(key)}, and its process is gone: wait until a tick has "
-                f"recorded the loss, or type: cronjobs jobs release {found.job_id}"
+                f"job {found.job_id} began the effect {safe(key)}, and the job's process is gone: wait until a tick "
+                f"has recorded the loss, or type: cronjobs jobs release {found.job_id}"
             )
         raise CronjobsError(f"job {found.job_id} is performing the effect {safe(key)} now: wait until the job ends")
     if verdict is Verdict.DONE:

@@ -42,7 +42,8 @@ def enqueue(
         typer.Option(
             metavar="TIME",
             help=(
-                "Run no earlier than this time, e.g. 2026-11-20T09:00+01:00; without an offset, in the file's timezone."
+                "Run no earlier than this time, e.g. 2026-11-20T09:00+01:00. A time without an offset is in the file's "
+                "timezone."
             ),
         ),
     ] = None,

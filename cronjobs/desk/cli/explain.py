@@ -75,7 +75,7 @@ def explain(
         typer.Option(
             metavar="TIME",
             show_default=False,
-            help='Explain the occurrence at this time: 2026-11-20T02:15, 02:15 (the last one), "yesterday 02:15".',
+            help='Explain the occurrence at this time: 2026-11-20T02:15, 02:15 (the most recent), "yesterday 02:15".',
         ),
     ] = None,
     since: Annotated[
@@ -207,7 +207,7 @@ def _unknown(
                 '("cronjobs sync --plan" shows everything that the file would change).'
             )
         else:
-            text += "the next tick will apply it; a new schedule never fires for times before that."
+            text += "the next tick will apply the schedule; a new schedule never fires for times before that tick."
         return Explanation(name, None, "not_yet_defined", (text,)), 0
     if name in settings.disabled_schedules:
         problems = "; ".join(map(str, settings.problems_of(name)))

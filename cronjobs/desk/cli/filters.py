@@ -16,7 +16,7 @@ from cronjobs.errors import UsageError
 from cronjobs.model import Status
 
 TypeOption = Annotated[
-    str | None, typer.Option("--type", metavar="TYPE", autocompletion=type_names, help="Only of this job type.")
+    str | None, typer.Option("--type", metavar="TYPE", autocompletion=type_names, help="Only jobs of this type.")
 ]
 
 
@@ -39,14 +39,15 @@ StatusOption = Annotated[
         parser=_parsed(read_status),
         autocompletion=lambda: STATUS_WORDS,
         help=(
-            f"Only in this state: {', '.join(STATUS_WORDS)}. A command that changes jobs refuses a state that it "
+            f"Only jobs in this state: {', '.join(STATUS_WORDS)}. A command that changes jobs refuses a state that it "
             "cannot change."
         ),
     ),
 ]
-QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
+QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only jobs of this queue.")]
 ScheduleOption = Annotated[
-    str | None, typer.Option("--schedule", metavar="NAME", autocompletion=schedule_names, help="Only of this schedule.")
+    str | None,
+    typer.Option("--schedule", metavar="NAME", autocompletion=schedule_names, help="Only jobs of this schedule."),
 ]
 SinceOption = Annotated[
     str | None,
@@ -64,7 +65,7 @@ ErrorTypeOption = Annotated[
     typer.Option(
         "--error-type",
         metavar="NAME",
-        help="Only if the last error has this type, with or without its module, e.g. HTTPError.",
+        help="Only jobs whose last error has this type. NAME may omit the module, e.g. HTTPError.",
     ),
 ]
 
@@ -76,7 +77,7 @@ CauseOption = Annotated[
         metavar="KEY",
         parser=_parsed(read_cause),
         help="Only dead jobs with this cause that nobody has retried, cancelled or dismissed. KEY is the cause's key "
-        "as status prints it. For jobs list, retry and dismiss.",
+        "as status prints it. Only for jobs list, jobs retry and jobs dismiss.",
     ),
 ]
 

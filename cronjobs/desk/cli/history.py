@@ -152,15 +152,15 @@ def history(
         typer.Option(
             metavar="NAME",
             autocompletion=schedule_names,
-            help="Only this schedule, including under its former names.",
+            help="Only this schedule, also under its former names.",
         ),
     ] = None,
     job_type: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", autocompletion=type_names, help="Only of this job type.")
+        str | None, typer.Option("--type", metavar="TYPE", autocompletion=type_names, help="Only jobs of this type.")
     ] = None,
     outcome: Annotated[
         HistoryOutcome | None,
-        typer.Option(metavar="OUTCOME", help=f"Only this outcome: {', '.join(HistoryOutcome)}."),
+        typer.Option(metavar="OUTCOME", help=f"Only entries with this outcome: {', '.join(HistoryOutcome)}."),
     ] = None,
     limit: Annotated[
         int,
@@ -199,7 +199,7 @@ def history(
     clock, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An
     occurrence's outcome is what happened when it was due. A gap's host is null if no host ticked. The reason of a gap
     says why ticks did not start, if a later tick recorded that. If there are more entries than --limit, failures and
-    changes take precedence over the newest of the others.
+    changes take precedence over the newest other entries.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -590,8 +590,8 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
                 text += "and dismissed" if entry["dismissed"] else "and nobody has dealt with it"
             return text + _error(entry)
         case "pruned":
-            they_were, them = ("it was", "it") if entry["jobs"] == 1 else ("they were", "them")
-            return f"{_jobs_text(entry)} by retention, although {they_were} dead and nobody had dealt with {them}"
+            job_was, them = ("the job was", "it") if entry["jobs"] == 1 else ("the jobs were", "them")
+            return f"{_jobs_text(entry)} by retention, although {job_was} dead and nobody had dealt with {them}"
         case "occurrence":
             what = name_text(entry["schedule"])
             if entry["count"] > 1:

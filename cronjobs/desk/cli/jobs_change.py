@@ -199,10 +199,10 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
         elif job.is_exec and (verb is RETRY or (verb is CANCEL and job.status is Status.RUNNING)):
             refused[job_id] = f"is a run of cronjobs exec: only {EXEC_WORDS[verb.name]}"
         elif verb is RETRY and job.stripped:
-            refused[job_id] = f"is {status_word(job.status)} and pruned except for its key: its payload is gone"
+            refused[job_id] = f"is {status_word(job.status)}, and only its key is kept: its payload is gone"
         elif verb is RETRY and job.too_long is not None:
             refused[job_id] = (
-                f"is {status_word(job.status)}, and its {job.too_long}: enqueue it again with a shorter value"
+                f"is {status_word(job.status)}, and its {job.too_long}: enqueue a new job with a shorter value"
             )
         elif verb is RETRY and job.key_owner is not None:
             refused[job_id] = f"released its key when it was cancelled, and job {job.key_owner} has the key now"
@@ -274,7 +274,7 @@ def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
             chosen.append(row.id)
             kinds[row.job_type, row.status] += 1
     if left:
-        complain(f"{counted(left, 'running job')} left alone: the runner is alive, or cannot be checked from here")
+        complain(f"left alone: {counted(left, 'running job')} whose runner is alive, or cannot be checked from here")
     if chosen and not yes:
         _ask(verb, kinds, len(chosen))
     return array("q", sorted(chosen))

@@ -79,7 +79,7 @@ def list_jobs(
             help="Group jobs that have the same error. Without --status: only jobs that failed or are dead.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="At most this many.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Show at most this many.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, newest first; with --status succeeded, dead or cancelled, most recently ended first.
@@ -287,7 +287,7 @@ def next_step(
         return f'{since} and waits: no handler or command "{safe(job["job_type"], 80)}" is registered here'
     if paused is not None:
         return f"{since} and waits: {paused} is paused"
-    return f"waits for {what}: {since}, and the next tick with room will run it"
+    return f"{since} and waits for {what}: the next tick with a free worker will run it"
 
 
 def _running_step(job: Mapping[str, Any], times: Times) -> str:

@@ -48,7 +48,7 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
             complain(f"if the payload is wrong: {undo}")
         return
     meant = nearest(job_type, known.types)
-    guess = f', did you mean "{meant}"?' if meant else "."
+    guess = f'. Did you mean "{meant}"?' if meant else "."
     complain(
         f'jobs of type "{one_line(job_type, 200)}" cannot run here{guess} {waits} until some host knows the type. If '
         f"the type is a mistake: {undo}"
@@ -76,7 +76,8 @@ def refuse_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any]) 
         return
     if fault:
         raise UsageError(
-            f"{one_line(fault, 1000)}: nothing was written; to enqueue it for code that takes it, add --force"
+            f"{one_line(fault, 1000)}: nothing was written; to enqueue the job for code that takes this payload, add "
+            "--force"
         )
 
 
@@ -106,10 +107,10 @@ def refuse_unknown(settings: Settings, database: Database, job_type: str) -> Non
     if not unknown:
         return
     meant = nearest(job_type, registered)
-    guess = f', did you mean "{meant}"?' if meant else ":"
+    guess = f' Did you mean "{meant}"?' if meant else ""
     raise UsageError(
-        f'no handler has the job type "{one_line(job_type, 200)}", here or on a host that ticked lately{guess} nothing '
-        "was written; to enqueue it for a future handler, add --force"
+        f'no handler has the job type "{one_line(job_type, 200)}", here or on a host that ticked lately.{guess} '
+        "Nothing was written; to enqueue the job for a future handler, add --force"
     )
 
 

@@ -130,7 +130,7 @@ class Root(LazyGroup):
         ),
         "backfill": CommandRow(
             "trigger:backfill",
-            "Run what a schedule missed or skipped in a range of its past, each occurrence once.",
+            "Run the occurrences that a schedule missed or skipped in a range of the past, each of them once.",
             SCHEDULES,
             "For example: cronjobs backfill nightly-report --from 2026-11-01 --to 2026-11-07 --dry-run",
         ),

@@ -78,13 +78,14 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
     if still is not None and still.quiet:
         complain(f"quiet after {rough(waited)}: nothing is running")
         return
+    in_effect = f'the pause is still in effect, and "{undo}" ends the pause'
     if interrupted():
-        complain(f"stopped waiting; the pause is still in effect: {undo} ends it")
+        complain(f"stopped waiting; {in_effect}")
         raise typer.Exit(130)
     if trouble is not None:
         raise trouble
     assert still is not None
-    complain(f"not quiet after {rough(waited)}: {still.text}; the pause is still in effect: {undo} ends it")
+    complain(f"not quiet after {rough(waited)}: {still.text}; {in_effect}")
     for line in _table(still):
         complain(line)
     raise typer.Exit(1)

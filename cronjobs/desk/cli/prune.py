@@ -31,7 +31,7 @@ WHAT: Final = {
     "dead": "dead jobs",
     "cancelled": "cancelled jobs",
     "stripped": "payloads of keyed jobs",
-    "attempts": "attempts of these jobs",
+    "attempts": "attempts of pruned jobs",
     "job_type_lists": "lists of job types",
 }
 

@@ -45,7 +45,7 @@ def run(
         typer.Option(metavar="JSON", help='Keyword arguments: JSON, @FILE, or "-" to read stdin.', show_default=False),
     ] = None,
     schedule: Annotated[
-        bool, typer.Option("--schedule", help="TARGET is a schedule, even if a job type has the same name.")
+        bool, typer.Option("--schedule", help="Run the schedule of this name, not the job type.")
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only the job's output.")] = False,
 ) -> None:
@@ -57,7 +57,7 @@ def run(
     runs even before it is due. If it fails, it is retried as usual. After Ctrl-C it waits as before. Python handlers
     have no time limit here, but commands keep theirs. Pauses do not stop the run, but limits in the file (limits:) do.
 
-    Exit codes: 0 it succeeded, 1 it did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
+    Exit codes: 0 the job succeeded, 1 the job did not, 2 usage, 3 configuration, 4 database, 130 Ctrl-C.
     """
     arguments = None if payload is None else parse_values.payload(payload)
     by_id = target.isascii() and target.isdigit() and not schedule

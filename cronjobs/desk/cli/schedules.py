@@ -49,7 +49,7 @@ _STATES: Final = {
     "active": "",
     "retired": "no file defines the schedule any more: it creates no jobs, but its history stays",
     "disabled": (
-        "the schedule's entry in this file is invalid: it creates no jobs here; "
+        "the schedule's entry in this file is invalid: the schedule creates no jobs here; "
         "a definition that is already in the database stays"
     ),
     "new": "the database does not have the schedule yet: the next tick will apply this file",

@@ -37,7 +37,7 @@ def status(
     source: Source,
     every: Annotated[
         float | None,
-        typer.Argument(metavar="SECONDS", show_default=False, help="How often --watch refreshes. Default: 2."),
+        typer.Argument(metavar="SECONDS", show_default=False, help="Seconds between refreshes of --watch. Default: 2."),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh the display in place until q or Ctrl-C.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every schedule and every finding.")] = False,
@@ -65,7 +65,7 @@ def status(
         from cronjobs.desk.cli.watch import Screen
 
         if as_json or not (is_terminal() and is_terminal("stdin")):
-            raise UsageError("--watch needs a terminal: without one, or for --json, run status repeatedly")
+            raise UsageError("--watch needs a terminal: without a terminal, or for --json, run status repeatedly")
         Screen(lambda: _screen(settings, types, everything=everything), every or 2, settings.timezone).run()
     else:
         with closing(ready_database(settings, only_reads=True)) as database, database.read() as connection:

@@ -34,7 +34,8 @@ def sync(
         bool,
         typer.Option(
             "--allow-removals",
-            help="Apply the file even if it would retire all schedules, or more than half of them and at least three.",
+            help="Apply the file even if it would retire all schedules, or three or more schedules that are more than "
+            "half of all.",
         ),
     ] = False,
     as_json: JsonOption = False,

@@ -72,7 +72,7 @@ def systemd(
         complain("CRONJOBS_DATABASE_URL is set here, but not in the service's environment")
     if _has_line(file):
         complain(
-            "your crontab also starts these ticks, so each tick would start twice. To remove them from the crontab: "
+            "your crontab also starts these ticks, so each tick would start twice. To stop cron from starting them: "
             "cronjobs crontab remove --config "
             f"{shlex.quote(str(file))}"
         )

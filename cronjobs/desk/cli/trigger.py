@@ -81,7 +81,7 @@ def backfill(
     no_import: NoImportOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run what a schedule missed or skipped in a range of its past, each occurrence once.
+    """Run the occurrences that a schedule missed or skipped in a range of the past, each of them once.
 
     An occurrence that ran, or that was coalesced into another run, is not run again. An occurrence that was due before
     the schedule existed is run, and the command says so. The jobs are due now. They run oldest first, and one at a time
@@ -116,7 +116,8 @@ def backfill(
     if filling.settled_until is not None:
         until = in_full(filling.settled_until, settings.timezone)
         complain(
-            f"--to is later than {until}. Ticks have settled {schedule} only up to then, and run what is due later"
+            f"--to is later than {until}. Ticks have settled {schedule} only up to then, and will run the later "
+            "occurrences themselves"
         )
     say_paused(paused)
     if by_name:

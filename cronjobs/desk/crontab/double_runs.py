@@ -56,7 +56,7 @@ class DoubleRuns:
         if not self.changed:
             return ""
         of_that_name = "a schedule of that name runs" if len(self.changed) == 1 else "schedules of those names run"
-        return f"cron runs {_listed(self.changed)}, and {of_that_name} another command: both would run"
+        return f"cron runs {_listed(self.changed)}, and {of_that_name} another command: both commands would run"
 
     @property
     def settle_changed(self) -> str:

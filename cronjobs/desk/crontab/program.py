@@ -45,7 +45,7 @@ class CrontabMissing(CrontabError):
 
 class CrontabFailed(CrontabError):
     def __init__(self, *, command: str, code: int, said: str) -> None:
-        super().__init__(f'"{command}" failed with exit code {code}: {visible(said.strip()) or "it said nothing"}')
+        super().__init__(f'"{command}" failed with exit code {code}: {visible(said.strip()) or "it printed nothing"}')
 
 
 class CrontabChanged(CrontabError):

@@ -28,7 +28,7 @@ _YAML: Final = """\
 # Quote cron expressions, and values with ": " or " #" in them. Durations: 55s, 10m, 24h, 7d.
 
 @project@# stored in the database, so that no other project's ticks run these jobs
-#environment: production             # stored there too, so that a copy on a test machine runs nothing
+#environment: production             # stored in the database, too, so that a copy on a test machine runs nothing
 database: sqlite:///@file@      # beside this file; or postgresql://user@host/name
 #env_file: .env                      # a file of variables for cron's ticks, e.g. for database: ${DATABASE_URL}
 imports: [jobs]                      # the modules with your @job functions; this folder is on the import path
@@ -44,7 +44,7 @@ log: cronjobs.log                    # one line per event; "log: none" writes no
 
 #run:
 #  workers: 4                        # how many jobs run at once; 1 runs them one after another, in order
-#  budget: 55s                       # one tick takes no longer, so it is gone before the next minute
+#  budget: 55s                       # no tick takes longer, so each tick ends before the next minute
 #defaults:
 #  retry: {max_attempts: 10, base: 1m, factor: 2, cap: 30m}
 #retention: {succeeded: 14d, dead: 90d}

@@ -286,13 +286,13 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ti
         elif timed.timeout + grace + START_UP > run.budget:
             more = f", with {duration_text(grace)} to stop its process," if grace else ""
             own = (
-                f", or to more than {duration_text(run.longest_in_tick)} for a process of its own"
+                f", or to more than {duration_text(run.longest_in_tick)}, so that the job gets a process of its own"
                 if run.long_jobs
                 else ""
             )
             text = (
                 f"{name}: timeout {limit}{more} leaves no room in run.budget ({duration_text(run.budget)}) for the "
-                "tick's start, so the job would never run. Set it to at most "
+                "tick's start, so the job would never run. Set the timeout to at most "
                 f"{duration_text(run.budget - grace - START_UP)}{own}"
             )
             yield TimeoutTooLong(name, place.problem(text, *timed.places))
@@ -321,7 +321,7 @@ def _tight(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Probl
         if timed.job_type.executor is None and START_UP <= left <= min(BUSY_START_UP, budget / 3):
             yield place.problem(
                 f"{timed.job_type.name}: timeout {duration_text(timed.timeout)} leaves {duration_text(left)} of "
-                f"run.budget ({duration_text(budget)}): a tick that takes longer to start passes the job over",
+                f"run.budget ({duration_text(budget)}): a tick that needs more than that to start does not run the job",
                 *timed.places,
             )
 
@@ -362,13 +362,13 @@ def _command_fault(settings: Settings, entry: JobTypeSettings, environ: Mapping[
     if shutil.which(program, path=path):
         return None
     if program in _OF_THE_SHELL:
-        return f"command not found: {program} is a shell builtin: write [sh, -c, …] around the line"
+        return f"command not found: {program} is a shell builtin: run the line in a shell, with [sh, -c, …]"
     if (settings.folder / program).is_file():
         return f"command not found: {program} is not on PATH={path}; for the file in this folder write ./{program}"
     mine = shutil.which(program, path=environ.get("PATH", ""))
     if mine:
-        return f"command not found under cron, whose PATH is {path}: write {mine}, or set PATH under env:"
-    return f"command not found: {program} is not on PATH={path}; write its full path, or set PATH under env:"
+        return f"command not found under cron, whose PATH is {path}: write {mine}, or set PATH under the key env"
+    return f"command not found: {program} is not on PATH={path}; write its full path, or set PATH under the key env"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -417,16 +417,16 @@ def _limits(place: _Place, run: RunSettings) -> Iterator[Problem]:
     if run.lease < run.budget + timedelta(seconds=5):
         yield place.problem(
             f"lease {duration_text(run.lease)} is shorter than run.budget + 5s ({duration_text(run.budget)} + 5s): "
-            f"a tick that cannot reach the database for {duration_text(run.lease)} is ended, and its jobs start again "
-            "elsewhere",
+            f"cronjobs ends a tick that cannot reach the database for {duration_text(run.lease)}, and other ticks "
+            "start its jobs again",
             "run.lease",
             "run",
         )
     if run.budget >= run.every:
         every = duration_text(run.every)
         yield place.problem(
-            f"budget {duration_text(run.budget)} is not shorter than run.every ({every}): a tick that cron starts ends "
-            f"2s before the next tick starts, so a timeout must fit into less than {every}",
+            f"budget {duration_text(run.budget)} is not shorter than run.every ({every}): each tick ends 2s before "
+            f"cron starts the next tick, so a timeout must fit into less than {every}",
             "run.budget",
             "run",
         )

@@ -249,8 +249,8 @@ def _doubtful(effect: DoubtfulEffect, times: LocalTimes) -> str:
     if effect.skipped:
         return (
             f"Attempt {effect.attempt} began the effect {one_line(effect.key, 600)} at {times.clock(effect.begun_at)}, "
-            "and nobody knows whether it happened. A later attempt counted it as done (on_unknown), so it may never "
-            "have happened."
+            "and nobody knows whether the effect happened. A later attempt counted the effect as done (on_unknown), so "
+            "the effect may never have happened."
         )
     most = "twice" if effect.repeats == 1 else f"up to {effect.repeats + 1:,} times"
     return (
@@ -344,7 +344,7 @@ def _acts(job: JobFacts, times: LocalTimes) -> list[str]:
 
 
 def _settled(act: AuditEntry, key: str, verdict: str, times: LocalTimes) -> str:
-    so = "no attempt repeats it" if verdict == "done" else "a later attempt would do it"
+    so = "no attempt repeats the effect" if verdict == "done" else "a later attempt would perform the effect"
     why = f" (why: {one_line(act.why, 300)})" if act.why else ""
     by, was = name(act.by) if act.by else "Somebody", verdict.replace("-", " ")
     return f"{by} recorded at {times.clock(act.at)} that effect {one_line(key, 600)} was {was}{why}, so {so}."
@@ -401,17 +401,17 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
 
     The added sentences say how to run the job again, and which run by hand may already have done its work.
     """
-    dismiss = f'"cronjobs jobs dismiss {job.id}" ends the report'
+    dismiss = f'"cronjobs jobs dismiss {job.id}" ends the reports about this death'
     report = job.status == "dead" and not job.dismissed
     if job.job_type.startswith(EXEC_PREFIX):
-        return [f"{said}; cron runs its line when it is due{f'; {dismiss}' if report else ''}."]
+        return [f"{said}; cron runs the line again when the line is due{f'; {dismiss}' if report else ''}."]
     again = triggered(job.triggered, times)
     if job.unsettled is not None:
         effect = f"effect {one_line(job.unsettled, 600)} happened"
         # Only a job that an effect stopped has to wait for a person. Another job may repeat its effect.
         stopped = bool(job.attempts) and job.attempts[-1].error_type == EffectUnknown.__name__
-        first = f"First find out whether {effect}, and record it"
-        first = first if stopped else f"Nobody knows whether its {effect}; if you find out, record it first"
+        first = f"First find out whether {effect}, and record the answer"
+        first = first if stopped else f"Nobody knows whether its {effect}; if you find out, record the answer first"
         return [
             f"{said}. It does not run again by itself.",
             *([again.said] if again else []),
@@ -420,7 +420,8 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
         ]
     if again is not None and again.does_it:
         ends = f"{dismiss}, and " if report else ""
-        return [f"{said}.", again.said, f'If that was the same work, {ends}"cronjobs jobs retry {job.id}" repeats it.']
+        repeats = f'"cronjobs jobs retry {job.id}" repeats the work'
+        return [f"{said}.", again.said, f"If that was the same work, {ends}{repeats}."]
     only = f'It runs again only if someone types "cronjobs jobs retry {job.id}".'
     if job.attempts and job.attempts[-1].error_type == MISFIT:
         only = f"{only[:-1]}, and fails again unless its handler or its payload is changed first."
@@ -496,14 +497,17 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         earliest, latest = job.misfit_since + LEAST, times.clock(job.misfit_since + MOST)
         at = "its next try" if earliest <= job.run_at else f"its first try after {times.clock(earliest)}"
         ends = [
-            f"It dies at {at} if every version of the code that ticks has refused it. Otherwise it dies after {latest}."
+            (
+                f"The job dies at {at} if all code that ticks has refused the payload. Otherwise the job dies after "
+                f"{latest}."
+            )
         ]
     if job.type_facts is not None and job.type_facts.here is False and job.type_facts.last is None:
         ends.append(f'If no handler will ever have this name, type "cronjobs jobs cancel {job.id}".')
     if job.unsettled is not None:
         unknown = f"Nobody knows whether its effect {one_line(job.unsettled, 600)} happened"
         settle = f'"{settling(job.unsettled)}" (or not-done)'
-        ends.append(f"{unknown}; if you find out before its next try, record it: {settle}.")
+        ends.append(f"{unknown}; if you find out before its next try, record the answer: {settle}.")
     failed = f" (failed {_of(job)})" if job.failures else ""
     waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, times, around))
     if job.run_at > now:
@@ -512,7 +516,7 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     if not why:
         last = around.last_tick
         began = f" (the last tick began at {times.clock(last.started_at)} on {name(last.host)})" if last else ""
-        why = f"{_ahead(job.ahead)}the next tick with room will run it{began}"
+        why = f"{_ahead(job.ahead)}the next tick with a free worker will run it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
             why = (
                 "the job's timeout is too long for the tick that passed the job over. Shorten the timeout, or allow "

@@ -210,7 +210,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     if (row.reason or "").startswith(RAN_EARLY):
         early = ran_early_words(row.reason or "", times)
         said = f"Its job, {row.job_id}, {early}: a clock was ahead then and was later set back."
-        then = f"It does not run again by itself: to enqueue a job now, run cronjobs trigger {quote(facts.schedule)}."
+        then = f'It does not run again by itself: to enqueue a job now, run "cronjobs trigger {quote(facts.schedule)}".'
         ended = facts.job is None or facts.job.status not in ("queued", "failed", "running")
         again = [one_line(then, 300)] if ended and _ran_early(facts, row) else []
         return [said, *again, *_fate(facts, row, times)]
@@ -263,8 +263,8 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         why = _left_by(facts, after) or "the reason is not recorded"
         return [
             (
-                f"A tick had already reached the database at {times.clock(after.started_at)}, but it did not settle "
-                f"{which}; {why}."
+                f"A tick had already reached the database at {times.clock(after.started_at)}, but that tick did not "
+                f"settle {which}; {why}."
             )
         ]
     return _outage(facts, row, times)
@@ -329,7 +329,7 @@ def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> l
     if _joined(facts, row):
         for_ += "," if for_ else ""
         already = f"Job {row.job_id} of the schedule{for_} was already waiting at {times.clock(row.decided_at)}"
-        said = f"{already}: it stands for {_it(facts)} too (overlap: wait)."
+        said = f"{already}: that job stands for {_it(facts)} too (overlap: wait)."
         return [*_why_late(facts, row, times), said, *_fate(facts, row, times)]
     said = f"The run at {times.clock(row.decided_at)} (job {row.job_id}{for_}) stands for {_it(facts)}{also}."
     return [*_why_late(facts, row, times), said, *_fate(facts, row, times)]
@@ -381,7 +381,7 @@ def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes) -> str:
     if not tried:
         return "It was waiting for its first try then."
     if tried[-1].outcome == "snoozed":
-        return f"Its attempt {tried[-1].number} had snoozed it, and it was still waiting then."
+        return f"Its attempt {tried[-1].number} had snoozed the job, and the job was still waiting then."
     turn = "another try" if tried[-1].outcome in ("failed", "timed_out") else "another turn"
     return f"After {'1 attempt' if len(tried) == 1 else f'{len(tried):,} attempts'} it was waiting for {turn} then."
 
@@ -448,7 +448,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             sentences.insert(0, _last_tick(last, times))
     else:
         waits = "It waits" if facts.count == 1 else "They wait"
-        sentences = [*was_held, f"{waits} for a tick to settle {_it(facts)}; it is {times.clock(now)}."]
+        sentences = [*was_held, f"{waits} for a tick to settle {_it(facts)}; the time now is {times.clock(now)}."]
         if last is None:
             sentences.append("No tick has ever reached this database.")
         if facts.around.foreign is not None:
@@ -467,7 +467,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(brake, times)}.")
     if facts.file_fault is not None:
         sentences.append(
-            f"Its entry in the file here is broken, so ticks with this file leave it alone: "
+            "The schedule's entry in the file here is broken, so ticks with this file leave the schedule alone: "
             f"{one_line(facts.file_fault, 400)}."
         )
     return sentences
@@ -542,7 +542,7 @@ def _retired_by(act: AuditEntry | None, times: LocalTimes) -> str:
         return ""
     by = "a tick" if act.by in (None, "tick") else name(act.by or "")
     host = f" on host {name(act.host)}" if act.host else ""
-    which = "the file that was applied then did not have it for this environment"
+    which = "the file that was applied then did not have the schedule for this environment"
     return f": {by}{host} retired it at {times.dated(act.at)}, because {which}"
 
 
@@ -550,7 +550,9 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
     """Report that the file here has the retired schedule. Return [] if the file does not have the schedule."""
     sentences = []
     if facts.in_file:
-        sentences.append("The file here has it, but no tick has applied that file since, so it is not in force.")
+        sentences.append(
+            "The file here has it, but no tick has applied that file since, so the schedule is not in force."
+        )
     if facts.elsewhere is not None:
         here = f'environment "{name(facts.elsewhere)}"' if facts.elsewhere else 'the file has no key "environment"'
         sentences.append(f"The file here has it only for environments other than this one ({here}).")

@@ -79,7 +79,7 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
         sentences.append(f"{why[:1].upper()}{why[1:]}." if sentences else f"{subject}{cannot}: {why}.")
     if life.crashing_since is not None:
         sentences.append(
-            "It was running in ticks that died, so its jobs have run in child processes since "
+            "Jobs of this type were running in ticks that died, so they have run in child processes since "
             f"{times.clock(life.crashing_since)}."
         )
     if life.schedules:

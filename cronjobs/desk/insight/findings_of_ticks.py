@@ -47,7 +47,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         for found in _no_tick(health, settings):
             yield for_the_file_here(found, settings)
     for host, since in health.silent.items():
-        quiet = f"host {host} has not ticked for {rough(health.now - since)}, but others have"
+        quiet = f"host {host} has not ticked for {rough(health.now - since)}, but other hosts have"
         # There is no command, because a command typed here would show this host's crontab, and not that of *host*.
         text = f'{quiet} (on that host, "cronjobs doctor" says why)'
         yield Finding("host", text, since=since, subject=host)
@@ -242,9 +242,9 @@ def _of_hosts(
     hosts = _by_time(ticks, health)
     began = [at for host in hosts if (at := health.watch.misconfigured.get(host))]
     whose = (
-        f"hosts {several(sorted(hosts))} cannot use all of their"
+        f"hosts {several(sorted(hosts))} can use only part of their"
         if len(hosts) > 1
-        else f"host {hosts[0]} cannot use all of its"
+        else f"host {hosts[0]} can use only part of its"
     )
     found = _fault(
         f"{whose} file: {several([row_of(*fault) for fault in faults.items()])}",
@@ -329,7 +329,7 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
     if in_force is not None and in_force not in files:
         said += f"; the file in force is {in_force[:8]}"
     long = health.watch.differ_long
-    text = f"hosts have different files{LONG if long else ''}: {said}"
+    text = f"hosts have {'had ' if long else ''}different files{LONG if long else ''}: {said}"
     yield Finding(
         "files",
         text,
@@ -342,7 +342,8 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
 
 def _two_files(host: str, found: TwoFiles) -> Finding:
     text = (
-        f"host {host} ticks with {len(found.waiting) + len(found.others)} files{LONG if found.long else ''}: the "
+        f"host {host} {'has ticked' if found.long else 'ticks'} with {len(found.waiting) + len(found.others)} "
+        f"files{LONG if found.long else ''}: the "
         f"schedules of {several([shown_path(path) for path in found.waiting])} are not applied"
     )
     if found.others:

@@ -77,16 +77,16 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         what = given_up_text(gone, "dead job")
         were = "was" if what.startswith("1 ") else "were"
         text = (
-            f"{what} of {several(sorted(gone.by_name))} {were} removed by retention, and nobody had retried, cancelled "
-            'or dismissed any; "cronjobs ack pruned" ends this finding'
+            f"{what} of {several(sorted(gone.by_name))} {were} removed by retention before anybody retried, cancelled "
+            f'or dismissed {"it" if were == "was" else "them"}; "cronjobs ack pruned" ends this finding'
         )
         command = "cronjobs audit --action pruned"
         yield Finding("pruned", text, since=gone.since, command=command, rows=tuple(map(str, gone.ids)))
     yield from _queues(health)
     for each in health.crashing:
         text = (
-            f"{each.job_type} was running in ticks that died: its jobs run in child processes until {CLEAN_ENDS} in a "
-            f"row have ended without a crash ({each.clean_ends} so far), but for at most an hour"
+            f"{each.job_type} was running in ticks that died: its jobs run in child processes until {CLEAN_ENDS} of "
+            f"them in a row have ended without a crash ({each.clean_ends} so far), or until an hour has passed"
         )
         command = typed("cronjobs history --type", each.job_type)
         yield Finding("crashing", text, Severity.NOTICE, since=each.found_at, command=command, subject=each.job_type)

@@ -101,8 +101,8 @@ def _files(settings: Settings, address: Address, is_shared_file: bool) -> Iterat
         remove = [f"rm {_words(*there)}"] if there else []
         if is_shared_file:
             remove.append(
-                "the file has other tables, so keep it, but VACUUM it: until then, payloads can still be read in the "
-                "file"
+                "keep the file, because it has other tables, but VACUUM it: until then, payloads can still be read in "
+                "the file"
             )
         if remove:
             yield Leftover("SQLite's files", database, "; ".join(remove))

@@ -59,7 +59,7 @@ class Holders:
             until = f"the lease runs until {times.clock(holding.locked_until)}, {left} from now, or longer if renewed"
         if self.is_gone(holding.locked_by) and holding.permitted_until is not None:
             at = times.clock(holding.permitted_until)
-            rest = f"a cluster worker may still be running the job until {at}; after that, a tick settles it"
+            rest = f"a cluster worker may still be running the job until {at}; after that, a tick settles the job"
             return f"is held by {who}, which has exited; {rest}"
         if self.is_gone(holding.locked_by) is False:
             alive = "and that process or a child of it is still running"

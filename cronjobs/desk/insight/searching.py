@@ -95,9 +95,9 @@ def search(text: str) -> Search:
         if name == "id":
             ids |= dict.fromkeys(_ids(value))
         elif name in given:
-            raise SearchError(f"{name}: is given twice")
+            raise SearchError(f'"{name}:" is given twice')
         elif not value.strip():
-            raise SearchError(f"{name}: has no value")
+            raise SearchError(f'"{name}:" has no value')
         else:
             given[name] = value
     if len(ids) > MOST_IDS:

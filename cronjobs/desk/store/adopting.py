@@ -33,10 +33,10 @@ class OwnerStillActive(CronjobsError):
         said = ", ".join(f"{one_line(each.host, 60)} {rough(each.ago)} ago" for each in ticking[:SHOWN])
         more = f" and {len(ticking) - SHOWN} more hosts" if len(ticking) > SHOWN else ""
         super().__init__(
-            f"hosts still tick for {owners}, which own this database: {said}{more}. Adopting it would shut them out. "
-            f"If {ours} is a mistake in {settings.file}, correct it there. If the database is to change hands, first "
-            f"stop whatever starts ticks on each of these hosts, then wait {duration_text(quiet)}. --force adopts it "
-            "anyway, which may be right for a fresh copy. Nothing was changed"
+            f"hosts still tick for {owners}, which own this database: {said}{more}. An adoption would shut these hosts "
+            f"out. If {ours} is a mistake in {settings.file}, correct it there. If the database is to change hands, "
+            f"first stop whatever starts ticks on each of these hosts, then wait {duration_text(quiet)}. --force "
+            "adopts the database anyway, which may be right for a fresh copy. Nothing was changed"
         )
 
 

@@ -93,8 +93,8 @@ def other_module(settings: Settings, module: str | None) -> str | None:
         return None
     return (
         f"{MODULE} is {module} here and {written} in {settings.file.name}. Cron's environment does not have this "
-        f"shell's variables, so a tick uses {written} unless its crontab sets the variable. Make the two equal, or set "
-        "the variable in the crontab and "
+        f"shell's variables, so a tick uses {written} unless its crontab sets the variable. Make the two values equal, "
+        "or set the variable in the crontab and "
         f'write {MODULE}: "${{{MODULE}:-{written}}}" in the file'
     )
 

@@ -11,10 +11,13 @@ READ: Final = {
     "CRONJOBS_CONFIG": "The configuration, if --config is not given. Default: ./cronjobs.yaml.",
     "CRONJOBS_DATABASE_URL": 'The jobs database, if --database-url is not given; overrides "database" in the file.',
     "CRONJOBS_TOKEN_URL": "On a cluster's worker: the database URL, with a role that may only take and confirm tokens.",
-    "CRONJOBS_SCHEDULES": "off: this process runs jobs but fires no schedules. on or empty: it does both.",
+    "CRONJOBS_SCHEDULES": (
+        "off: this process runs jobs but fires no schedules. on or empty: this process also fires schedules."
+    ),
     "CRONJOBS_HOST": "This host's name in leases, logs and status; set a stable one in containers.",
     "CRONJOBS_TRUST_FILES": (
-        "Users (deploy,ci) whose files, including cronjobs.yaml, root's tick may run. 1 means all users."
+        "If root runs the tick: the users, such as deploy,ci, whose files, including cronjobs.yaml, the tick may use. "
+        "1 means all users."
     ),
     "XDG_STATE_HOME": "Parent of the state folder. Default: ~/.local/state.",
     "NO_COLOR": "Any non-empty value turns off colours on a terminal.",

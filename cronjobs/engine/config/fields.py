@@ -340,7 +340,8 @@ def require(values: dict[str, Any], bad: set[str], *names: str) -> None:
     if bad:
         raise ReportedError
     if missing := [name for name in names if name not in values]:
-        raise FieldError(f"{', '.join(f'{name}:' for name in missing)} must be given here")
+        keys = "this key" if len(missing) == 1 else "these keys"
+        raise FieldError(f"{keys} must be given here: {', '.join(missing)}")
 
 
 def is_loopback(host: str) -> bool:

@@ -103,13 +103,13 @@ RUN: Final[Keys] = {
     "ping": ConfigKey(
         fields.web_address,
         "https://hc-ping.com/1234abcd",
-        "The URL of a dead man's switch. Each tick pings it at its start and its end.",
+        "The URL of a dead man's switch. Each tick pings the URL when the tick starts and when it ends.",
         "none",
     ),
     "trust_files": ConfigKey(
         _trust,
         "[deploy]",
-        "The users, besides root, whose files root's tick may run; true means all users.",
+        "If root runs the tick: the users, besides root, whose files the tick may use; true means all users.",
         "false",
     ),
     "long_jobs": ConfigKey(
@@ -140,7 +140,8 @@ RETENTION: Final[Keys] = {
     "dead": ConfigKey(
         _KEPT,
         "180d",
-        "How long dead and cancelled jobs are kept; pruning a dead job that nobody has dealt with causes a finding.",
+        "How long dead and cancelled jobs are kept. If a dead job is pruned before anybody has dealt with it, a "
+        "finding reports that.",
     ),
     "keys": ConfigKey(_KEPT, "730d", "How long an idempotency_key is remembered after its job has ended."),
     "occurrences": ConfigKey(_KEPT, "30d", "How long occurrences, ticks and resolved findings are kept."),
@@ -240,8 +241,8 @@ FILE: Final[Keys] = {
         fields.title,
         "production",
         (
-            "The environment that the jobs belong to. It is stored in the database, so that a copy restored in another "
-            "environment runs nothing."
+            "The environment that the jobs belong to. It is stored in the database, so that a copy of the database "
+            "that is restored in another environment runs nothing."
         ),
         "none",
     ),
@@ -286,9 +287,8 @@ FILE: Final[Keys] = {
     "env": ConfigKey(
         fields.variables,
         "{LANG: C.UTF-8}",
-        "Environment variables for handlers and commands. They take precedence over variables that the process already "
-        "has. But a DJANGO_SETTINGS_MODULE that the process already has takes precedence; see "
-        "docs/tutorials/django.md#other-settings-in-production.",
+        "Environment variables for handlers and commands. They override the variables that the process already has, "
+        "except DJANGO_SETTINGS_MODULE: see docs/tutorials/django.md#other-settings-in-production.",
         "none",
     ),
     "timezone": ConfigKey(

@@ -31,19 +31,19 @@ RETRY: Final[Keys] = {
     "delays": ConfigKey(
         fields.list_of(fields.span("0s", "30d")),
         "[1m, 5m, 30m]",
-        "A list of delays, instead of base, factor and cap; the last one repeats.",
+        "A list of delays, instead of base, factor and cap; the last delay repeats.",
         "none: base, factor and cap apply",
     ),
     "retry_on": ConfigKey(
         fields.some_of(fields.kind, "nothing would be retried; to retry all, delete the key"),
         "[ConnectionError, exit-75]",
-        "Retry only these kinds of failure, and timeouts; all others are final.",
+        "Retry only these kinds of failure, and timeouts; all other failures are final.",
         "all kinds",
     ),
     "give_up_on": ConfigKey(
         fields.list_of(fields.kind),
         "[ValueError]",
-        "These kinds of failure are final at once; overrides retry_on.",
+        "These kinds of failure are final at once, even if retry_on lists them.",
         "no kind",
     ),
 }
@@ -95,7 +95,7 @@ JOB_TYPE: Final[Keys] = {
     "env": ConfigKey(
         fields.variables,
         "{PGUSER: backup}",
-        "Environment variables for the command, added to cron's and to the file's env.",
+        "Environment variables for the command, added to cron's environment and to the file's env.",
         "none",
     ),
     "inherit_env": ConfigKey(
@@ -159,7 +159,7 @@ JOB_TYPE: Final[Keys] = {
     "hide": ConfigKey(
         fields.list_of(fields.title),
         "[card_number]",
-        "Payload keys whose values are masked wherever cronjobs shows them except in the live output of cronjobs run.",
+        'Payload keys whose values are masked wherever cronjobs shows them, except in live output of "cronjobs run".',
         "[]",
     ),
     "stdin": ConfigKey(
@@ -271,30 +271,32 @@ SCHEDULE: Final[Keys] = {
         fields.cron,
         '"15 2 * * *"',
         "When the schedule is due: minute, hour, day, month, weekday, or @daily and the like.",
-        "this or every",
+        "cron or every must be given",
     ),
     "every": ConfigKey(
         fields.span("1s", "366d", whole_seconds=True),
         "10m",
         "When the schedule is due: every multiple of this span since 1970-01-01T00:00Z; below 1m only with run.linger.",
-        "this or cron",
+        "cron or every must be given",
     ),
     "timezone": ConfigKey(
         fields.zone, "America/New_York", ("The time zone of the cron expression."), "the file's timezone"
     ),
-    "job": ConfigKey(fields.type_name, "billing.send_invoice", "The job type that runs.", "this or command"),
+    "job": ConfigKey(
+        fields.type_name, "billing.send_invoice", "The job type that runs.", "job or command must be given"
+    ),
     "command": ConfigKey(
         fields.command,
         '[find, /tmp/app, -mtime, "+7", -delete]',
         "The program to run; its job type has the schedule's name.",
-        "this or job",
+        "job or command must be given",
     ),
     "payload": ConfigKey(payload, "{region: us}", "The payload of its jobs: the handler's keyword arguments.", "{}"),
     "queue": ConfigKey(fields.name, "reports", "The queue that its jobs wait in."),
     "priority": ConfigKey(fields.integer(0, 9), "2", "Which waiting jobs start first, from 0 (first) to 9 (last)."),
-    "timeout": ConfigKey(_TIMEOUT, "40s", "How long an attempt of its jobs may take.", "the job type's"),
+    "timeout": ConfigKey(_TIMEOUT, "40s", "How long an attempt of its jobs may take.", "the job type's timeout"),
     "max_attempts": ConfigKey(
-        _ATTEMPTS, "3", ("The number of failures after which one of its jobs is dead."), "the job type's"
+        _ATTEMPTS, "3", ("The number of failures after which one of its jobs is dead."), "the job type's max_attempts"
     ),
     "catch_up": ConfigKey(
         fields.choice("none", "latest", "all"),
@@ -307,18 +309,18 @@ SCHEDULE: Final[Keys] = {
     "catch_up_limit": ConfigKey(
         fields.integer(1, 10_000),
         "20",
-        'The most occurrences that are run with "catch_up: all". A finding reports any that are dropped.',
+        'The most occurrences that are run with "catch_up: all". A finding reports the occurrences that are dropped.',
     ),
     "overlap": ConfigKey(
         fields.choice("skip", "wait", "allow"),
         "wait",
-        "What to do with an occurrence while a job of this schedule is unfinished: skip it, let one wait, or "
-        "allow both to run.",
+        "What to do with an occurrence while a job of this schedule is unfinished: skip the occurrence, let "
+        "one job wait, or allow both jobs to run at once.",
     ),
     "spread": ConfigKey(
         fields.span("1s", "1d"),
         "10m",
-        "Start this schedule's jobs later, by a delay within this span that depends on the schedule's name.",
+        "Start this schedule's jobs later, by a delay of up to this span. The schedule's name decides the delay.",
         "no delay",
     ),
     "retry_until": ConfigKey(
@@ -331,7 +333,7 @@ SCHEDULE: Final[Keys] = {
         fields.span("1s", "366d"),
         "30m",
         "How soon after an occurrence its run must have succeeded; otherwise there is a critical finding.",
-        "never critical; a finding after an hour if nothing runs or is retried",
+        "no critical finding; if nothing runs or is retried for an hour, a warning",
     ),
     "warn_after_failures": ConfigKey(
         fields.integer(1, 100), "5", "How many failed tries in a row become a finding.", "3"

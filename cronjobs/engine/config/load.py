@@ -338,7 +338,7 @@ def _schedule(
         raise FieldError(f"{DISABLED}defaults.schedules cannot be read: correct it")
     timezone = values.pop("timezone", timezone_of_file)
     if timezone is None and "cron" in written:
-        raise FieldError(f"{DISABLED}the file's timezone cannot be read: correct it, or write timezone: here")
+        raise FieldError(f"{DISABLED}the file's timezone cannot be read: correct it, or add the key timezone here")
     command = None
     if values.pop("command", None) and isinstance(node, YamlMapping):
         alone = replace(node, entries={"command": node.entries["command"]}, duplicates=[])

@@ -229,7 +229,7 @@ def checked_url(url: str, folder: Path) -> str:
         )
     if not name.startswith("/") and _NOT_IN_URLS.search(str(folder)):
         raise FieldError(
-            'the folder\'s path has a "?", a "%" with two digits, or bytes that are not UTF-8, which mean something '
-            "else in a URL: the file would be in another place. Choose another folder"
+            'the folder\'s path has a "?", a "%" with two digits, or bytes that are not UTF-8. In a URL, these mean '
+            "something else, so the database file would be in another place. Choose another folder"
         )
     return f"{scheme[0]}/{folder / name}{question}{options}"

@@ -144,12 +144,13 @@ def refusals(findings: Iterable[TrustFinding]) -> list[str]:
 def _refusal(what: str, trusting: str, kind: list[TrustFinding]) -> str:
     paths, owner = [str(found.path) for found in kind], kind[0].owner
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
-    where = paths[0]
+    cures, content = kind[0].cures, "the file contains"
+    cure = " and ".join(f"{each} {paths[0]}" for each in cures)
     if len(paths) > 1:
-        what, where = what.replace("belongs", "belong", 1), "each of them"
-    cure = " and ".join(f"{each} {where}" for each in kind[0].cures)
-    if owner and cure.startswith("chown"):
-        cure = f"run this command as {owner}, or check what the file contains and {cure}"
+        what = what.replace("belongs", "belong", 1).replace("is writable", "are writable", 1)
+        cure, content = f"run {' and '.join(cures)} on each of them", "the files contain"
+    if owner and cures[0].startswith("chown"):
+        cure = f"run this command as {owner}, or check what {content} and {cure}"
     said = (
         f"{', '.join(paths[:NAMED])}{more} {what}, but this command runs as root: {cure}; if that is intended, "
         f"{trusting}"

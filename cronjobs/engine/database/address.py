@@ -76,7 +76,7 @@ def parse_url(text: str, schema: str | None = None) -> Address:
         case "postgres" | "postgresql":
             if _is_misread(_escaped_userinfo(text)):
                 raise UsageError(
-                    "the database URL has a second @: in the user, password and database name, write @ as %40, "
+                    "the database URL has a second @. In the user, password and database name, write @ as %40, "
                     "/ as %2F, # as %23, ? as %3F and % as %25"
                 )
             in_url = url.query.get("schema")

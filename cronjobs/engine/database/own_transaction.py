@@ -33,8 +33,8 @@ _ENDS: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 REFUSED: Final = (
-    "{what} inside ctx.transaction(): leaving the block commits its work together with the job's success. Nothing was "
-    "committed. Do work that must be kept in any case before the block"
+    "{what} inside ctx.transaction(): leaving the block commits the block's work together with the job's success. "
+    "Nothing was committed. Before the block, do the work that must be kept in any case"
 )
 
 

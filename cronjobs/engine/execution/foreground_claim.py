@@ -65,7 +65,7 @@ def begin_new(
             judge_alone(connection, wait=True)
             for one in unfinished_jobs(connection, new.schedule, None):
                 state = "waiting" if one.waiting else "running"
-                todo = f"to run that job, type cronjobs run {one.job_id}" if one.waiting else "wait for that job to end"
+                todo = f'to run that job: "cronjobs run {one.job_id}"' if one.waiting else "wait for that job to end"
                 raise CannotRun(f"job {one.job_id} of schedule {new.schedule} is still {state} (overlap): {todo}")
         scheduled_for = None if new.schedule is None else database_now(connection)
         [job_id] = insert_jobs(connection, [replace(new, scheduled_for=scheduled_for, max_attempts=1)])
@@ -144,7 +144,7 @@ def _require_runnable(connection: Connection, job_id: int, known: JobTypes) -> N
         case Status.DEAD | Status.CANCELLED as status:
             raise CannotRun(
                 f'job {job_id} is {status}: "cronjobs jobs retry {job_id}" queues it again. Then a '
-                "tick runs it, or this command can run it"
+                "tick or this command can run the job"
             )
     if row.job_type not in known.types:
         raise UnknownType(job_id, row.job_type)

@@ -213,8 +213,8 @@ def _succeeded(result: Any) -> Outcome:
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         what = "a generator" if inspect.isgenerator(result) else "an async generator"
         text = (
-            f"the handler returned {what}: its body did not run, so the work is not done; run it inside "
-            "the handler and return a value"
+            f"the handler returned {what}: the generator's body did not run, so the work is not done; run the "
+            "generator inside the handler and return a value"
         )
         return Failed(text, "UsageError", at_least=MISMATCH_DELAY)
     written, note = result_json(result)

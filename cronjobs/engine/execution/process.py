@@ -190,7 +190,7 @@ def run_handler(
         except NoRoom as error:
             return Released(sentence(f"cannot start a process for the handler: {error}")), None
         except OSError as error:
-            return Failed(sentence(f"its process could not be watched: {error}"), "StartError"), None
+            return Failed(sentence(f"the job's process could not be watched: {error}"), "StartError"), None
         if end.ending.failure is not None:
             why = os.strerror(end.ending.failure[1])
             return Released(sentence(f"cannot start an interpreter for the handler: {why}")), None
@@ -204,7 +204,8 @@ def run_handler(
     if isinstance(said, Succeeded) or (said is not None and (end.reason is None or not end.ending.stopped)):
         return said, output
     if end.reason is None and end.ending.status == 0:
-        return Failed(sentence("its process ended with exit status 0 before the handler had ended"), "exit-0"), output
+        text = "the job's process ended with exit status 0 before the handler had ended"
+        return Failed(sentence(text), "exit-0"), output
     # After a crash, the last lines of the output come from faulthandler. Do not quote such a line in the error.
     crashed = end.ending.status is not None and end.ending.status < 0
     outcome = outcome_of_process(command, end.ending, end.reason, "" if crashed else last_line_of(output))
@@ -269,7 +270,7 @@ def _attend(
         output = child.output()
     if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:
         names = ", ".join(child.ending.signalled)
-        output.write(f"\n[cronjobs] ended processes that it left running: {names}\n")
+        output.write(f"\n[cronjobs] ended processes that the command left running: {names}\n")
     return _End(child.ending, reason, output)
 
 

@@ -51,8 +51,8 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
         return outcome_of_exit(command.exit_codes, ending.status, last_line)
     if reason is None and not ending.stopped:
         said = (
-            "the command was lost: its launcher died without reporting; it was killed by hand, or because memory ran "
-            "out"
+            "the command was lost: its launcher died without reporting, because somebody killed the launcher or memory "
+            "ran out"
         )
         return Failed(sentence(said, last_line), "LauncherDied")
     # If *reason* is None, the launcher stopped the command by its own timer. We did not stop it in time, because this
@@ -102,7 +102,8 @@ def outcome_not_started(command: Command, where: str, number: int) -> Failed:
             said = f"command not found: {name} (looked up from {command.folder}); if the file exists, check its #! line"
         case errno.ENOENT | errno.ENOTDIR:
             path = command.env.get("PATH", os.defpath)
-            said = f"command not found: {name} is not on PATH={path}; write its full path, or set PATH under env:"
+            place = f"{name} is not on PATH={path}"
+            said = f"command not found: {place}; write its full path, or set PATH under the key env"
         case errno.EACCES:
             said = f"command not executable: {name}; use chmod +x, and check the permissions of its folders"
         case errno.ENOEXEC:

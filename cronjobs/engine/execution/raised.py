@@ -195,7 +195,7 @@ def _wish(part: BaseException, clock: Clock) -> _NextRunRequest | None:
         wait = None if after is None else _delay(after)
         words = error_text(part)
         if after is not None and wait is None:
-            words += f" (after={_shown(after)} is not a delay between 0 and ten years, so the policy decides)"
+            words += f" (after={_shown(after)} is not a delay between 0 and ten years, so the retry policy decides)"
         return _NextRunRequest(True, wait, words=words)
     if _is(part, Snooze):
         until = getattr(part, "until", None)

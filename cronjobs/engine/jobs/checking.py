@@ -89,7 +89,7 @@ def require_target(target: object, called: str) -> None:
     kinds = "an SQLAlchemy Connection, Session or Engine, a connection of psycopg 3 or sqlite3, or Django's"
     if called.endswith("_async"):
         kinds = "an SQLAlchemy AsyncConnection, AsyncSession or AsyncEngine"
-    raise TypeError(f"{called}(connection, …): the first argument must be the connection of the transaction: {kinds}")
+    raise TypeError(f"{called}(connection, …): the first argument must be the connection of the transaction ({kinds})")
 
 
 def new_job(

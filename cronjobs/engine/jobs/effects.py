@@ -228,7 +228,7 @@ class Ledger:
         if not ours:
             raise LeaseLost(f"{self._whose()} lost its lease, and another attempt has begun the effect {key}")
         if not held:
-            raise LeaseLost(f"{self._whose()} lost its lease, but it is recorded that the effect {key} was done")
+            raise LeaseLost(f"{self._whose()} lost its lease, but the effect {key} is recorded as done")
 
     def withdraw(self, key: str) -> None:
         """Delete the record that the effect was begun.

@@ -142,8 +142,8 @@ def wait(
     refuse_async(engine, "wait", "wait_async")
     if not isinstance(engine, Engine):
         raise TypeError(
-            f"wait() takes an SQLAlchemy Engine, not {type(engine).__name__}: inside your transaction it might "
-            "never see the job end"
+            f"wait() takes an SQLAlchemy Engine, not {type(engine).__name__}: inside your transaction, wait() "
+            "might never see the job end"
         )
     waiting = _Waiting(job_name(id, idempotency_key), timeout)
     while True:
@@ -168,7 +168,7 @@ async def wait_async(
     if not is_async_engine(engine):
         raise TypeError(
             f"wait_async() takes an SQLAlchemy AsyncEngine, not {type(engine).__name__}: inside your "
-            "transaction it might never see the job end"
+            "transaction, wait_async() might never see the job end"
         )
     waiting = _Waiting(job_name(id, idempotency_key), timeout)
     while True:

@@ -172,7 +172,7 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
             faults.append(Fault(name, fault))
         elif job_type.max_memory is not None and job_type.isolation == "thread":
             del types[name]
-            faults.append(Fault(name, 'max_memory needs a process of its own: add "isolation: process" beside it'))
+            faults.append(Fault(name, 'max_memory works only for a job in its own process: add "isolation: process"'))
         elif job_type.executor is not None and job_type.executor not in settings.executors:
             del types[name]
             faults.append(Fault(name, unknown_executor(job_type.executor, settings.executors)))

@@ -80,9 +80,9 @@ class OwnTransaction:
     def _write(self, connection: Connection, result: Any) -> None:
         if not finish_here(connection, self._success(result)):
             raise LeaseLost(
-                f"attempt {self.job.attempt} of job {self.job.id} no longer holds its lease, or the "
-                "connection does not see the job, because it is not a connection to the jobs database (or, under "
-                "drain(), not the test's connection). Roll this transaction back"
+                f"attempt {self.job.attempt} of job {self.job.id} no longer holds its lease, or this "
+                "connection does not see the job. A connection sees the job only if it leads to the jobs database (or, "
+                "under drain(), if it is the test's connection). Roll this transaction back"
             )
 
     def _success(self, result: Any) -> Finish:
@@ -95,7 +95,7 @@ class OwnTransaction:
         if self.is_open:
             raise UsageError(
                 f"{what} was called inside ctx.transaction(), but needs a transaction of its own. Do effects and steps "
-                "before the block, and inside it only what the database can roll back"
+                "before the block. Inside the block, do only what the database can roll back"
             )
         if self.committed or self.given:
             raise UsageError(

@@ -103,7 +103,7 @@ def undo(
         for row in several
         if row.outcome == "enqueued" and row.job_id is not None and row.last_for > now
     }
-    why = "a clock that was ahead created it too early; it will be created again when it is due"
+    why = "a clock that was ahead created this job too early; it will be created again when it is due"
     taken_back = operating.take_back(
         connection, to_come, operating.OperatorAction("cancel", "tick", "", why, {"clock": "ahead"})
     )

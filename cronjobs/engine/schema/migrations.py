@@ -324,8 +324,8 @@ def _home(schema: str | None) -> str:
 
 def _nowhere(address: Address) -> DatabaseError:
     return DatabaseError(
-        f"database {address} has no schema to create tables in: no schema in its search_path exists. Name one in the "
-        'configuration, "schema: jobs"'
+        f"database {address} has no schema to create tables in: no schema in its search_path exists. Name a schema in "
+        'the configuration, such as "schema: jobs"'
     )
 
 

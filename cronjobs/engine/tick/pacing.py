@@ -26,8 +26,8 @@ SHORTEST_WAIT_S: Final = 0.001
 
 TIME_IS_UP: Final = "time is up"
 NO_WRITES: Final = "the database is read-only"
-LIMIT_REACHED: Final = "the limit is reached"
-NO_SLOT: Final = "no slot will come free"
+LIMIT_REACHED: Final = "the tick's --limit is reached"
+NO_SLOT: Final = "no worker will be free in time"
 
 
 @dataclass

@@ -168,7 +168,7 @@ WORDS: Final = {
     "snoozed": "snoozed",
     "timed_out": "timed out",
     "handed_over": "handed over",
-    "released": "given back",
+    "released": "released",
     "recovered": "recovered",
 }
 

@@ -19,8 +19,8 @@ def read(folder: Path, text: str) -> Settings:
 
 
 BAD = [
-    ("alerts: {channels: {a: {}}}", "alerts.channels.a: say how this channel sends"),
-    ("alerts: {channels: {a: {command: [x], webhook: {url: 'http://x'}}}}", "say how this channel sends"),
+    ("alerts: {channels: {a: {}}}", "alerts.channels.a: a channel needs exactly one of the keys"),
+    ("alerts: {channels: {a: {command: [x], webhook: {url: 'http://x'}}}}", "a channel needs exactly one of the keys"),
     ("alerts: {channels: {a: {webhook: {url: 'ftp://x'}}}}", "this is not a web address"),
     ("alerts: {channels: {a: {webhook: {url: '${SECRET}'}}}}", "this is not a web address"),
     ("alerts: {channels: {a: {webhook: {url: 'http://x', format: xml}}}}", '"xml" is not one of json, slack, teams'),
@@ -33,7 +33,7 @@ BAD = [
     ),
     ("alerts: {channels: [a]}", "write it as a mapping: each name, with its settings below it"),
     ("alerts: {severity: mild}", '"mild" is not one of critical, warning, notice'),
-    ("alerts: {thresholds: {t: {of: dead}}}", "more_than:, within: must be given here"),
+    ("alerts: {thresholds: {t: {of: dead}}}", "these keys must be given here: more_than, within"),
     ("alerts: {thresholds: {t: {of: late, more_than: 1, within: 1h}}}", '"late" is not one of dead, failed'),
     ("alerts: {ignore: [dea]}", '"dea" is not a kind of finding, did you mean "dead"?'),
     ("extras: [acme]\nalerts: {ignore: [dea]}", '"dea" is not a kind of finding, did you mean "dead"?'),

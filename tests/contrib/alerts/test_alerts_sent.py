@@ -242,6 +242,6 @@ def test_a_channel_that_cannot_be_read_disables_itself_and_nothing_else(sqlite_p
     sqlite_project.add("t.dies")
     tick = sqlite_project.tick()
     assert tick.wait() == 3
-    assert "alerts.channels.broken.mail: from:, to: must be given here" in tick.stderr
+    assert "alerts.channels.broken.mail: these keys must be given here: from, to" in tick.stderr
     told = [each["finding"] for message in web.messages for each in message["findings"]]
     assert sorted(each.partition(":")[0] for each in told) == ["config", "dead"]

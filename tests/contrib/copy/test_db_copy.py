@@ -450,7 +450,7 @@ def test_a_url_from_a_variable_is_named_by_the_variable(
     assert project.call("db", "adopt").code == 0
     answer = project.call("db", "copy", "--to", "${NEW_URL}")
     assert answer.code == 0, answer.err
-    assert "the old side is closed; name ${NEW_URL} in the configuration" in answer.out
+    assert "the old database is closed; name ${NEW_URL} in the configuration" in answer.out
 
 
 def test_on_the_closed_side_status_advises_what_a_tick_advises(
@@ -523,8 +523,8 @@ def test_the_answer_names_the_new_database_without_its_password(
 
 def test_nothing_is_copied_while_a_job_runs(move: Move) -> None:
     [job] = move.claim(move.old)
-    refused(move, f"job {job.id} still runs on the old side: to wait for the end, add --wait")
-    refused(move, f"job {job.id} still runs on the old side after the wait", wait=timedelta(0))
+    refused(move, f"job {job.id} still runs in the old database: to wait for the end, add --wait")
+    refused(move, f"job {job.id} still runs in the old database after the wait", wait=timedelta(0))
 
 
 def test_with_wait_the_copy_begins_when_what_runs_has_ended(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,7 +349,7 @@ def test_a_copy_does_not_commit_once_somebody_opened_the_old_side(
             sides.go_back()
 
     monkeypatch.setattr(store, "insert", insert_meanwhile)
-    with pytest.raises(copying.CopyRefused, match="reopened the old side"):
+    with pytest.raises(copying.CopyRefused, match="reopened the old database"):
         sides.copy()
     assert sides.old_is_open()
     assert not sides.marks()

@@ -124,7 +124,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
         "ticks of this host did not start: the database belongs to another project (4 times)",
     ),
     ("warning", host.firing(replace(FIRED, last_at=NOW - 10 * MINUTE, elsewhere="web2"), LINE), "other hosts tick"),
-    ("not applicable", host.firing(replace(FIRED, last_at=None, elsewhere="web2"), LINE), "other hosts do"),
+    ("not applicable", host.firing(replace(FIRED, last_at=None, elsewhere="web2"), LINE), "other hosts tick"),
     (
         "not applicable",
         host.firing(replace(FIRED, last_at=None), replace(LINE, state="missing", double=TWICE)),

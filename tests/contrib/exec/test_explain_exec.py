@@ -121,9 +121,10 @@ def test_a_dismissed_run_asks_for_no_other_dismissal(world: World, monkeypatch: 
         at = world.clock.now()
         ended = {"status": "dead", "locked_by": None, "locked_until": None, "finished_at": at}
         connection.execute(update(tables.jobs).values(ended))
-    dismiss = '"cronjobs jobs dismiss 1" ends the report'
+    dismiss = '"cronjobs jobs dismiss 1" ends the reports about this death'
     assert dismiss in world.ask("dump")
     brake(world, "jobs", "dismiss", "1", monkeypatch=monkeypatch)
     told = world.ask("dump")
     assert dismiss not in told
-    assert told.steady[-1] == "Job 1 died at 02:15:01, and was dismissed; cron runs its line when it is due."
+    again = "cron runs the line again when the line is due."
+    assert told.steady[-1] == f"Job 1 died at 02:15:01, and was dismissed; {again}"

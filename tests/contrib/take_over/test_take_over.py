@@ -791,7 +791,7 @@ def test_swap_refuses_while_cron_runs_a_line_whose_schedule_has_another_command(
     cron_host.config.write_text(text.replace('[/bin/sh, "-c", heartbeat]', "[heartbeat]"))
     assert cron_host.config.read_text() != text
     said = str(cron_host.cli("swap").exception)
-    assert "cron runs line 1 (heartbeat), and a schedule of that name runs another command: both would run" in said
+    assert "cron runs line 1 (heartbeat), and a schedule of that name runs another command: both commands would" in said
     assert "take the line out of the crontab, or give the schedule the line's command again" in said
     assert "if both commands should run, add --yes" in said
     assert cron_host.crontab == old

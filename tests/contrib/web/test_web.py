@@ -419,7 +419,7 @@ def test_only_a_job_whose_runner_is_gone_is_released(some: Rows, database: Datab
     assert done == [("release", f"job {job}", "ada", "here", "rebooted") for job in (gone, asked)]
     assert buttons(browser, elsewhere) == {"Cancel", "Release"}
     assert (
-        "runner is alive, or the host that serves these pages cannot see it"
+        "runner is alive, or the host that serves these pages cannot see the runner"
         in browser.get(f"/jobs/{alive}?said=held").words
     )
 

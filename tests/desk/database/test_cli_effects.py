@@ -116,7 +116,7 @@ def test_an_effect_whose_process_is_gone_is_unknown_and_not_yet_settled(project:
     answer = project.call("effects", "settle", "pay:7", "done")
     assert answer.code == 1
     assert (
-        "its process is gone: wait until a tick has recorded the loss, or type: cronjobs jobs release 7" in answer.err
+        "job's process is gone: wait until a tick has recorded the loss, or type: cronjobs jobs release 7" in answer.err
     )
 
 
@@ -181,7 +181,7 @@ def test_settling_names_the_jobs_that_are_dead_for_the_effect_and_no_others(proj
         dead_job(project, job_id, of)
     answer = project.call("effects", "settle", key, "done")
     assert answer.out.splitlines()[1:] == [
-        f"job {job_id} died because of it: cronjobs jobs retry {job_id}" for job_id in (5, 6)
+        f"job {job_id} died because of this effect: cronjobs jobs retry {job_id}" for job_id in (5, 6)
     ]
 
 

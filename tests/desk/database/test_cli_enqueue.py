@@ -243,12 +243,12 @@ def test_a_type_that_no_handler_has_is_refused_and_nothing_is_written(project: P
     done = project.run("enqueue", "t.sya")
     assert (done.code, done.out, project.jobs()) == (2, "", [])
     assert (
-        'no handler has the job type "t.sya", here or on a host that ticked lately, did you mean "t.say"?' in done.err
+        'no handler has the job type "t.sya", here or on a host that ticked lately. Did you mean "t.say"?' in done.err
     )
-    assert "nothing was written" in done.err
+    assert "Nothing was written" in done.err
     forced = project.run("enqueue", "t.sya", "--force", "--json")
     assert (forced.code, forced.json) == (0, {"id": 1, "new": True, "status": "queued"})
-    assert 'jobs of type "t.sya" cannot run here, did you mean "t.say"? Job 1 waits' in forced.err
+    assert 'jobs of type "t.sya" cannot run here. Did you mean "t.say"? Job 1 waits' in forced.err
 
 
 def test_a_type_that_a_host_which_ticked_lately_has_is_enqueued(project: Project) -> None:
@@ -267,7 +267,7 @@ def test_a_payload_that_does_not_fit_is_refused_and_with_force_enqueued(lite: Pr
     why = "payload does not fit t.say(ctx, line: str): missing a required argument: 'line'"
     assert (misfit.code, misfit.out, len(lite.jobs())) == (2, "", 1)
     assert why in misfit.err
-    assert ": nothing was written; to enqueue it for code that takes it, add --force" in misfit.err
+    assert ": nothing was written; to enqueue the job for code that takes this payload, add --force" in misfit.err
     forced = lite.run("enqueue", "t.say", "--payload", '{"lime": "x"}', "--force")
     assert (forced.code, len(lite.jobs())) == (0, 2)
     assert why in forced.err

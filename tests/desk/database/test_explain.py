@@ -235,7 +235,7 @@ def test_overlap_wait_is_coalesced_into_the_job_that_waits(world: World) -> None
     told = world.ask("s", "--at", "08:02")
     assert told.verdict == "coalesced"
     waiting = "Job 1 of the schedule, for 08:01:00, was already waiting at 08:02:05"
-    assert f"{waiting}: it stands for it too (overlap: wait)." in told
+    assert f"{waiting}: that job stands for it too (overlap: wait)." in told
 
 
 def test_a_list_says_when_the_job_was_made_that_waited_already(world: World) -> None:
@@ -264,7 +264,7 @@ def test_a_job_that_put_itself_off_waited_for_no_try(world: World) -> None:
     world.tick(utc("2026-03-02T08:02:10"))
     told = world.ask("s", "--at", "08:02")
     assert told.verdict == "skipped"
-    assert "Its attempt 1 had snoozed it, and it was still waiting then." in told
+    assert "Its attempt 1 had snoozed the job, and the job was still waiting then." in told
     assert "try" not in told.text
 
 
@@ -366,13 +366,13 @@ def test_ticks_that_came_and_left_it_alone(world: World) -> None:
     assert told.verdict == "pending"
     broken = "the schedule's entry in the file of that host was broken: minute 61 is not in 0–59"
     assert f"A tick of host alpha has begun since then, at 02:03:10, but left it unsettled; {broken}" in told
-    assert "Its entry in the file here is broken, so ticks with this file leave it alone:" in told
+    assert "The schedule's entry in the file here is broken, so ticks with this file leave the schedule alone:" in told
     assert "minute 61 is not in 0–59" in told
     world.file(**MINUTELY)
     world.tick(utc("2026-03-03T02:10:10"))
     told = world.ask("s", "--at", "02:01")
     assert told.verdict == "coalesced"
-    assert "A tick had already reached the database at 02:01:10, but it did not settle it; " + broken in told
+    assert "A tick had already reached the database at 02:01:10, but that tick did not settle it; " + broken in told
 
 
 def test_made_up_for_by_a_backfill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

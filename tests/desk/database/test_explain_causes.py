@@ -64,7 +64,7 @@ def test_a_file_that_has_a_retired_schedule_is_not_in_force(world: World) -> Non
     world.go(utc("2026-03-03T02:05:00"))
     told = world.ask("s", "--at", "02:03")
     assert told.verdict == "retired"
-    assert "The file here has it, but no tick has applied that file since, so it is not in force." in told
+    assert "The file here has it, but no tick has applied that file since, so the schedule is not in force." in told
 
 
 def test_a_pause_that_ended_without_a_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_the_jobs_that_come_before_a_job_are_counted(
     mine = put(world.database, job_type="t.work")
     world.go(utc("2026-03-03T01:58:30"))
     put(world.database, job_type="t.work")
-    waits = f"Job {mine} waits for its turn, due since 01:58:00, for 30s: {said}the next tick with room will run it"
+    waits = f"Job {mine} waits for its turn, due since 01:58:00, for 30s: {said}the next tick with a free worker will"
     assert waits in world.ask(str(mine))
 
 
@@ -321,7 +321,7 @@ def fails_in_an_effect(world: World) -> None:
 def test_a_waiting_job_names_its_unknown_effect(world: World) -> None:
     fails_in_an_effect(world)
     assert world.ask("1").steady[-1] == (
-        "Nobody knows whether its effect pay:7 happened; if you find out before its next try, record it: "
+        "Nobody knows whether its effect pay:7 happened; if you find out before its next try, record the answer: "
         '"cronjobs effects settle pay:7 done" (or not-done).'
     )
     assert world.cronjobs("effects", "settle", "pay:7", "done").code == 0
@@ -339,8 +339,9 @@ def test_an_effect_that_was_skipped_may_never_have_happened(world: World) -> Non
     world.plan = [skip]
     world.tick(utc("2026-11-20T07:15:12"))
     [said] = [sentence for sentence in world.ask("1").steady if "pay:7" in sentence]
-    assert said.startswith("Attempt 1 began the effect pay:7 at 02:15:12, and nobody knows whether it happened.")
-    assert said.endswith("so it may never have happened.")
+    begun = "Attempt 1 began the effect pay:7 at 02:15:12"
+    assert said.startswith(f"{begun}, and nobody knows whether the effect happened.")
+    assert said.endswith("so the effect may never have happened.")
 
 
 def test_a_cancelled_job_names_its_unknown_effect(world: World) -> None:
@@ -350,7 +351,7 @@ def test_a_cancelled_job_names_its_unknown_effect(world: World) -> None:
     unknown = "Nobody knows whether its effect pay:7 happened. Find out, then run: cronjobs effects settle pay:7 done"
     assert (cancelled.code, unknown in " ".join(cancelled.out.split())) == (0, True)
     told = world.ask("1").steady
-    assert 'if you find out, record it first: "cronjobs effects settle pay:7 done"' in told[-2]
+    assert 'if you find out, record the answer first: "cronjobs effects settle pay:7 done"' in told[-2]
     assert world.cronjobs("effects", "settle", "pay:7", "not-done").code == 0
     assert "find out" not in " ".join(world.ask("1").steady)
 
@@ -395,7 +396,7 @@ def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, ke
     settle = f"cronjobs effects settle {shlex.quote(key)} done"
     assert world.ask(*asked).steady[-3:] == [
         "Job 1 died at 02:15:12 after it failed 1 of 10 tries. It does not run again by itself.",
-        f'First find out whether effect {key} happened, and record it: "{settle}" (or not-done).',
+        f'First find out whether effect {key} happened, and record the answer: "{settle}" (or not-done).',
         'Then "cronjobs jobs retry 1" runs it again.',
     ]
     told = world.cronjobs("jobs", "show", "1", "--json").json["next"]
@@ -499,7 +500,8 @@ def test_a_run_by_hand_after_a_death_is_named_before_the_work_is_repeated(
     brake(world, "trigger", "nightly-report", monkeypatch=monkeypatch)
     dead = "Job 1 died at 02:15:12 after it failed 1 of 1 try."
     repeats = (
-        'If that was the same work, "cronjobs jobs dismiss 1" ends the report, and "cronjobs jobs retry 1" repeats it.'
+        'If that was the same work, "cronjobs jobs dismiss 1" ends the reports about this death, and "cronjobs jobs '
+        'retry 1" repeats the work.'
     )
     assert world.ask(*asked).steady[-3:] == [dead, "Job 2, which ada triggered at 02:30:00, waits.", repeats]
     world.tick(utc("2026-11-20T07:31:00"))
@@ -508,7 +510,7 @@ def test_a_run_by_hand_after_a_death_is_named_before_the_work_is_repeated(
     brake(world, "jobs", "dismiss", "1", monkeypatch=monkeypatch)
     told = world.ask(*asked).steady
     assert "Job 1 died at 02:15:12 after it failed 1 of 1 try, and was dismissed." in told
-    assert told[-1] == 'If that was the same work, "cronjobs jobs retry 1" repeats it.'
+    assert told[-1] == 'If that was the same work, "cronjobs jobs retry 1" repeats the work.'
 
 
 def test_a_run_by_hand_that_died_too_did_not_do_the_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -565,7 +567,7 @@ def test_a_long_job_waits_for_a_place_only_if_a_tick_found_none(world: World) ->
     later = str(put(world.database, job_type="t.work", timeout_s=3600.0, run_at=utc("2026-03-02T08:30:00")))
     for asked in (job_id, later):
         assert "needs its own process" not in world.ask(asked)
-    assert "the next tick with room will run it" in world.ask(job_id)
+    assert "the next tick with a free worker will run it" in world.ask(job_id)
     world.go(utc("2026-03-02T08:01:10"))
     no_room(world)
     left_by_the_last_tick(world, "long jobs")

@@ -157,7 +157,7 @@ def test_without_a_time_a_retired_schedule_is_called_so(world: World) -> None:
         "s is retired now: a tick on host alpha retired it at 2026-03-02 10:00:00, because the file that was applied "
         "then "
     )
-    assert told.steady[-1] == said + "did not have it for this environment."
+    assert told.steady[-1] == said + "did not have the schedule for this environment."
     assert "retired now" not in world.ask("s", "--at", "08:15")
     world.go(utc("2026-03-02T11:00:00"))
     [span] = world.ask("s", "--since", "30m").found["occurrences"]
@@ -404,7 +404,7 @@ def test_no_tick_has_settled_it_yet(world: World) -> None:
     told = world.ask("nightly-report", "--at", "02:15")
     assert told.verdict == "pending"
     assert told.steady[1:] == [
-        "It waits for a tick to settle it; it is 02:20:00.",
+        "It waits for a tick to settle it; the time now is 02:20:00.",
         "The last tick began at 01:58:00 on host alpha.",
     ]
 

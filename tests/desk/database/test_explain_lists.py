@@ -224,7 +224,7 @@ def test_a_job_of_an_application_names_who_and_the_key(world: World) -> None:
         "Job 1 (t.work) was enqueued by app/web at 2026-03-02 08:00:30 UTC, with the idempotency key invoice:17."
         in told
     )
-    assert "the next tick with room will run it (the last tick began at 08:00:30 on alpha)." in told
+    assert "the next tick with a free worker will run it (the last tick began at 08:00:30 on alpha)." in told
 
 
 def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_where_is_this_job_now(world: World, monkeypatch: pytest.MonkeyPatch) ->
     told = world.ask(str(stranger))
     assert 'no handler or command "os:system" is registered in this configuration' in told
     assert f'If no handler will ever have this name, type "cronjobs jobs cancel {stranger}".' in told
-    assert "the next tick with room will run it" in world.ask(str(too_long))
+    assert "the next tick with a free worker will run it" in world.ask(str(too_long))
     assert (
         "queue mail has been paused by ada since 08:00:30, until someone resumes it (why: provider down)"
         in world.ask(str(mail))

@@ -141,7 +141,7 @@ def test_a_type_that_crashes_its_process_says_so(world: World) -> None:
     told = world.ask("t.work")
     assert told.steady[:2] == [
         "Job type t.work is known: the tick that began at 09:00:10 on alpha loaded it.",
-        "It was running in ticks that died, so its jobs have run in child processes since 09:00:10.",
+        "Jobs of this type were running in ticks that died, so they have run in child processes since 09:00:10.",
     ]
 
 

@@ -77,7 +77,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     # the job, the tick's options, the file, and how the tick ended
     "--queue": ({"queue": "mail"}, {"queue": "default"}, {}, "no other due job can start here"),
     "--only": ({"job_type": "t.other"}, {"only": "t.say"}, {}, "no other due job can start here"),
-    "--limit": ({}, {"jobs": 1}, {}, "the limit is reached"),
+    "--limit": ({}, {"jobs": 1}, {}, "the tick's --limit is reached"),
     "short tick": ({"job_type": "t.slow"}, {"budget_s": 20}, {}, "no other due job can start here"),
     "limits": (
         {"concurrency_key": "smtp:a"},
@@ -284,7 +284,7 @@ def test_a_timeout_longer_than_a_whole_tick_waits_for_no_next_tick(
     told = explained(host, 1)
     assert "is longer than the 20s of a whole tick (--budget)" in told
     assert "the job's timeout is too long for the tick that passed the job over" in told
-    assert "the next tick with room will run it" not in told
+    assert "the next tick with a free worker will run it" not in told
 
 
 def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, host: Host, clock: FakeClock) -> None:

@@ -172,7 +172,7 @@ def test_a_host_that_stopped_ticking_is_noticed_while_others_go_on(yard: Yard) -
     ticked(yard, "beta", 12, timedelta(minutes=30))
     [found] = noticed(yard, "host")
     why = '(on that host, "cronjobs doctor" says why)'
-    assert found.text == f"host beta has not ticked for 31m, but others have {why}"
+    assert found.text == f"host beta has not ticked for 31m, but other hosts have {why}"
     assert found.command is None  # every command here would show this host
 
 
@@ -219,8 +219,8 @@ def test_two_files_of_one_host_are_named_with_the_command_that_removes_one(yard:
         [found] = noticed(yard, "files")
         long = "" if not minutes else " for more than 15 minutes"
         assert found.text == (
-            f"host alpha ticks with 2 files{long}: the schedules of /srv/release 1/cronjobs.yaml are not applied as "
-            "long as /srv/2/cronjobs.yaml ticks"
+            f"host alpha {'has ticked' if long else 'ticks'} with 2 files{long}: the schedules of "
+            "/srv/release 1/cronjobs.yaml are not applied as long as /srv/2/cronjobs.yaml ticks"
         )
         assert found.command == "cronjobs crontab remove --config '/srv/release 1/cronjobs.yaml'"
         assert found.alarm == (minutes > 0)

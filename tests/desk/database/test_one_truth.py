@@ -80,7 +80,7 @@ def test_a_backfill_leaves_to_the_ticks_what_they_have_not_settled(world: World)
     assert said in " ".join(before.split())
     till_tomorrow = world.cronjobs("backfill", "hourly", "--from", "02:00", "--to", "2026-03-04")
     assert "2 jobs enqueued" in till_tomorrow.out
-    assert "Ticks have settled hourly only up to then, and run what is due later" in " ".join(till_tomorrow.err.split())
+    assert "Ticks have settled hourly only up to then, and will run the later" in " ".join(till_tomorrow.err.split())
 
 
 def test_what_was_missed_stays_in_the_history_after_a_backfill(world: World) -> None:

@@ -352,7 +352,8 @@ def test_in_a_limit_with_room_a_job_of_better_priority_comes_first(world: World)
     mine = put(world.database, job_type="t.work", concurrency_key="api:1", priority=9)
     world.go(utc("2026-03-03T01:57:30"))
     told = world.ask(str(mine))
-    assert "1 due job with a better priority comes first; after it the next tick with room will run it" in told
+    first = "1 due job with a better priority comes first"
+    assert f"{first}; after it the next tick with a free worker will run it" in told
     assert is_well(world)
 
 
@@ -364,7 +365,7 @@ def test_overlap_wait_behind_a_job_that_fails(world: World) -> None:
     world.tick(utc("2026-03-03T02:00:05"))
     told = world.ask("s", "--at", "02:00")
     assert told.verdict == "coalesced"
-    assert "Job 1 of the schedule, for 01:59:00, was already waiting at 02:00:05: it stands for it too" in told
+    assert "Job 1 of the schedule, for 01:59:00, was already waiting at 02:00:05: that job stands for it too" in told
     assert "Job 1 waits for another try (failed " in told
     assert is_well(world)
 
@@ -649,7 +650,7 @@ def test_a_schedule_whose_entry_is_broken(world: World) -> None:
     world.file(s='cron: "61 * * * *"')
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:03:10"))
     told = world.ask("s", "--at", "02:01")
-    assert "Its entry in the file here is broken, so ticks with this file leave it alone" in told
+    assert "The schedule's entry in the file here is broken, so ticks with this file leave the schedule alone" in told
     [said] = found(world).values()
     assert "minute 61 is not in 0–59" in said
     assert said.endswith("; no tick has fired the due occurrences of s")
@@ -789,7 +790,7 @@ def test_two_hosts_with_two_times_for_one_schedule(world: World) -> None:
         world.file(s=other)
         world.tick(utc(f"2026-03-03T01:{minute}:30"), host="beta")
     said = found(world)["files"]
-    assert said.startswith("hosts have different files for more than 15 minutes: ")
+    assert said.startswith("hosts have had different files for more than 15 minutes: ")
     assert alarm(world) == 1
     for minute in range(31):
         world.file(s=one)
@@ -813,7 +814,7 @@ def test_a_file_that_another_host_has_replaced(world: World) -> None:
     world.go(utc("2026-03-03T02:00:30"))
     told = world.ask("s", "--at", "02:00")
     assert told.verdict == "retired"
-    assert "The file here has it, but no tick has applied that file since, so it is not in force." in told
+    assert "The file here has it, but no tick has applied that file since, so the schedule is not in force." in told
     said = found(world)["files"]
     assert said.startswith("hosts have different files: ")
     assert said.count(", which is in force, on beta") == 1, said
@@ -1028,7 +1029,7 @@ def test_a_host_that_is_silent_is_acknowledged_and_gone_after_a_day(world: World
         world.tick(host="beta")
     world.ticks(utc("2026-03-02T08:20:10"), utc("2026-03-02T08:50:10"), every=10 * MINUTE)
     why = '(on that host, "cronjobs doctor" says why)'
-    assert found(world) == {"host:beta": f"host beta has not ticked for 31m, but others have {why}"}
+    assert found(world) == {"host:beta": f"host beta has not ticked for 31m, but other hosts have {why}"}
     assert alarm(world) == 1
     assert world.cronjobs("ack", "host:beta", "--why", "repair").code == 0
     assert alarm(world) == 0
@@ -1065,7 +1066,7 @@ def test_a_timeout_longer_than_a_tick_needs_a_process_of_its_own_and_is_no_fault
     world.file()
     world.tick()
     job_id = put(world.database, job_type="t.work", timeout_s=55.0)
-    assert "the next tick with room will run it" in world.ask(str(job_id))
+    assert "the next tick with a free worker will run it" in world.ask(str(job_id))
     assert is_well(world)
 
 
@@ -1229,7 +1230,7 @@ def test_an_effect_of_unknown_outcome_whose_job_died_of_another_error(world: Wor
     world.plan = [begin, give_up]
     put(world.database, job_type="t.work")
     world.tick(utc("2026-03-02T08:01:10"))
-    waits = "Nobody knows whether its effect capture:3 happened; if you find out before its next try, record it"
+    waits = "Nobody knows whether its effect capture:3 happened; if you find out before its next try, record the answer"
     assert waits in world.ask("1")
     world.tick(utc("2026-03-02T08:05:10"))
     settle = "cronjobs effects settle capture:3 done"
@@ -1237,7 +1238,7 @@ def test_an_effect_of_unknown_outcome_whose_job_died_of_another_error(world: Wor
     assert "its handler raised GiveUp, which ends all tries. It does not run again by itself." in told
     assert told.steady[-2:] == [
         (
-            "Nobody knows whether its effect capture:3 happened; if you find out, record it first: "
+            "Nobody knows whether its effect capture:3 happened; if you find out, record the answer first: "
             f'"{settle}" (or not-done).'
         ),
         'Then "cronjobs jobs retry 1" runs it again.',
@@ -1254,7 +1255,7 @@ def test_an_effect_of_unknown_outcome_whose_job_died_of_another_error(world: Wor
     }
     assert f"Find out, then run: {settle} (or not-done)" in world.cronjobs("jobs", "dismiss", "1").out
     assert world.cronjobs("effects", "settle", "capture:3", "not-done", "--why", "no capture there").code == 0
-    settled = "that effect capture:3 was not done (why: no capture there), so a later attempt would do it."
+    settled = "that effect capture:3 was not done (why: no capture there), so a later attempt would perform the effect."
     assert settled in world.ask("1")
     history = world.cronjobs("history").out
     assert "1 effect settled" in history
@@ -1286,7 +1287,7 @@ def test_a_nightly_job_that_snoozes_for_ever(world: World) -> None:
         world.ticks(utc(f"2026-11-{day}T07:15:12"), utc(f"2026-11-{day}T23:15:12"), every=4 * HOUR)
     told = world.ask("nightly-report", "--at", "2026-11-23T02:15")
     assert told.verdict == "skipped"
-    assert "had snoozed it, and it was still waiting then." in told
+    assert "had snoozed the job, and the job was still waiting then." in told
     said = found(world)["not_run"]
     assert said.startswith(
         "nightly-report has not succeeded since it was due: job 1 of nightly-report was put off, and is"
@@ -1379,7 +1380,7 @@ def test_a_death_that_retention_removed_before_anybody_dealt_with_it(world: Worl
     def shown(*options: str) -> str:
         return " ".join(world.cronjobs("history", "--since", "7d", *options).out.split())
 
-    gone = "removed t.work #1 by retention, although it was dead and nobody had dealt with it"
+    gone = "removed t.work #1 by retention, although the job was dead and nobody had dealt with it"
     assert gone in shown()
     assert "removed t.shown #2 by retention" in shown()
     assert "2 dead jobs removed by retention" in shown()

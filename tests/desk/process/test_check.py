@@ -89,7 +89,7 @@ FOUND = [
         "run: {long_jobs: 0}\njob_types:\n  t.say: {timeout: 53s, isolation: process}",
         (
             "2s to stop its process, leaves no room in run.budget (55s) for the tick's start, so the job would "
-            "never run. Set it to at most 52s"
+            "never run. Set the timeout to at most 52s"
         ),
     ),
     (
@@ -113,7 +113,7 @@ FOUND = [
     ),
     (
         "job_types:\n  t.say: {max_memory: 64MiB}",
-        '5:3: job_types.t.say: max_memory needs a process of its own: add "isolation: process" beside it',
+        '5:3: job_types.t.say: max_memory works only for a job in its own process: add "isolation: process"',
     ),
     (
         "job_types:\n  c: {command: [no-such-program, x]}",
@@ -157,7 +157,7 @@ def test_a_command_on_the_shells_path_only_is_found(tmp_path: Path) -> None:
     entry = JobTypeSettings("c", ("mine",))
     environ = {"PATH": str(program.parent)}
     assert _command_fault(settings, entry, environ) == (
-        f"command not found under cron, whose PATH is /usr/bin:/bin: write {program}, or set PATH under env:"
+        f"command not found under cron, whose PATH is /usr/bin:/bin: write {program}, or set PATH under the key env"
     )
     ours = JobTypeSettings("c", ("mine",), env=(("PATH", str(program.parent)),))
     assert _command_fault(settings, ours, {}) is None
@@ -364,7 +364,10 @@ def test_long_jobs_are_one_note_and_no_finding(project: Project) -> None:
 def test_a_timeout_that_leaves_no_time_for_a_slow_start_is_a_note(project: Project, timeout: str, noted: bool) -> None:
     project.write(f"job_types:\n  t.say: {{timeout: {timeout}}}", HANDLERS)
     done = project.call("check")
-    said = "t.say: timeout 50s leaves 5s of run.budget (55s): a tick that takes longer to start passes the job over"
+    said = (
+        "t.say: timeout 50s leaves 5s of run.budget (55s): a tick that needs more than that to start does not run the "
+        "job"
+    )
     assert (done.code, said in done.out) == (0, noted)
 
 

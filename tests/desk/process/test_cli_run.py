@@ -214,7 +214,7 @@ def test_two_jobs_of_a_schedule_run_at_once_only_if_it_allows_that(project: Proj
     project.execute(update(jobs).values(waiting))
     refused = project.run("run", "nightly")
     assert refused.code == 1
-    assert "job 1 of schedule nightly is still waiting (overlap): to run that job, type cronjobs run 1" in refused.err
+    assert 'job 1 of schedule nightly is still waiting (overlap): to run that job: "cronjobs run 1"' in refused.err
     assert len(project.jobs()) == 1
     project.execute(update(jobs).values(schedule="shared"))
     assert project.run("run", "shared").code == 0

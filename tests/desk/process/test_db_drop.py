@@ -302,7 +302,7 @@ def test_a_file_with_other_tables_is_not_to_be_removed(on_sqlite: Project) -> No
     said = on_sqlite.call("db", "drop", "--dry-run").err
     assert f"rm {file} " not in said
     assert f"rm {file}-turn" in said
-    assert "has other tables, so keep it, but VACUUM it" in said
+    assert "because it has other tables, but VACUUM it" in said
 
 
 def test_djangos_record_of_our_migrations_is_named(typed: Project) -> None:

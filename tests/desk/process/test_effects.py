@@ -223,7 +223,7 @@ def test_a_settled_effect_lets_its_job_go_on(project: Project, verdict: str, sen
     project.configure(SHORT_LEASE, HANDLERS)
     job_id = project.add("e.mail", '{"on_unknown": "stop", "at": "sent"}')
     run_to_the_end(project, killed=True)
-    assert f"job {job_id} died because of it" in cli(project, "effects", "settle", f"mail:{job_id}", verdict)
+    assert f"job {job_id} died because of this effect" in cli(project, "effects", "settle", f"mail:{job_id}", verdict)
     assert "Nobody knows" not in cli(project, "jobs", "retry", str(job_id))
     assert project.tick().wait() == 0
     assert [effect.what for effect in project.effects()] == sent

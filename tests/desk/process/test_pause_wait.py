@@ -69,7 +69,7 @@ def test_when_the_time_is_up_it_says_what_still_runs_and_the_pause_stays(project
     said = cli(project, "pause", "--all", "--wait", "600ms", code=1)
     assert "1 job still running" in said
     assert f"{job_id}  t.gated" in said
-    assert "cronjobs resume --all ends it" in said
+    assert '"cronjobs resume --all" ends the pause' in said
     assert is_paused(project)
     project.open()
     assert tick.wait() == 0
@@ -107,7 +107,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_pause(project: Project) -> None:
         signalled.set()
         thread.join()
     assert pause.returncode == 130
-    assert "the pause is still in effect: cronjobs resume --all ends it" in err
+    assert 'the pause is still in effect, and "cronjobs resume --all" ends the pause' in err
     assert is_paused(project)
     project.open()
     assert tick.wait() == 0

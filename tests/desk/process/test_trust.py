@@ -238,7 +238,8 @@ def test_a_folder_that_another_user_deploys_needs_one_line(settings: Settings, r
         give(file)
     (said,) = refused(settings, {trust.VARIABLE: "ci"}).lines
     assert said.startswith(f"{settings.folder}, {settings.file}, {settings.folder}/")
-    assert f" more belong to nobody, {THEIRS} each of them; if that is intended, set" in said
+    theirs = THEIRS.replace("the file contains and", "the files contain and run")
+    assert f" more belong to nobody, {theirs} on each of them; if that is intended, set" in said
     assert f"set {trust.VARIABLE}=ci,nobody in the crontab, or in your shell if you run the command by hand" in said
     trust.require(settings, {trust.VARIABLE: "ci,nobody"}, me=0)
 

@@ -173,5 +173,5 @@ def test_a_retry_of_a_row_from_before_the_limits_says_why_it_cannot(database_url
     answer = project.call("jobs", "retry", "1", "2", "3", "4", "5", "6")
     assert answer.code == 1
     for column in list(LENGTHS)[1:]:
-        assert f"its {column} is longer than {LENGTHS[column]:,} bytes: enqueue it again" in answer.out + answer.err
+        assert f"its {column} is longer than {LENGTHS[column]:,} bytes: enqueue a new job" in answer.out + answer.err
     assert [status for status, _ in statuses(database_url)] == ["queued"] + ["dead"] * 5

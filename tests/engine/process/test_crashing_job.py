@@ -97,7 +97,7 @@ def test_one_segfault_among_200_good_jobs_ends_dead_with_its_signal_and_the_200_
 @pytest.mark.parametrize(
     ("how", "kind", "error"),
     [
-        ("exit", "exit-0", "its process ended with exit status 0 before the handler had ended"),
+        ("exit", "exit-0", "the job's process ended with exit status 0 before the handler had ended"),
         ("abort", "SIGABRT", "killed by SIGABRT"),
         ("memory", "SIGKILL", "killed by SIGKILL (by hand, or because memory ran out)"),
     ],

@@ -82,7 +82,7 @@ job_types:
 
 def test_a_crash_is_its_own_jobs_failure_named_by_its_signal_and_nobody_elses(sqlite_project: Project) -> None:
     expected = {
-        "crash.exit_0": ("exit-0", "its process ended with exit status 0 before the handler had ended"),
+        "crash.exit_0": ("exit-0", "the job's process ended with exit status 0 before the handler had ended"),
         "crash.exit_3": ("exit-3", "exit status 3: over"),
         "crash.segfault": ("SIGSEGV", "killed by SIGSEGV"),
         "crash.abort": ("SIGABRT", "killed by SIGABRT"),

@@ -83,7 +83,7 @@ def test_a_result_that_arrived_before_the_stop_counts(shell: Shell) -> None:
     shell.when("ready", stop_once_it_ended)
     outcome, output = shell.sh("echo ready; sleep 1000 & echo $$ > pid")
     assert outcome == Succeeded()
-    assert "ended processes that it left running: s" in (output or "")
+    assert "ended processes that the command left running: s" in (output or "")
 
 
 # --- what it starts ---------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_what_a_command_leaves_running_is_ended_and_named(shell: Shell, left_run
     outcome, output = shell.sh(f"{left_running} echo done")
     assert outcome == Succeeded()
     assert output is not None
-    assert output.startswith("done\n\n[cronjobs] ended processes that it left running: s")
+    assert output.startswith("done\n\n[cronjobs] ended processes that the command left running: s")
     assert "(pid " in output
     assert not shell.alive()
 

@@ -37,7 +37,7 @@ def test_hints_lead_to_what_there_is(project: Project) -> None:
         ("alerts test", "write, for example, alerts: {channels: {ops: {mail: {host: localhost"),
         ("enqueue a --at tomorrow", "or --in 24h"),
         ("pause --all --until tomorrow", "or --for 24h"),
-        ("check", "cd is a shell builtin: write [sh, -c, …] around the line"),
+        ("check", "cd is a shell builtin: run the line in a shell, with [sh, -c, …]"),
     ):
         answer = project.call(*command.split())
         assert answer.code in (1, 2), command

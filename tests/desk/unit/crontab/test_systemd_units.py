@@ -129,7 +129,7 @@ def test_the_command_prints_both_or_writes_both(tmp_path: Path, monkeypatch: pyt
     assert shown.exit_code == 0, shown.output
     assert "# ~/.config/systemd/user/cronjobs-shop.service\n[Unit]\n" in shown.stdout
     assert "OnCalendar=*-*-* *:0/2:00\n" in shown.stdout
-    assert "To remove them from the crontab: cronjobs crontab remove --config" in shown.stderr
+    assert "To stop cron from starting them: cronjobs crontab remove --config" in shown.stderr
     assert "CRONJOBS_DATABASE_URL is set here" in shown.stderr
     written = CliRunner().invoke(app, [*words, "--name", "mine", "--out", str(tmp_path / "units")])
     files = [tmp_path / "units" / f"mine.{kind}" for kind in ("service", "timer")]

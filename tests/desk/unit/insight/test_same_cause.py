@@ -358,7 +358,7 @@ def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
     health = replace(health, watch=replace(health.watch, misconfigured=since))
     [found] = troubles(health, SETTINGS)
     assert found.text == (
-        f"hosts web1, web2, web3 cannot use all of their file: {': '.join(NO_MODULE)}; "
+        f"hosts web1, web2, web3 can use only part of their file: {': '.join(NO_MODULE)}; "
         'without t.a, t.b, 3 due jobs wait (for details, run "cronjobs check" there)'
     )
     assert found.command is None, "typed here it would look at the file here"
@@ -456,7 +456,7 @@ def test_a_host_that_joins_keeps_the_key_and_is_news_for_who_acknowledged_the_fa
         for health in [facts(ticks=[tick(host, NO_MODULE) for host in hosts]) for hosts in (["web2"], ["web1", "web2"])]
     )
     [one], [two] = (troubles(each, SETTINGS) for each in (alone, both))
-    said = f"host web2 cannot use all of its file: {': '.join(NO_MODULE)}"
+    said = f"host web2 can use only part of its file: {': '.join(NO_MODULE)}"
     assert (one.key, one.text) == ("config:web2", f'{said} (for details, run "cronjobs check" there)')
     assert (one.key, one.rows) == (two.key, two.rows[:1])
     until = NOW + HOUR

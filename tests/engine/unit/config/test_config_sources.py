@@ -55,7 +55,7 @@ def test_a_relative_sqlite_path_is_meant_from_the_files_folder(tmp_path: Path, u
 @pytest.mark.parametrize("name", ["a?b", "a%41b", os.fsdecode(b"m\xff")])
 def test_a_folder_that_a_url_would_read_as_another_is_refused(tmp_path: Path, name: str) -> None:
     """The file was made in the folder above, in that of a neighbour, or ended in a fault of ours."""
-    with pytest.raises(FieldError, match="the file would be in another place"):
+    with pytest.raises(FieldError, match="the database file would be in another place"):
         checked_url("sqlite:///jobs.db", tmp_path / name)
     assert checked_url("sqlite:////srv/jobs.db", tmp_path / name) == "sqlite:////srv/jobs.db"
     assert checked_url("sqlite:///jobs.db", Path("/srv/100% mine")) == "sqlite:////srv/100% mine/jobs.db"

@@ -380,5 +380,5 @@ def test_a_generator_that_a_handler_returns_is_no_success(kind: str) -> None:
 
     found = ran(lambda: (n for n in (1, 2)) if kind == "generator" else later())
     assert isinstance(found, Failed)
-    assert "its body did not run" in found.error
+    assert "the generator's body did not run" in found.error
     assert found.at_least == timedelta(minutes=5)

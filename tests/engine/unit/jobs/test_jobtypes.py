@@ -127,7 +127,7 @@ def test_a_memory_limit_without_a_process_disables_the_job_type(yaml: str, said:
     found = loaded(f"job_types: {{t.x: {{{yaml}}}}}")
     assert found.types == {}
     assert [(fault.where, fault.what) for fault in found.faults] == [
-        ("t.x", 'max_memory needs a process of its own: add "isolation: process" beside it')
+        ("t.x", 'max_memory works only for a job in its own process: add "isolation: process"')
     ]
 
 
