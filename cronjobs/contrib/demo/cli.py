@@ -186,7 +186,9 @@ class Demo:
             raise DemoFailed(f"the schedule heartbeat did not run; only these ran: {self.effects()}")
 
     def a_second_host(self) -> None:
-        self.scene("Two hosts tick twice each at the same moment. The database decides which tick does the work.")
+        self.scene(
+            "On each of two hosts, two ticks start at the same moment. The database decides which tick does the work."
+        )
         self.a_minute_passes("newsletter")
         before = len(self.effects("newsletter"))
         self.command("run-due")

@@ -98,8 +98,8 @@ def import_crontab(
         write(as_yaml(found, of=named, timezone=timezone, sender=sender, secrets=secrets).splitlines())
         if secrets:
             complain(
-                f"not printed: the values of {', '.join(secrets.values())}. They belong in the file that env_file "
-                "names. With --out FILE, import writes that file, too"
+                f"not printed: the values of {', '.join(secrets.values())}. Put them into the file that env_file "
+                'names. With --out FILE instead of "-", import writes that file itself'
             )
     else:
         env_file = Path(out).with_suffix(".env")

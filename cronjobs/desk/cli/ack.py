@@ -31,7 +31,9 @@ def ack(
     finding: Annotated[
         str | None,
         typer.Argument(
-            metavar="FINDING", help="The finding's key, as the list shows it: dead or host:web2.", show_default=False
+            metavar="FINDING",
+            help="The finding's key, as the list shows it, e.g. dead or host:web2.",
+            show_default=False,
         ),
     ] = None,
     span: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long the ack lasts: 8h, 3d.")] = USUAL,

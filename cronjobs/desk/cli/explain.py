@@ -122,7 +122,7 @@ def explain(
         raise UsageError("give one of: a SCHEDULE, a TYPE, a JOB_ID, --key KEY, --type TYPE")
     ranged = since is not None or until is not None or back is not None
     if at is not None and ranged:
-        raise UsageError("give --at for one occurrence, or --from, --to, --since for several, not both")
+        raise UsageError("give either --at, for one occurrence, or --from, --to or --since, for several")
     if since is not None and back is not None:
         raise UsageError("give --from or --since, not both")
     if until is not None and since is None and back is None:

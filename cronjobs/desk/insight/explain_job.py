@@ -386,8 +386,8 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             dismissed = ", and was dismissed" if job.dismissed else ""
             return _over(job, f"Job {job.id} died at {at}{ended}{error}{dismissed}", times)
         case "cancelled":
-            has = f"job {job.key_owner} has its key now" if job.key_owner else "its key can be used again"
-            free = f"; it never began, so {has}" if job.released_key else ""
+            has = f"job {job.key_owner} uses that key now" if job.key_owner else "another job can use that key"
+            free = f" before its first attempt, which released its key: {has}" if job.released_key else ""
             return _over(
                 job, f"Job {job.id} was cancelled at {times.clock(job.finished_at or job.run_at)}{free}", times
             )

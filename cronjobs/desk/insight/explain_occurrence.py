@@ -597,8 +597,8 @@ def _standing(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     before, after = facts.definition, now.definition
     if before and after and (before.timing, before.timezone) != (after.timing, after.timezone):
         timing = one_line(after.timing, 100) + (f", {after.timezone}" if after.timezone != before.timezone else "")
-        coming = f"; it is due next at {times.dated(now.next)}" if now.next else "; it is never due again"
-        sentences.append(f"Now the definition applied on {_applied(after, times)} is in force ({timing}){coming}.")
+        coming = f"It is due next at {times.dated(now.next)}." if now.next else "It is never due again."
+        sentences.append(f"The schedule now has the timing {timing}, applied on {_applied(after, times)}. {coming}")
     if now.pause is not None and now.pause != facts.pause:
         then = "skipped" if now.pause.skip else "held back"
         sentences.append(f"Now {pause(now.pause, times)}: what comes due meanwhile is {then}.")

@@ -212,7 +212,7 @@ def _judged(
     is_code: bool = True,
     added_to: Collection[Path] = (),
 ) -> Iterator[TrustFinding]:
-    """Yield a finding for each folder, link or file on the paths to *files* to which an untrusted user can write."""
+    """Yield a finding for each file, folder and link on the paths to *files* that an untrusted user can change."""
     by_variable, by_file = _names(environ.get(VARIABLE, "")), settings.run.trust_files
     if settings.trusted or by_variable is True:
         return

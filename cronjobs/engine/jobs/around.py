@@ -88,7 +88,7 @@ def _said(name: str, when: str, error: BaseException) -> str:
         text = str(error)
     # __str__ is user code, so it may raise anything.
     except BaseException:
-        text = "which cannot be read"
+        text = "(its message could not be read)"
     return one_line(f"around {name} raised {type(error).__name__} {when}: {text}", 500)
 
 

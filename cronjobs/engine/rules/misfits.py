@@ -52,5 +52,5 @@ class Refusals:
 
 
 def is_misfit(outcome: Outcome) -> bool:
-    """Return whether the payload did not fit the handler, so that another version of the code may accept it."""
+    """Return whether the payload did not fit the handler, and another version of the code may still accept it."""
     return isinstance(outcome, Failed) and outcome.error_type == MISFIT and not outcome.permanent

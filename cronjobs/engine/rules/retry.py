@@ -1,5 +1,5 @@
-"""Decide whether a failed job is tried again, and how long it waits before. Pure. ``ending.decide`` calls these
-functions.
+"""Decide whether a failed job is tried again, and how long it waits before that. Pure. ``ending.decide`` calls
+these functions.
 """
 
 from __future__ import annotations

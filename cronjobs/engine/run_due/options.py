@@ -73,7 +73,9 @@ class TickOptions:
     as_json: Annotated[bool, Option("--json", help="Print what the tick did as one JSON object.")] = False
     fail_on: Annotated[
         FailOn,
-        Option("--fail-on", FailOn, "WHICH", help="Which failures make the exit code 1: dead, any or never."),
+        Option(
+            "--fail-on", FailOn, "WHICH", help="Exit with 1 if a job died (dead), if any try failed (any), or never."
+        ),
     ] = FailOn.DEAD
     verbose: Annotated[
         bool,

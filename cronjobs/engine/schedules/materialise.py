@@ -62,7 +62,7 @@ def materialise(
     One transaction writes a schedule's ledger rows, jobs and new watermark. Schedules in *but* are not settled, because
     their entry in the file is broken. When *go_on* returns False, the remaining schedules are left to the next call. If
     the database refuses one schedule, an event reports that, and the other schedules are still settled. ``overlap``
-    counts an unfinished job only if some tick has known the job's type lately, that is, for a time *within*.
+    counts an unfinished job only if some tick has known the job's type during the last *within*.
     *before_writing* is called first in each transaction, and returns the id of the tick that settles the occurrences.
     *put_aside* is used just before somebody changes a pause that skips. *put_aside* is the name of the paused schedule,
     or "" if everything is paused. With it, the occurrences that the pause has skipped so far are recorded. Occurrences

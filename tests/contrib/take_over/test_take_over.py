@@ -290,7 +290,7 @@ def test_standard_output_gets_no_secret(cron_host: Host) -> None:
     result = cron_host.cli("import", "--out", "-")
     assert "hunter2" not in result.output
     assert 'PGPASSWORD: "${CRON_PGPASSWORD}"' in result.stdout
-    assert "not printed: the values of CRON_PGPASSWORD. They belong in the file that env_file names" in result.stderr
+    assert "not printed: the values of CRON_PGPASSWORD. Put them into the file that env_file names" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["import", "compare"])

@@ -177,9 +177,9 @@ def test_without_a_time_a_changed_definition_and_a_pause_are_named(
     world.file(s='cron: "30 * * * *"')
     world.tick(utc("2026-03-02T08:07:02"))
     changed = (
-        "Now the definition applied on 2026-03-02 08:07:02 by host alpha is in force (30 * * * *); it is due next at "
+        "The schedule now has the timing 30 * * * *, applied on 2026-03-02 08:07:02 by host alpha. It is due next at "
+        "2026-03-02 08:30:00."
     )
-    changed += "2026-03-02 08:30:00."
     assert world.ask("s").steady[-1] == changed
     brake(world, "pause", "s", "--skip", monkeypatch=monkeypatch)
     paused = (

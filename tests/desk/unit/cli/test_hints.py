@@ -34,7 +34,7 @@ def test_hints_lead_to_what_there_is(project: Project) -> None:
         ("books --from 2999-01-01", "--from: 2999-01-01 is in the future"),
         ("explain 77", "there is no job 77: none was ever enqueued here"),
         ("config show nosuch", '"cronjobs config show" lists all'),
-        ("alerts test", "write, for example, alerts: {channels: {ops: {mail: {host: localhost"),
+        ("alerts test", 'for example, write "alerts: {channels: {ops: {mail: {host: localhost'),
         ("enqueue a --at tomorrow", "or --in 24h"),
         ("pause --all --until tomorrow", "or --for 24h"),
         ("check", "cd is a shell builtin: run the line in a shell, with [sh, -c, …]"),
