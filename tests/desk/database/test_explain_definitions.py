@@ -133,9 +133,10 @@ def test_retired_and_returned(world: World) -> None:
     told = world.ask("s", "--at", "12:15")
     assert told.verdict == "retired"
     retired = (
-        "a tick on host alpha retired it at 2026-03-02 10:00:00, because the file that was applied then did not have it"
+        "a tick on host alpha retired it at 2026-03-02 10:00:00, because the file that was applied then did not have "
+        "the schedule for this environment."
     )
-    assert f"s was not in force at 2026-03-02 12:15:00 UTC: {retired} for this environment." in told
+    assert f"s was not in force at 2026-03-02 12:15:00 UTC: {retired}" in told
     world.file(s='cron: "15 * * * *"', other='cron: "0 0 1 1 *"')
     world.tick(utc("2026-03-02T13:00:00"))
     told = world.ask("s", "--at", "12:15")
