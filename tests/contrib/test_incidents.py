@@ -357,13 +357,21 @@ def short_pause(world: World) -> None:
     world.minutes(2)
 
 
+NEWER = {"a": schedule("a", "0 12 * * *")}
+
+
 def two_files(world: World, minutes: int) -> None:
     other = Host(world.database, world.folder, "beta")
-    other.settings = replace(world.host.settings, schedules={"a": schedule("a", "0 12 * * *")})
+    other.settings = replace(world.host.settings, schedules=NEWER)
     world.tick(other)
     for _ in range(minutes):
         world.minutes(1)
         world.tick(other)
+
+
+def one_file(world: World) -> None:
+    world.carry(**NEWER)
+    world.tick()
 
 
 def a_host_stopped(world: World) -> None:
@@ -819,8 +827,8 @@ INCIDENTS = [
     Incident("a paused queue with a schedule's job", queue_paused, "pause", lambda w: w.resume("queue", "default")),
     Incident("a pause that somebody forgot", old_pause, "pause", lambda w: w.resume("queue", "mail")),
     Incident("a short pause", short_pause, "", lambda w: w.resume("all")),
-    Incident("two files in mid-deploy", lambda w: two_files(w, 3), "files", lambda w: w.minutes(6), live=""),
-    Incident("two files for twenty minutes", lambda w: two_files(w, 22), "files", lambda w: w.later("30h")),
+    Incident("two files in mid-deploy", lambda w: two_files(w, 3), "files", one_file, live=""),
+    Incident("two files for twenty minutes", lambda w: two_files(w, 22), "files", one_file),
     Incident("a host stopped ticking", a_host_stopped, "host", lambda w: w.later("30h")),
     Incident("jobs are late", late, "late", NOTHING),
     Incident("a crontab's line did not run", exec_stayed_away, "absent", exec_came),

@@ -75,10 +75,10 @@ class World:
         # it.
         self.clock.set(at + timedelta(seconds=0.3))
 
-    def ticks(self, begin: datetime, end: datetime, every: timedelta = MINUTE) -> None:
+    def ticks(self, begin: datetime, end: datetime, every: timedelta = MINUTE, host: str = "alpha") -> None:
         at = begin
         while at <= end:
-            self.tick(at)
+            self.tick(at, host)
             at += every
 
     def ask(self, *arguments: str, code: int = 0) -> Told:

@@ -319,24 +319,35 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
     for tick in at_work:
         if tick["fingerprint"]:
             files.setdefault(tick["fingerprint"], []).append(tick["host"])
-    if len(files) < 2:
-        return
     in_force = health.watch.in_force
+    marks = {*files} if in_force is None else {*files, in_force}
+    if not files or len(marks) < 2:
+        return
     said = "; ".join(
         f"{mark[:8]}{', which is in force,' if mark == in_force else ''} on {', '.join(sorted(hosts))}"
         for mark, hosts in sorted(files.items())
     )
-    if in_force is not None and in_force not in files:
-        said += f"; the file in force is {in_force[:8]}"
     long = health.watch.differ_long
-    text = f"hosts have {'had ' if long else ''}different files{LONG if long else ''}: {said}"
+    if len(files) > 1:
+        what = f"hosts have {'had ' if long else ''}different files{LONG if long else ''}"
+    elif long:
+        what = f"{LONG.strip()}, no host that ticks has had the file in force"
+    else:
+        what = "no host that ticks has the file in force"
+    text = f"{what}: {said}"
+    if in_force is not None and in_force not in files:
+        # Nothing applies the file of a host that has ticked with it before: ``judge_file`` leaves it alone.
+        text += (
+            f"; the file in force is {in_force[:8]}, and its schedules stay (to apply a host's file, run "
+            '"cronjobs sync" on that host)'
+        )
     yield Finding(
         "files",
         text,
         Severity.WARNING if long else Severity.NOTICE,
         since=health.watch.differ_since,
         command="cronjobs sync --plan",
-        rows=tuple(sorted(files)),
+        rows=tuple(sorted(marks)),
     )
 
 

@@ -179,10 +179,10 @@ class Watched:
     # Maps a host to its last ticks, if they could not start the process of a long job.
     without_process: dict[str, WithoutProcess] = field(default_factory=dict)
     overrunning: Sequence[Overrunning] = ()  # jobs that are leased beyond their time limits
-    differ_long: bool = False  # whether hosts' files have differed for more than DIFFERENT_FILES
-    # The fingerprint of the file that was applied last. Set only if hosts' files differ.
-    in_force: str | None = None
-    # The time since which the present files have differed, or None if unknown.
+    # Whether the hosts' files and the file in force have differed for more than DIFFERENT_FILES.
+    differ_long: bool = False
+    in_force: str | None = None  # the fingerprint of the file that was applied last
+    # The time since which the present files and the file in force have differed, or None if unknown.
     differ_since: datetime | None = None
     # Maps a host that ticks with several files in turns to these files.
     two_files: dict[str, TwoFiles] = field(default_factory=dict)
@@ -236,8 +236,9 @@ def watch(
     failed = [each for each in unwell if failed_runs([*by_trigger.get(each.id, []), *lately.get(each.id, [])], 1)]
     by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, each.name)) is not None}
     fires = store.fired_lately(connection, silence_after(every))
-    differ_long = _differ_long(connection, every, ticks)
-    differ = len({tick["fingerprint"] for tick in ticks if tick["fingerprint"]}) > 1
+    in_force = file_in_force(connection)
+    files = {tick["host"]: tick["fingerprint"] for tick in ticks if tick["fingerprint"]}
+    differ_long, differ_since = _files_differ(connection, every, files, in_force, now)
     queue_paused = any(pause["scope"] in ("all", "queue") for pause in pauses)
     return Watched(
         schedules=schedules,
@@ -268,8 +269,8 @@ def watch(
         },
         overrunning=store.overrunning(connection, now),
         differ_long=differ_long,
-        in_force=file_in_force(connection) if differ else None,
-        differ_since=_differ_since(connection, ticks, now - DIFFERENT_FILES if differ_long else now),
+        in_force=in_force,
+        differ_since=differ_since,
         two_files=_two_files(connection, every),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
         without_run={each.name: why for each in active if (why := _without_run(connection, each, pauses, now))},
@@ -287,33 +288,28 @@ def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: s
     }
 
 
-def _differ_long(connection: Connection, every: timedelta, ticks: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the hosts' files have differed for DIFFERENT_FILES.
+def _files_differ(
+    connection: Connection, every: timedelta, files: Mapping[str, str], in_force: str | None, now: datetime
+) -> tuple[bool, datetime | None]:
+    """Return whether the hosts' *files* and the file in force have differed for DIFFERENT_FILES, and since when.
 
-    During a deploy they differ for a minute or two.
+    During a deploy they differ for a minute or two. The time is None if it is unknown, or if they do not differ.
     """
-    if len({tick["fingerprint"] for tick in ticks if tick["fingerprint"]}) < 2:
-        return False
+    if not files or len({in_force, *files.values()} - {None}) < 2:
+        return False, None
+    applied_at = None if in_force is None else store.in_force_since(connection, in_force)
     window = silence_after(every)
-    now = store.files_between(connection, window, timedelta(0))
     before = store.files_between(connection, DIFFERENT_FILES + window, DIFFERENT_FILES)
-    return len(now & before) > 1
-
-
-def _differ_since(connection: Connection, ticks: Sequence[Mapping[str, Any]], latest: datetime) -> datetime | None:
-    """Return when two hosts first had their present, different files at the same time.
-
-    Return None if that was after *latest*. In that case these hosts have replaced other hosts whose files had already
-    differed.
-    """
-    files = {tick["host"]: tick["fingerprint"] for tick in ticks if tick["fingerprint"]}
-    if len(set(files.values())) < 2:
-        return None
-    began = sorted(
-        (at, mark) for host, mark in files.items() if (at := store.carried_since(connection, host, mark)) is not None
-    )
-    differing = (at for at, mark in began if mark != began[0][1])
-    return next((at for at in differing if at <= latest), None)
+    lasting = before & store.files_between(connection, window, timedelta(0))
+    # No host may have the file in force, but it is in force all the same.
+    if in_force is not None and applied_at is not None and applied_at <= now - DIFFERENT_FILES:
+        lasting.add(in_force)
+    long = len(lasting) > 1
+    carried = ((store.carried_since(connection, host, mark), mark) for host, mark in files.items())
+    began = sorted((at, mark) for at, mark in (*carried, (applied_at, str(in_force))) if at is not None)
+    # If the files have differed for longer than any host has had its own, these hosts have replaced other hosts.
+    latest = now - DIFFERENT_FILES if long else now
+    return long, next((at for at, mark in began if mark != began[0][1] and at <= latest), None)
 
 
 def _two_files(connection: Connection, every: timedelta) -> dict[str, TwoFiles]:

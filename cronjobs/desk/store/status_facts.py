@@ -430,6 +430,17 @@ def files_between(connection: Connection, ago: timedelta, until: timedelta) -> s
     return set(rows.scalars())
 
 
+def in_force_since(connection: Connection, fingerprint: str) -> datetime | None:
+    """Return when the file *fingerprint*, which is in force, was applied after another file.
+
+    Applying the file again does not change that time.
+    """
+    other = f"SELECT max(o.id) FROM {AUDIT} o WHERE o.action = 'sync' AND o.subject <> :fingerprint"
+    statement = f"SELECT min(a.at) AS at FROM {AUDIT} a WHERE a.action = 'sync' AND a.id > coalesce(({other}), 0)"
+    found: datetime | None = run(connection, statement, fingerprint=fingerprint).scalar()
+    return found
+
+
 def configs_between(connection: Connection, ago: timedelta, until: timedelta) -> dict[str, dict[str, bool]]:
     """Map hosts to the files with which they ticked between *ago* and *until* before now, by path.
 

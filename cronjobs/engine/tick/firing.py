@@ -58,7 +58,9 @@ class Firing:
             return
         if not seen.fingerprint_known and not tick.settings.defines_something:
             with tick.database.read() as connection:
-                if not ticks.any_schedule(connection) and not ticks.any_cap(connection):
+                nothing_there = not ticks.any_schedule(connection) and not ticks.any_cap(connection)
+                # Once a file is in force, record each later file, too. Otherwise ``status`` would name the wrong one.
+                if nothing_there and ticks.file_in_force(connection) is None:
                     tick.row.fingerprint = mark
                     # The file defines nothing, and the database has no schedule or cap to remove.
                     return

@@ -38,7 +38,7 @@ from cronjobs.engine.rules.occurrences import dropped_reason
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy, ClaimPolicies
 from cronjobs.engine.schedules.backfill import ScheduleBusy, trigger
 from cronjobs.engine.schedules.decide import spread_offset
-from cronjobs.engine.schedules.definition import schedule_from_definition
+from cronjobs.engine.schedules.definition import fingerprint, schedule_from_definition
 from cronjobs.engine.store import claims, expiry, leases, operating
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.claims import ClaimFilter
@@ -122,7 +122,8 @@ class Week:
         database = self.yard.database
         with database.write() as connection:
             mark = record_types(connection, Loaded(KNOWN))
-            row = {"host": "alpha", "pid": 1, "version": "0", "fingerprint": "f", "schedules_on": 1, "job_types": mark}
+            row = {"host": "alpha", "pid": 1, "version": "0", "schedules_on": 1, "job_types": mark}
+            row |= {"fingerprint": fingerprint(self.settings)}
             times = {"started_at": self.now, "finished_at": self.now}
             connection.execute(insert(tables.ticks).values(tick=str(self.dice.random()), **row, **times))
         self.renew()

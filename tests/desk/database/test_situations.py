@@ -822,6 +822,63 @@ def test_a_file_that_another_host_has_replaced(world: World) -> None:
     assert alarm(world) == 0
 
 
+def test_a_new_host_with_an_older_file_than_the_one_in_force(world: World) -> None:
+    """Its file was not applied, ever, and nothing said so once the host with the newer file was gone."""
+    world.file(s='cron: "10 2 * * *"')
+    world.tick(utc("2026-03-03T01:00:00"))
+    world.file(s='cron: "20 2 * * *"')
+    world.tick(utc("2026-03-03T01:01:00"))
+    world.file(s='cron: "10 2 * * *"')
+    world.ticks(utc("2026-03-03T01:02:00"), utc("2026-03-03T01:10:00"), host="beta")
+    said = found(world)["files"]
+    assert said.startswith("no host that ticks has the file in force: "), said
+    assert said.endswith(', and its schedules stay (to apply a host\'s file, run "cronjobs sync" on that host)'), said
+    assert alarm(world) == 0, "normal during a deploy"
+    world.ticks(utc("2026-03-03T01:11:00"), utc("2026-03-03T01:24:00"), host="beta")
+    said = found(world)["files"]
+    assert said.startswith("for more than 15 minutes, no host that ticks has had the file in force: "), said
+    assert alarm(world) == 1
+    [now] = [each for each in world.cronjobs("ack", "--json").json if each["kind"] == "files"]
+    assert now["since"] == "2026-03-03T01:02:00.300000+00:00"
+    assert world.cronjobs("sync").code == 0
+    assert "files" not in found(world)
+
+
+def test_a_file_that_is_applied_before_the_hosts_have_it(world: World) -> None:
+    world.file(s='cron: "10 2 * * *"')
+    world.ticks(utc("2026-03-03T01:00:00"), utc("2026-03-03T01:30:00"))
+    world.file(s='cron: "20 2 * * *"')
+    assert world.cronjobs("sync").code == 0
+    assert found(world)["files"].startswith("no host that ticks has the file in force: ")
+    assert alarm(world) == 0, "a deploy is under way"
+    world.tick(utc("2026-03-03T01:31:00"))
+    assert "files" not in found(world)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_file_that_was_applied_and_that_no_host_ever_gets(world: World, again: bool) -> None:
+    old, new = 'cron: "10 2 * * *"', 'cron: "20 2 * * *"'
+    world.file(s=old)
+    world.ticks(utc("2026-03-03T01:00:00"), utc("2026-03-03T01:30:00"))
+    world.file(s=new)
+    assert world.cronjobs("sync").code == 0
+    world.file(s=old)
+    world.ticks(utc("2026-03-03T01:31:00"), utc("2026-03-03T01:46:00"))
+    if again:
+        world.file(s=new)
+        assert world.cronjobs("sync").code == 0
+    assert found(world)["files"].startswith("for more than 15 minutes, no host that ticks has had the file in force: ")
+    assert alarm(world) == 1
+
+
+def test_a_file_with_other_limits_and_nothing_else_is_in_force_once_a_host_has_it(world: World) -> None:
+    world.file("limits: {'smtp:': 1}\n")
+    assert world.cronjobs("sync").code == 0
+    world.file("limits: {'smtp:': 2}\n")
+    world.tick(utc("2026-03-03T01:00:00"))
+    assert "files" not in found(world)
+
+
 # --- outages and clocks -----------------------------------------------------------------------------------------------
 
 

@@ -314,18 +314,32 @@ def test_the_command_about_killed_ticks_looks_back_as_far_as_the_finding(every: 
     assert found.command == f"cronjobs history --since {since}"
 
 
+STAYS = 'and its schedules stay (to apply a host\'s file, run "cronjobs sync" on that host)'
+
+
 @pytest.mark.parametrize(
-    ("in_force", "said"),
+    ("others", "in_force", "said"),
     [
-        (None, "aaaaaaaa on web1; bbbbbbbb on web2"),
-        ("b" * 16, "aaaaaaaa on web1; bbbbbbbb, which is in force, on web2"),
-        ("c" * 16, "aaaaaaaa on web1; bbbbbbbb on web2; the file in force is cccccccc"),
+        ("b", None, "hosts have different files: aaaaaaaa on web1; bbbbbbbb on web2"),
+        ("b", "b", "hosts have different files: aaaaaaaa on web1; bbbbbbbb, which is in force, on web2"),
+        (
+            "b",
+            "c",
+            "hosts have different files: aaaaaaaa on web1; bbbbbbbb on web2; the file in force is cccccccc, " + STAYS,
+        ),
+        (
+            "a",
+            "c",
+            "no host that ticks has the file in force: aaaaaaaa on web1, web2; the file in force is cccccccc, " + STAYS,
+        ),
+        ("a", "a", None),
+        ("a", None, None),
     ],
 )
-def test_of_different_files_the_one_in_force_is_named(in_force: str | None, said: str) -> None:
-    health = facts(ticks=[tick("web1") | {"fingerprint": "a" * 16}, tick("web2") | {"fingerprint": "b" * 16}])
-    health = replace(health, watch=replace(health.watch, in_force=in_force))
-    assert texts(health) == {"files": f"hosts have different files: {said}"}
+def test_of_different_files_the_one_in_force_is_named(others: str, in_force: str | None, said: str | None) -> None:
+    health = facts(ticks=[tick("web1") | {"fingerprint": "a" * 16}, tick("web2") | {"fingerprint": others * 16}])
+    health = replace(health, watch=replace(health.watch, in_force=in_force and in_force * 16))
+    assert texts(health) == ({"files": said} if said else {})
 
 
 def test_jobs_of_a_type_that_died_while_it_fails_are_its_finding() -> None:
