@@ -118,10 +118,10 @@ def acts_on_jobs(
 ) -> list[dict[str, Any]]:
     """Return actions on jobs as entries, oldest first. An actor's consecutive similar actions are merged.
 
-    *rows*: audit entries, each with its jobs' ids. *jobs*: the known jobs' types and schedules. *at_work*: when jobs
-    were running. The cancel of a running job only asks it to stop (``asked_to_stop``). If the actions of an entry
-    concern several jobs, types or schedules, its ``job_id``, ``job_type`` or ``schedule`` is None. ``were_dead`` counts
-    the jobs that were dead before the action.
+    *rows*: audit entries, each with its jobs' ids. *jobs*: the known jobs' types and schedules. *at_work*: the result
+    of ``spans_at_work``. In these spans, a cancel only asks a job to stop (``asked_to_stop``). If the actions of an
+    entry concern several jobs, types or schedules, its ``job_id``, ``job_type`` or ``schedule`` is None. ``were_dead``
+    counts the jobs that were dead before the action.
     """
     found: list[tuple[dict[str, Any], set[int]]] = []
     last: dict[Hashable, tuple[dict[str, Any], set[int]]] = {}

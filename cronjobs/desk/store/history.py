@@ -271,14 +271,17 @@ def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[st
 def spans_at_work(
     connection: Connection, ids: Sequence[int], since: datetime
 ) -> dict[int, list[tuple[datetime, datetime | None]]]:
-    """Map each job's id to the spans in which it was running, if they end after *since*.
+    """Map each job's id to the spans in which a cancel could only ask it to stop, if they end after *since*.
 
-    An end of None means that the job is still running.
+    In these spans the job was running. An end of None means that the job is still running. If the job is cancelled now,
+    and its last attempt has another outcome, because its runner died or its handler failed first, then the cancel ended
+    the job. So that attempt's span is left out.
     """
     found: dict[int, list[tuple[datetime, datetime | None]]] = {}
     statement = f"""
-        SELECT r.job_id, r.started_at, r.finished_at FROM {JOB_RUNS} r
+        SELECT r.job_id, r.started_at, r.finished_at FROM {JOB_RUNS} r JOIN {JOBS} j ON j.id = r.job_id
         WHERE r.job_id {AMONG_IDS} AND r.finished_at >= :since
+          AND NOT (j.status = 'cancelled' AND r.attempt = j.attempts AND r.outcome <> 'cancelled')
         UNION ALL
         SELECT j.id AS job_id, j.started_at, j.finished_at FROM {JOBS} j
         WHERE j.id {AMONG_IDS} AND j.status = 'running' AND j.started_at IS NOT NULL"""

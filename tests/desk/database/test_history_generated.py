@@ -526,6 +526,25 @@ def test_a_cancel_of_a_running_job_is_a_request_and_counts_as_one(cronjobs: Cron
     ]
 
 
+@pytest.mark.parametrize("outcome", ["lost", "failed", "cancelled"])
+def test_a_cancel_that_ended_a_job_is_a_cancel_whatever_its_attempt_came_to(
+    cronjobs: Cronjobs, rows: Rows, outcome: str
+) -> None:
+    """If the attempt has the outcome "cancelled", its own line says so."""
+    night, at = Night(rows, random.Random(1)), ago(hours=6)
+    job_id = rows.job("poll", "cancelled", attempts=2, started_at=at - MINUTE, finished_at=at + 2 * MINUTE)
+    rows.attempt(job_id, "failed", started_at=at - 9 * MINUTE, finished_at=at - 8 * MINUTE)
+    rows.attempt(job_id, outcome, attempt=2, started_at=at - MINUTE, finished_at=at + 2 * MINUTE)
+    night.act(at, "cancel", f"job {job_id}", why="wrong")
+    night.act(at - 8.5 * MINUTE, "cancel", f"job {job_id}", why="not this time")
+    rows.tick()
+    said = cronjobs("history").out
+    act = "asked        poll #{} to stop, by ada: wrong" if outcome == "cancelled" else "cancelled    poll #{} by ada"
+    assert act.format(job_id) in said, said
+    assert said.count("asked        ") == 1 + (outcome == "cancelled")
+    assert "1 cancelled" in said if outcome == "cancelled" else "1 job cancelled" in said, said
+
+
 def test_a_death_that_a_retry_has_ended_is_told_by_the_retry(cronjobs: Cronjobs, rows: Rows) -> None:
     one, two = (rows.job("mail.send", "dead") for _ in range(2))
     rows.job("mail.send", "cancelled")
