@@ -256,6 +256,7 @@ class JobFacts:
     triggered: tuple[Triggered, ...] = ()
     acts: tuple[tuple[str, AuditEntry], ...] = ()  # what operators did to the job: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()
+    released: int = 0  # how many claims after the last recorded attempt were released before they began
     paused: PauseFacts | None = None  # the pause that holds back the waiting job
     # The pause that delayed the first attempt, and when the delay began.
     held: tuple[datetime, PauseFacts] | None = None

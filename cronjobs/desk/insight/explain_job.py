@@ -211,7 +211,8 @@ def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime
         acts = tuple(pair for pair in job.acts if pair[1].at > after)
         doubtful = tuple(effect for effect in job.doubtful if effect.begun_at > after)
         tries = tuple(each for each in job.late_tries if each.begun_at > after)
-        then = replace(job, attempts=later, acts=acts, doubtful=doubtful, late_tries=tries)
+        released = job.released if _last_claimed_at(job) > after else 0
+        then = replace(job, attempts=later, acts=acts, doubtful=doubtful, late_tries=tries, released=released)
         return [*in_order(_happened(then, times)), *_state(job, times, around)]
     return [*in_order([*_late_begin(job, times), *_happened(job, times)]), *_state(job, times, around)]
 
@@ -232,7 +233,16 @@ def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     instants = sorted(at for at, _ in acts)
     for _, group in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
         sentences += _attempt_sentences(tuple(group), times)
+    if job.released:
+        last = job.attempt - (job.status == "running")
+        sentences.append((_last_claimed_at(job), _released(last, job.released)))
     return sentences
+
+
+def _last_claimed_at(job: JobFacts) -> datetime:
+    """Return when the job was last claimed. If a first attempt runs, return a time before its begin."""
+    first_runs = job.status == "running" and not job.attempts
+    return job.created_at if first_runs or job.started_at is None else job.started_at
 
 
 def _late_try(job: JobFacts, late_try: LateTry, times: LocalTimes) -> list[str]:
@@ -260,7 +270,7 @@ def _doubtful(effect: DoubtfulEffect, times: LocalTimes) -> str:
 
 
 def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) -> list[tuple[datetime, str]]:
-    sentences = [(each.started_at, _released(each)) for each in attempts if each.released]
+    sentences = [(each.started_at, _released(each.number - 1, each.released)) for each in attempts if each.released]
     for (outcome, error_type), alike in groupby(attempts, key=lambda each: (each.outcome, each.error_type)):
         group = list(alike)
         if len(group) < 3:
@@ -282,8 +292,9 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
     return sentences
 
 
-def _released(attempt: AttemptFacts) -> str:
-    last, first = attempt.number - 1, attempt.number - attempt.released
+def _released(last: int, count: int) -> str:
+    """Say that *count* claims were released. *last*: the number of the last of them."""
+    first = last - count + 1
     which = f"Attempt {last} was" if first == last else f"Attempts {first} to {last} were"
     return f"{which} released before {'it' if first == last else 'they'} began."
 

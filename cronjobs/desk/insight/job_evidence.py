@@ -170,6 +170,7 @@ def job_facts(
             host=_host(row.locked_by) if row.locked_by else None,
             runner_gone=row.status == "running" and holders.is_gone(row.locked_by or "") is True,
             attempts=tuple(attempts.get(row.id, ())),
+            released=_released_last(row, attempts.get(row.id, ())),
             doubtful=tuple(doubtful.get(row.id, ())),
             paused=paused[0] if waits and paused else None,
             limit=_limit(connection, stopped_by, row.concurrency_key) if stopped_by else None,
@@ -186,6 +187,17 @@ def job_facts(
             ),
         )
     return found
+
+
+def _released_last(row: Any, attempts: Sequence[AttemptFacts]) -> int:
+    """Return how many claims after the last of *attempts* were released before they began.
+
+    If an ended job has no attempts, retention removed them, so nothing is known about its claims.
+    """
+    if not attempts and row.status not in ("queued", "failed", "running"):
+        return 0
+    ended = row.attempts - (row.status == "running")
+    return int(max(0, ended - (attempts[-1].number if attempts else 0)))
 
 
 def _limit(connection: Connection, limit: Limit, key: str) -> str:

@@ -19,10 +19,11 @@ from cronjobs import GiveUp
 from cronjobs.engine.database import tables
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.rules.ending import running_row
+from cronjobs.engine.rules.lease import Finish, Lease
 from cronjobs.engine.store import claims, leases, operating
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.errors import EffectUnknown
-from cronjobs.model import TimedOut
+from cronjobs.model import Status, TimedOut
 
 
 def test_ticks_that_fire_no_schedules_are_named(world: World) -> None:
@@ -201,6 +202,52 @@ def test_claims_that_were_released_before_they_began_are_named(world: World, cla
     job_id = put(world.database, job_type="t.work", attempts=claims)
     world.tick()
     assert said in world.ask(str(job_id))
+
+
+def test_claims_that_were_released_after_the_last_attempt_are_named(world: World) -> None:
+    world.file()
+    job_id = put(world.database, job_type="t.work")
+
+    def claim() -> Lease:
+        world.clock.advance(timedelta(minutes=1))
+        assert world.leave_hanging() == job_id
+        with world.database.read() as connection:
+            row = connection.execute(select(tables.jobs).where(tables.jobs.c.id == job_id)).one()
+        return Lease(job_id, row.attempts, row.locked_by)
+
+    def release() -> None:
+        lease = claim()
+        with world.database.write() as connection:
+            assert leases.finish(connection, [Finish(lease, Status.QUEUED, 0, 0, 0, None)]).written
+
+    release()
+    told = world.ask(str(job_id))
+    assert " Attempt 1 was released before it began. Job " in told
+    assert "waits for another turn" in told
+    claim()
+    assert " Attempt 1 was released before it began. It was due at 08:00:30 and started 2m late" in world.ask(
+        str(job_id)
+    )
+    world.clock.advance(timedelta(minutes=2))
+    world.plan = [fail()]
+    world.tick()  # the runner is gone, and this tick runs attempt 3
+    assert "Attempt 1 was released before it began. Attempt 2, begun at " in world.ask(str(job_id))
+    world.clock.advance(timedelta(minutes=10))
+    release()
+    release()
+    told = world.ask(str(job_id))
+    assert "Attempts 4 to 5 were released before they began. Job " in told
+    assert told.text.index("Attempt 3 failed") < told.text.index("Attempts 4 to 5")
+    world.clock.advance(timedelta(minutes=1))
+    assert world.cronjobs("jobs", "cancel", str(job_id)).code == 0
+    assert "Attempts 4 to 5 were released before they began. It was cancelled by " in world.ask(str(job_id))
+
+
+def test_an_ended_job_without_recorded_attempts_names_no_released_claims(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work", status="succeeded", finished_at=world.clock.now(), attempts=3)
+    assert "released" not in world.ask(str(job_id))
 
 
 @pytest.mark.parametrize(
