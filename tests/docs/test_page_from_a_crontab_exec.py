@@ -53,7 +53,10 @@ def test_the_project_that_notifies_can_be_set_up_as_shown(tmp_path: Path, monkey
     host.has(before)
     *lines, test = PAGE.block("console", "crontab install").splitlines()
     for line in lines:
-        assert host.cli(*line.removeprefix("$ cronjobs crontab ").split()).exit_code == 0, line
+        done = host.cli(*line.removeprefix("$ cronjobs crontab ").split())
+        assert done.exit_code == 0, line
+        if line.endswith(" wrap"):
+            assert f'recorded for {host.config}. "cronjobs status" shows each line from its first run on' in done.stdout
     assert (host.crontab or "").count(" exec ") == (host.crontab or "").count(f"--config {host.config} -c ") == 2
     assert (host.crontab or "").endswith(host.block)
     alerts = load(host.config, environ={}).alerts

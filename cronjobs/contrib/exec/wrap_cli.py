@@ -45,8 +45,10 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     if not new.changes:
         echo(f"the crontab of {host.user().pw_name} has no line to wrap")
         return
-    shown = "" if file is not None else '. After the first run, "cronjobs status" shows the runs'
-    echo(f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {_where(file)}{shown}")
+    echo(
+        f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {_where(file)}. "
+        '"cronjobs status" shows each line from its first run on'
+    )
     if file is None and os.environ.get("XDG_STATE_HOME"):
         complain(
             "XDG_STATE_HOME is set here, but not in cron's environment: set it in the crontab too, or unset it here"
