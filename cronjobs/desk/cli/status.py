@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Annotated, Final
 
 import typer
@@ -21,6 +22,7 @@ from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.desk.insight.queue_trends import queue_trends
 from cronjobs.desk.insight.worst_first import run_by_cron, schedules_shown
+from cronjobs.desk.store.reading import read_one_snapshot
 from cronjobs.desk.store.status_facts import unended_ticks
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.database import ready_database
@@ -68,20 +70,28 @@ def status(
             raise UsageError("--watch needs a terminal: without a terminal, or for --json, run status repeatedly")
         Screen(lambda: _screen(settings, types, everything=everything), every or 2, settings.timezone).run()
     else:
-        with closing(ready_database(settings, only_reads=True)) as database, database.read() as connection:
+        with _opened(settings) as (connection, address):
             if as_json:
-                lines = [_status_json(connection, settings, types, str(database.address), everything=everything)]
+                lines = [_status_json(connection, settings, types, address, everything=everything)]
             else:
-                lines = status_lines(connection, settings, types, str(database.address), everything=everything)
+                lines = status_lines(connection, settings, types, address, everything=everything)
         write(lines)
         if not as_json and (waiting := runs_in_spool(source, settings)):
             complain(f"runs of cronjobs exec on this host that are not in the database yet: {waiting:,}")
     leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 
-def _screen(settings: Settings, types: JobTypes, *, everything: bool) -> list[str]:
+@contextmanager
+def _opened(settings: Settings) -> Iterator[tuple[Connection, str]]:
+    """Yield a connection, and the database's address. All statements see the same moment, so that parts agree."""
     with closing(ready_database(settings, only_reads=True)) as database, database.read() as connection:
-        return status_lines(connection, settings, types, str(database.address), everything=everything)
+        read_one_snapshot(connection)
+        yield connection, str(database.address)
+
+
+def _screen(settings: Settings, types: JobTypes, *, everything: bool) -> list[str]:
+    with _opened(settings) as (connection, address):
+        return status_lines(connection, settings, types, address, everything=everything)
 
 
 def status_lines(

@@ -16,6 +16,12 @@ LIMIT_S: Final = 5.0
 AGAIN_S: Final = 0.02
 
 
+def read_one_snapshot(connection: Connection) -> None:
+    """Make a transaction that has just begun read from one snapshot only. On SQLite, every transaction does."""
+    if is_postgresql(connection):
+        run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+
+
 @contextmanager
 def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None]:
     """Make a transaction that has just begun read-only: one snapshot, at most 5 s per statement.
@@ -23,7 +29,7 @@ def only_reading(connection: Connection, *, lent: bool = False) -> Iterator[None
     If *lent*, the connection is not one of ours, so it also needs our session settings.
     """
     if is_postgresql(connection):
-        run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        read_one_snapshot(connection)
         for setting in SET_SETTINGS if lent else ():
             run(connection, setting)
         run(connection, f"SET LOCAL statement_timeout = {LIMIT_S * 1000:.0f}")

@@ -104,8 +104,10 @@ class Database(OutOfReach):
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Yield a connection that reads from one snapshot of the database. Anything that is written in the block is
-        rolled back.
+        """Yield a connection for reading. Anything that is written in the block is rolled back.
+
+        On SQLite, all statements of the block read from one snapshot of the database. On PostgreSQL, each statement
+        sees what was committed before it began.
         """
         with self._translating_errors(), self.engine.connect() as connection:
             if self.is_sqlite:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, insert
+from sqlalchemy import Connection, delete, insert
 from support.lookingrows import NOW, Cronjobs, Rows, ago
 from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
@@ -17,7 +17,7 @@ from cronjobs.desk.cli import output
 from cronjobs.desk.cli.last_runs import BLOCKS, LETTERS, legend, strip
 from cronjobs.desk.cli.output import _columns, wrapped
 from cronjobs.desk.insight.queue_trends import trend_of
-from cronjobs.desk.store import schedule_runs, trends
+from cronjobs.desk.store import schedule_runs, trends, workload
 from cronjobs.engine.command import printing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
@@ -165,6 +165,23 @@ def test_in_a_pipe_the_first_twenty_are_shown_and_the_rest_counted(cronjobs: Cro
     for words, shown in (((), 20), (("--all",), 25)):
         seen = cronjobs("status", "--json", *words).json["schedules"]
         assert (len(seen), sum("strip" in schedule for schedule in seen)) == (25, shown)
+
+
+def test_all_of_it_is_about_one_moment(cronjobs: Cronjobs, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that died between two statements was a finding beside "dead: none"."""
+    rows.tick()
+    count = workload.dead_counts
+
+    def and_another_dies(connection: Connection) -> dict[str, int]:
+        counted = count(connection)
+        rows.job("mail.send", "dead")
+        return counted
+
+    monkeypatch.setattr(workload, "dead_counts", and_another_dies)
+    first, second = (cronjobs("status", "--json").json for _ in range(2))
+    assert (first["dead"]["total"], [each["key"] for each in first["findings"]]) == (0, [])
+    assert (second["dead"]["total"], [each["key"] for each in second["findings"]]) == (1, ["dead"])
+    assert second["findings"][0]["rows"] == ["1"]
 
 
 def test_a_tick_at_work_is_shown_beside_a_later_one_that_has_ended(cronjobs: Cronjobs, rows: Rows) -> None:
