@@ -23,6 +23,7 @@ from cronjobs.desk.insight.same_cause import (
 )
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import TwoFiles, last_sign, last_ticking, quiet_after, ticking
+from cronjobs.engine.config.keys import FILE
 from cronjobs.engine.config.load import DISABLED
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.meta import MOVED
@@ -30,6 +31,7 @@ from cronjobs.engine.tick.not_started import LIMITED
 from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import MovedDatabase, shown_path
 from cronjobs.model import duration_text, rough
+from cronjobs.text import nearest
 
 _SHOW_CRON = "cronjobs crontab show"
 _LOOK_BACK = timedelta(hours=1)
@@ -278,9 +280,10 @@ def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:
 def _names_limit(where: str, prefix: str) -> bool:
     """Return whether a fault closes the limit of this prefix.
 
-    The prefix "" stands for all limits, if none could be parsed.
+    The prefix "" stands for all limits, if none could be parsed. Then the name of the section may be misspelt.
     """
-    return f"{where}.".startswith(f"limits.{prefix}." if prefix else "limits.")
+    closes = f"{where}.".startswith(f"limits.{prefix}." if prefix else "limits.")
+    return closes or (not prefix and nearest(where, FILE) == "limits")
 
 
 def _fault(

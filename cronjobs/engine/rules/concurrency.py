@@ -34,7 +34,9 @@ class Limit:
     def reached(self) -> str:
         """A phrase that says why jobs wait for this limit."""
         if self.most == 0:
-            return f'limit "{self.prefix}"{_IS_BAD}'
+            # Without a prefix, this stands for all limits (see keys_of_jobs.UNREADABLE_LIMITS).
+            what = f'limit "{self.prefix}"' if self.prefix else 'the section "limits"'
+            return f"{what}{_IS_BAD}"
         parts = [f"{self.most} at once"] if self.most is not None else []
         parts += [f"{self.each} at once for each key"] if self.each is not None else []
         return f'limit "{self.prefix}" is reached ({", ".join(parts)})'

@@ -658,12 +658,15 @@ def test_a_schedule_whose_entry_is_broken(world: World) -> None:
     assert "no tick has fired the due occurrences of s" in world.cronjobs("check", "--live").out
 
 
-def test_a_bad_limit(world: World) -> None:
-    world.file('limits: {"api:": 0}\n')
+@pytest.mark.parametrize(
+    ("limits", "bad"), [('limits: {"api:": 0}\n', 'limit "api:"'), ('limit: {"api:": 1}\n', 'the section "limits"')]
+)
+def test_a_bad_limit(world: World, limits: str, bad: str) -> None:
+    world.file(limits)
     job_id = put(world.database, job_type="t.work", concurrency_key="api:1")
     world.tick()
     told = world.ask(str(job_id))
-    assert 'limit "api:" of the file is bad ("cronjobs check" says why), so none of its jobs begins.' in told
+    assert f'{bad} of the file is bad ("cronjobs check" says why), so none of its jobs begins.' in told
     [said] = found(world).values()
     assert said.endswith("; 1 due job waits because of this fault")
     assert alarm(world) == 1

@@ -550,7 +550,14 @@ def test_entries_that_one_bad_key_disables_are_one_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "prefix"), [("limits.smtp:", "smtp:"), ("limits.smtp:.most", "smtp:"), ("limits", ""), ("limits.x", "")]
+    ("path", "prefix"),
+    [
+        ("limits.smtp:", "smtp:"),
+        ("limits.smtp:.most", "smtp:"),
+        ("limits", ""),
+        ("limits.x", ""),
+        pytest.param("limit", "", id="the section's name is misspelt"),
+    ],
 )
 def test_a_bad_limit_for_which_due_jobs_wait_is_critical(path: str, prefix: str) -> None:
     bad = Problem("cronjobs.yaml", 4, 15, path, "0 would let no job begin")
