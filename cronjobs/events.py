@@ -417,6 +417,8 @@ def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:
         elif name == "kept_from_starting":
             facts[name] = sum(cause["ticks"] for cause in value)
             facts |= {f"{name}_since": value[0]["since"], f"{name}_why": [cause["why"] for cause in value]}
+        elif name == "outages":
+            facts[name] = [f"{each['since']} to {each['until']}: {each['why']}" for each in value]
         elif isinstance(value, dict):
             facts[name] = [f"{where}: {what}" for where, what in value.items()]
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -82,6 +82,7 @@ _PLURALS: Final = (
         "no end": ("tick without an end", "ticks without an end"),
         "not fired": ("time in which no tick fired schedules", "times in which no tick fired schedules"),
         "clock": ("clock set back", "clocks set back"),
+        "no database": ("time without the database", "times without the database"),
         "fault": ("fault of a file or of code", "faults of a file or of code"),
         "early": ("ran early", "ran early"),
         "pause": ("pause", "pauses"),
@@ -190,13 +191,14 @@ def history(
     dismissed, released or rescheduled them, who triggered or backfilled a schedule, and who settled an effect. With
     --outcome cancelled, it shows who cancelled jobs. Without --outcome and --type, it also shows when no host ticked,
     when one host did not tick, and when no tick fired schedules; ticks that never recorded their end; clocks that were
-    set back; parts of the file or of the code that ticks could not use; pauses; and deploys, which are files that were
-    applied and hosts that ran other code. If there are more entries than --limit, entries with the same error share a
-    line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or coalesced. stderr
-    says how many entries were left out. "cronjobs jobs show ID" prints whole errors, tracebacks and outputs.
+    set back; when a running tick could not use the database; parts of the file or of the code that ticks could not use;
+    pauses; and deploys, which are files that were applied and hosts that ran other code. If there are more entries than
+    --limit, entries with the same error share a line. Then come the counts, by schedule and job type, of what
+    succeeded, was snoozed, skipped or coalesced. stderr says how many entries were left out. "cronjobs jobs show ID"
+    prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
-    clock, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An
+    clock, outage, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An
     occurrence's outcome is what happened when it was due. A gap's host is null if no host ticked. The reason of a gap
     says why ticks did not start, if a later tick recorded that. If there are more entries than --limit, failures and
     changes take precedence over the newest other entries.
@@ -380,13 +382,15 @@ def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
 
 
 def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
-    """Return each part of its file or code, and each process for long jobs, that a host could not use.
+    """Return each part of its file or code, and each process for long jobs, that a host could not use, and when a tick
+    could not use the database.
 
     Each entry says from when to when. ``finished_at`` is None if the fault still existed at the end of the range.
     """
     found: list[dict[str, Any]] = []
     present: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for tick in store.ticks_with_faults(connection, asked.begin, asked.end, READ_AT_MOST):
+        found += _outages(tick)
         faults = {
             (tick.host, kind, where, why)
             for kind in ("broken", "not_loaded", "without_process")
@@ -406,6 +410,18 @@ def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
             present[fault] = span | {"host": host, "name": what, "reason": why}
             found.append(present[fault])
     return found
+
+
+def _outages(tick: Row[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the times in which a tick could not use the database. Skip what plain SQL may have written instead."""
+    recorded = tick.did.get("outages") if isinstance(tick.did, Mapping) else None
+    for each in recorded if isinstance(recorded, list) else ():
+        with suppress(KeyError, TypeError, ValueError):
+            began, ended = (datetime.fromisoformat(each[name]) for name in ("since", "until"))
+            if began.tzinfo and ended.tzinfo:
+                yield {"kind": "outage", "started_at": began, "finished_at": ended, "host": tick.host} | {
+                    "reason": str(each["why"])
+                }
 
 
 def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str, Any]]:
@@ -541,7 +557,7 @@ def _tally_lines(tallies: Sequence[Tally], times: Times) -> list[str]:
 def _in_columns(clock: str, word: str, text: str) -> list[str]:
     head, *rest = wrapped(text, max(30, _room() - INDENT))
     shown = _WORDS.get(word, word)
-    colour = "red" if word in ("no tick", "not fired") else COLOURS.get(shown)
+    colour = "red" if word in ("no tick", "not fired", "no database") else COLOURS.get(shown)
     painted = coloured(f"{shown.replace('_', ' '):<11}", colour)
     return [f"{clock:<11}  {painted}  {head}", *(" " * INDENT + line for line in rest)]
 
@@ -639,6 +655,9 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             what = "other code on" if entry["file"] is None else f"file {safe(str(entry['file'])[:12])} applied by"
             host = safe(entry["host"], 40) or "an unknown host"
             return f"{what} {host}" + (f" ({safe(changes, 200)})" if changes else "")
+        case "outage":
+            host, until = safe(entry["host"], 40) or "a host", times.clock(entry["finished_at"])
+            return f"{host} could not use the database until {until}: {safe(entry['reason'], 200)}"
         case "fault":
             until = f"until {times.clock(entry['finished_at'])}" if entry["finished_at"] else "and still cannot"
             where, why = safe(entry["name"], 100), safe(entry["reason"], 200)

@@ -45,6 +45,7 @@ BROKE: Final = (
     "not fired",
     "no end",
     "clock",
+    "no database",
     "fault",
     "missed",
     "early",
@@ -86,7 +87,14 @@ def when(entry: Entry) -> datetime:
 def outcome_of(entry: Entry) -> str:
     """Return text such as "succeeded", "dead", "missed", "no tick", "pause" or "cancel"."""
     act = ASKED if entry.get("asked_to_stop") else entry.get("action")
-    words = {"death": "dead", "gap": "no tick", "schedules_off": "not fired", "tick": "no end", "act": act}
+    words = {
+        "death": "dead",
+        "gap": "no tick",
+        "schedules_off": "not fired",
+        "tick": "no end",
+        "outage": "no database",
+        "act": act,
+    }
     word: str = words.get(entry["kind"]) or entry.get("outcome") or entry["kind"]
     return word
 
@@ -232,7 +240,7 @@ def _alike(entries: Iterable[Entry]) -> list[list[Entry]]:
     """Group *entries* of one outcome by schedule (or job type) and by error. Each group is oldest first."""
     groups: dict[Hashable, list[Entry]] = {}
     for entry in sorted(entries, key=when):
-        of_host = entry.get("host") if entry["kind"] in ("gap", "fault") else None
+        of_host = entry.get("host") if entry["kind"] in ("gap", "outage", "fault") else None
         what = entry.get("schedule") or entry.get("job_type") or entry.get("name") or of_host
         of_act = f"{entry['by']}: {entry['why'] or ''}" if entry["kind"] == "act" else ""
         error = normalised(str(entry.get("error") or entry.get("reason") or of_act))

@@ -418,7 +418,8 @@ def ticks_with_faults(
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* ticks, oldest first: host, started_at, whether they loaded handlers, and any faults.
 
-    ``did`` is None if the tick found no fault in its file or in the code that it loaded, and could start processes.
+    ``did`` is None if the tick found no fault in its file or in the code that it loaded, could start processes, and
+    could use the database all the time.
     """
     text_of = "CAST(t.did AS text)"
     before = "" if until is None else " AND t.started_at < :until"
@@ -426,7 +427,8 @@ def ticks_with_faults(
         connection,
         f"""SELECT t.host, t.started_at, t.job_types IS NOT NULL AS loaded,
              CASE WHEN {text_of} LIKE '%"broken"%' OR {text_of} LIKE '%"not_loaded"%'
-               OR {text_of} LIKE '%"without_process"%' OR {text_of} LIKE '%"refused"%' THEN t.did END AS did
+               OR {text_of} LIKE '%"without_process"%' OR {text_of} LIKE '%"refused"%'
+               OR {text_of} LIKE '%"outages"%' THEN t.did END AS did
            FROM {TICKS} t WHERE t.started_at >= :since{before}
            ORDER BY t.started_at DESC, t.id DESC LIMIT :limit""",
         since=since,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection
@@ -20,7 +21,7 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.probe.inputs import Start
 from cronjobs.engine.tick.result import Result, TickFilter, noted_causes
 from cronjobs.engine.tick.tick_row import TickRow
-from cronjobs.engine.tick.trouble import SafetyNet
+from cronjobs.engine.tick.trouble import PastOutage, SafetyNet
 from cronjobs.engine.tick.watchdog import Watchdog
 from cronjobs.errors import CronjobsError, DatabaseError
 
@@ -86,6 +87,7 @@ class TickContext:
         # True if a part before the work was retried. The failed try may have created jobs that we do not know about.
         self.tried_again = False
         self.patient_until = self.end_of(PATIENT_SHARE)
+        self.outages: list[PastOutage] = []  # the times in which this tick could not use the database
 
     def end_of(self, share: float) -> float:
         """Return when this *share* of the time that is left in the tick will be over, on the monotonic clock."""
@@ -110,9 +112,12 @@ class TickContext:
         the first share of the tick's time (PATIENT_SHARE), so that time is left for the work.
         """
         until = self.patient_until if retry_until is None else retry_until
+        began = self.clock.monotonic()
+        note = partial(self._note_retry, began)
         try:
-            patiently(do, clock=self.clock, until=until, go_on=self.go_on, note=self._note_trouble)
+            patiently(do, clock=self.clock, until=until, go_on=self.go_on, note=note)
         except DatabaseError as error:
+            self._note_outage(began, error)
             self.database_gone = self.database_gone or fails_every_statement(error, is_sqlite=self.database.is_sqlite)
             self.result.trouble = str(error)
             self.emit(events.database_trouble(str(error), error.cause))
@@ -122,6 +127,13 @@ class TickContext:
         except Exception as error:
             self.net.catch(error)
 
-    def _note_trouble(self, error: DatabaseError, failures: int, pause_s: float) -> None:
+    def _note_retry(self, began: float, error: DatabaseError, failures: int, pause_s: float) -> None:
         self.tried_again = True
+        self._note_outage(began, error)
         self.emit(events.database_tried_again(str(error), failures, pause_s))
+
+    def _note_outage(self, began: float, error: DatabaseError) -> None:
+        """Note that a part of the tick has failed again. Its first try began at *began*."""
+        if self.outages and self.outages[-1].began == began:
+            self.outages.pop()
+        self.outages.append(PastOutage(began, self.clock.monotonic(), str(error)))

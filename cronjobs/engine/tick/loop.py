@@ -30,7 +30,7 @@ from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.long_jobs import Handovers
 from cronjobs.engine.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
 from cronjobs.engine.tick.result import Counts, TickFilter
-from cronjobs.engine.tick.trouble import FAULT, Outage, SafetyNet
+from cronjobs.engine.tick.trouble import FAULT, Outage, PastOutage, SafetyNet
 from cronjobs.engine.tick.turn import (
     WARY_ROWS,
     Batch,
@@ -82,6 +82,7 @@ class Loop:
     # Returns the types whose jobs took longer than expected within the last day, or None if that is unknown.
     overran: Callable[[], Collection[str] | None] = unknown
     overran_now: set[str] = field(default_factory=set)  # types of the jobs that this tick had to interrupt
+    outages: list[PastOutage] = field(default_factory=list)  # the times in which this tick could not use the database
     # Signs that earlier ticks died while they were reading a job's row.
     signs: DeathSigns = NO_SIGNS
     say_progress_s: float = math.inf  # seconds between progress lines on a terminal
@@ -104,7 +105,7 @@ class Loop:
             doubtful=self.signs.doubtful,
         )
         self.in_flight = InFlight()
-        self.outage = Outage(self.clock, self.emit)
+        self.outage = Outage(self.clock, self.emit, self.outages)
         self.planner = ClaimPlanner(
             self.settings,
             self.job_types,

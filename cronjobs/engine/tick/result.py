@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import starmap
+from datetime import datetime
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs import masking
@@ -112,6 +113,8 @@ class Result:
     # The types of long jobs whose process did not start, and why.
     without_process: dict[str, str] = field(default_factory=dict)
     kept_from_starting: list[dict[str, Any]] = field(default_factory=list)  # why earlier ticks did not start
+    # The times in which the tick could not use the database, in the form that ``noted_outages`` returns.
+    outages: list[dict[str, str]] = field(default_factory=list)
     # How far this host's clock is ahead of the database's, or 0 if the difference is acceptable.
     skew_s: float = 0
     faults: int = 0  # the number of faults in the user's code and configuration
@@ -138,6 +141,7 @@ class Result:
             "broken": noted(self.broken),
             "not_loaded": noted(self.not_loaded),
             "without_process": noted(self.without_process),
+            "outages": self.outages,
         }
         return counts | {name: value for name, value in more.items() if value}
 
@@ -198,6 +202,14 @@ def noted_causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {"ticks": cause["ticks"], "since": cause["since"], "why": one_line(masking.hide(cause["why"]), 200)}
         for cause in causes[:MOST_NOTED]
+    ]
+
+
+def noted_outages(outages: Iterable[tuple[datetime, datetime, str]]) -> list[dict[str, str]]:
+    """Return the first few times in which a tick could not use the database (from, to, why), for the tick's row."""
+    return [
+        {"since": began.isoformat(), "until": ended.isoformat(), "why": one_line(masking.hide(why), 200)}
+        for began, ended, why in islice(outages, MOST_NOTED)
     ]
 
 

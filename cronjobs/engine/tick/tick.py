@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from cronjobs.engine.store.meta import is_ours
 from cronjobs.engine.store.ticks import CLOCK_SLACK, Overview
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.firing import Firing
-from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result, is_code_fault
+from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result, is_code_fault, noted_outages
 from cronjobs.engine.tick.spare_time import SpareTime
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
 
@@ -234,8 +234,16 @@ class Tick(TickContext):
         return ALL_PAUSED if self.result.not_started[-1:] == [{"why": "paused"}] else NOTHING_DUE
 
     def _write_row(self, connection: Connection) -> None:
-        finished_at = self.database_now + timedelta(seconds=self.clock.monotonic() - self.now_read_at)
-        self.row.end(connection, finished_at, self.result)
+        # If this write succeeds, the loop's current outage is over.
+        outages = [*self.outages, *(self.loop.outage.until_now() if self.loop is not None else ())]
+        self.result.outages = noted_outages(
+            (self._instant(each.began), self._instant(each.ended), each.why) for each in outages
+        )
+        self.row.end(connection, self._instant(self.clock.monotonic()), self.result)
+
+    def _instant(self, monotonic: float) -> datetime:
+        """Return the database's time at this instant of the monotonic clock."""
+        return self.database_now + timedelta(seconds=monotonic - self.now_read_at)
 
     def leave_inputs(self) -> None:
         """Let the next ticks of this command line use the fast path. Call this only after a tick without faults."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from traceback import extract_tb
-from typing import Final
+from typing import Final, NamedTuple
 
 from cronjobs import events
 from cronjobs.clock import Clock
@@ -79,16 +79,25 @@ LONGEST_PAUSE_S: Final = 1.0
 BUSY_IS_TROUBLE_S: Final = 3.0
 
 
+class PastOutage(NamedTuple):
+    """A time in which a tick could not use the database, on the monotonic clock. ``why``: the last error."""
+
+    began: float
+    ended: float
+    why: str
+
+
 @dataclass
 class Outage:
     """The loop's current database error, and when to try again.
 
     ``error`` is None if the last try succeeded. ``reported`` is True if the error was reported. ``pause_s`` is how long
-    to wait before the next try.
+    to wait before the next try. ``past`` has the reported errors that are over.
     """
 
     clock: Clock
     emit: Callable[[events.Event], None]
+    past: list[PastOutage] = field(default_factory=list)
     error: DatabaseError | None = None
     reported: bool = False
     pause_s: float = SHORTEST_PAUSE_S
@@ -116,7 +125,14 @@ class Outage:
             self.reported = True
 
     def over(self) -> None:
+        self.past += self.until_now()
         self.error, self.pause_s = None, SHORTEST_PAUSE_S
+
+    def until_now(self) -> list[PastOutage]:
+        """Return the current error as if it ended now, or [] if there is no error that was reported."""
+        if self.error is None or not self.reported:
+            return []
+        return [PastOutage(self.since, self.clock.monotonic(), str(self.error))]
 
     @property
     def stays(self) -> bool:

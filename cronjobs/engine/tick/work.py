@@ -107,6 +107,7 @@ class Work:
             overran=self._overran,
             say_progress_s=tick.say_progress_s,
             overran_now=tick.result.overran,
+            outages=tick.outages,
             signs=signs,
         )
         return self.loop

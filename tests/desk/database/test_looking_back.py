@@ -298,6 +298,25 @@ def test_faults_of_a_file_and_of_code_are_in_the_history_with_their_ends(cronjob
     assert "13:43:07 fault web2 could not use jobs and still cannot: No module named 'pandas'" in said
 
 
+def test_when_a_tick_could_not_use_the_database_is_in_the_history(cronjobs: Cronjobs, rows: Rows) -> None:
+    away = {"since": ago(minutes=40).isoformat(), "until": ago(minutes=39).isoformat(), "why": "the server is away"}
+    rows.tick("web1", ago(minutes=41), did={"succeeded": 1, "outages": [away]})
+    # Plain SQL may have written anything.
+    rows.tick("web1", ago(minutes=38), did={"outages": [7, {}, away | {"since": "2026"}, away | {"until": None}]})
+    rows.tick("web1", ago(minutes=37), did={"outages": away})
+    [outage] = [entry for entry in cronjobs("history", "--json").json if entry["kind"] == "outage"]
+    assert outage == {
+        "kind": "outage",
+        "started_at": away["since"],
+        "finished_at": away["until"],
+        "host": "web1",
+        "reason": "the server is away",
+    }
+    said = " ".join(cronjobs("history").out.split())
+    assert "1 time without the database" in said
+    assert "13:23:07 no database web1 could not use the database until 13:24:07: the server is away" in said
+
+
 def looks(database: Database) -> list[tuple[str, Any]]:
     """Every statement that the looking commands send to a big table, with its parameters."""
     sent: list[tuple[str, Any]] = []

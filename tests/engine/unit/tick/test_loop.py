@@ -959,6 +959,9 @@ def test_ends_wait_for_a_database_that_is_away_and_are_written_once(engine: Engi
     assert sorted(row[1:] for row in engine.rows.wrote) == [(1, "succeeded"), (2, "succeeded")]
     assert 9 <= engine.rows.wrote[0][0] <= 10.5
     assert engine.names().count("database.trouble") == 1
+    [outage] = engine.loop.outages
+    assert 2 <= outage.began <= 3
+    assert (outage.ended, outage.why) == (engine.rows.wrote[0][0], str(AWAY))
 
 
 def test_a_commit_without_an_answer_is_read_back_and_each_job_runs_once(engine: Engine) -> None:
@@ -1067,6 +1070,7 @@ def test_who_waits_for_sqlites_turn_reports_nothing_for_three_seconds(engine: En
     engine.at(2.5, lambda: setattr(engine.rows, "fails", None))
     assert engine.play() == NOTHING_DUE
     assert engine.names() == []
+    assert engine.loop.outages == []
 
 
 def test_one_end_that_no_column_takes_does_not_hold_up_the_others(engine: Engine) -> None:
