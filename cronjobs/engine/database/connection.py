@@ -55,8 +55,9 @@ OLDEST_SERVER: Final = 14
 OLDEST_SQLITE: Final = (3, 35)  # the first version with RETURNING
 # The timeout is short, because our writers take turns instead. Turns are fairer than SQLite's own polling.
 BUSY_TIMEOUT_MS: Final = 20
-# A write waits at least this long for its turn, even if the command has no time left.
-LEAST_PATIENCE_S: Final = 0.05
+# Wait at least this long for a turn or a lock, even if the command has no time left. A tick's last statements are sent
+# after its deadline, and the watchdog ends the tick a second after the deadline.
+LEAST_PATIENCE_S: Final = 0.2
 READ_PATIENCE_S: Final = 5.0
 # If the server restarts during a COMMIT, we wait this long to ask it whether the COMMIT succeeded.
 SETTLE_S: Final = 8.0
@@ -80,13 +81,14 @@ class Database(OutOfReach):
         super().__init__()
         self.address = address
         self.clock = clock
-        # No write waits for its turn beyond this instant on the monotonic clock.
+        # No write waits for its turn, and no statement for a lock, beyond this instant on the monotonic clock.
         self.give_up_at = math.inf
         self._turns = Turns(str(address), str(address.url.database), clock)  # turns are used only on SQLite
         self.engine = _engine(address, clock, connections)
         self._sessions: WeakSet[Any] = WeakSet()  # the open connections to a PostgreSQL server
         if not address.is_sqlite:
             event.listen(self.engine, "connect", lambda session, _record: self._sessions.add(session))
+            event.listen(self.engine, "begin", self._open_postgresql)
 
     def forked(self) -> None:
         """Close the database sockets of this process, which is a forked copy of another one.
@@ -196,6 +198,18 @@ class Database(OutOfReach):
         from cronjobs.engine.database.user_connections import in_schema
 
         return in_schema(connection, self.address.schema)
+
+    def _open_postgresql(self, connection: Connection) -> None:
+        options = connection.get_execution_options()
+        opening = f"{options.get('cronjobs_begin') or self._begin_in_time()}; {_IN_UTF8}"
+        connection.exec_driver_sql(f"{opening}; {_DURABLE}" if options.get("cronjobs_write") else opening)
+
+    def _begin_in_time(self) -> str:
+        """Return the statements that open a transaction in which no lock is awaited beyond ``give_up_at``."""
+        left_ms = max(LEAST_PATIENCE_S, self.give_up_at - self.clock.monotonic()) * 1000
+        if left_ms >= TIMEOUTS["lock_timeout"]:
+            return _POSTGRESQL_BEGIN
+        return begin(TIMEOUTS | {"lock_timeout": int(left_ms)}, *SET_SETTINGS)
 
     @contextmanager
     def _write_postgresql(self, *, settle: bool, engine: Engine | None = None) -> Iterator[Connection]:
@@ -326,7 +340,6 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
         raise DriverMissing(str(address)) from None
     event.listen(engine, "do_connect", partial(_connect_postgresql, address))
     event.listen(engine, "checkout", _refuse_ended)
-    event.listen(engine, "begin", _open_postgresql)
     return engine
 
 
@@ -449,12 +462,6 @@ _LIFE: Final = "concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM
 _NUMBER: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_LIFE}"
 _WHAT_BECAME: Final = f"SELECT pg_xact_status(%s::xid8), {_LIFE}"
 _IN_THE_FUTURE: Final = "22023"  # invalid_parameter_value
-
-
-def _open_postgresql(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    opening = f"{options.get('cronjobs_begin', _POSTGRESQL_BEGIN)}; {_IN_UTF8}"
-    connection.exec_driver_sql(f"{opening}; {_DURABLE}" if options.get("cronjobs_write") else opening)
 
 
 def as_database_error(address: Address, error: DBAPIError) -> DatabaseError:

@@ -297,7 +297,7 @@ class Loop:
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
             now = self.clock.monotonic()
             pause_s = max(0.0, min(self.outage.pause_s, until - now))
-            # A further try may wait for a lock as long as this one did. The watchdog must not kill the tick meanwhile.
+            # A further try may take as long as this one did. The watchdog must not kill the tick meanwhile.
             late = not went_well and now + pause_s + (now - tried) > self.deadline + PAST_DEADLINE_S / 2
             if done or hurried or hopeless or late or now >= until:
                 self.ends.report_the_rest()

@@ -233,6 +233,18 @@ def test_timeouts_of_a_transaction_end_with_it(postgres_migrated: str) -> None:
     assert (inside, outside) == ("2s", "0")
 
 
+@pytest.mark.parametrize(("left_s", "waits_ms"), [(3, (2000, 2000)), (1, (800, 1000)), (-5, (200, 200))])
+def test_no_statement_waits_for_a_lock_beyond_the_commands_deadline(
+    postgres_migrated: str, left_s: float, waits_ms: tuple[int, int]
+) -> None:
+    with opened(postgres_migrated) as database:
+        database.give_up_at = database.clock.monotonic() + left_s
+        for transaction in (database.read, database.write):
+            with transaction() as connection:
+                asked = "SELECT CAST(setting AS int) FROM pg_settings WHERE name = 'lock_timeout'"
+                assert waits_ms[0] <= connection.exec_driver_sql(asked).scalar_one() <= waits_ms[1]
+
+
 # --- time -----------------------------------------------------------------------------------------------------------
 
 

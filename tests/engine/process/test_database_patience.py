@@ -395,6 +395,25 @@ def test_a_server_whose_connections_stay_taken_is_told_in_a_few_seconds(
     assert project.effects() == []
 
 
+@pytest.mark.slow
+def test_a_tick_whose_row_stays_locked_ends_by_itself_and_says_why(postgres_project: Project) -> None:
+    """A wait for the lock began shortly before the deadline, and lasted until the watchdog ended the tick."""
+    project = postgres_project.configure("run: {budget: 5s}\n")
+    assert project.tick().wait() == 0
+    job_id = project.add("t.quick")
+    with closing(project.connect()) as foreign:
+        foreign.execute("BEGIN")
+        foreign.execute("LOCK TABLE cronjobs_ticks IN SHARE MODE")
+        tick = project.tick()
+        foreign.execute("ROLLBACK")
+    assert tick.wait() == 4
+    assert tick.stderr.count("\n") == 1
+    assert "was locked by another connection" in tick.stderr
+    assert project.tick().wait() == 0
+    assert "was locked by another connection" in last_did(project), "the next tick records why there is no row"
+    assert project.times_ran() == {job_id: 1}
+
+
 # --- every wait ends --------------------------------------------------------------------------------------------------
 
 
