@@ -1863,7 +1863,7 @@ MUTANTS = (
     Mutant(
         "swap lets runs that waited run late beside the new ones",
         "cronjobs/contrib/take_over/swap_cli.py",
-        "        _require_none_waiting(wanted, taken)\n",
+        "        _require_none_waiting(wanted.file, old, taken)\n",
         "        pass\n",
         (TAKE_OVER,),
     ),

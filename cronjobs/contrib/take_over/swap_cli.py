@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -23,6 +22,7 @@ from cronjobs.desk.cli.crontab import (
     echo_dry_run,
     print_mail_target,
     print_tick,
+    settings_of_ticks,
     trial,
     write,
 )
@@ -32,7 +32,6 @@ from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.desk.crontab.lines import as_shown
 from cronjobs.engine.command.printing import complain, echo
-from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.errors import CronjobsError
 from cronjobs.text import one_line
@@ -96,7 +95,7 @@ def swap(
         _require_same(pairs, cron)
     taken = [pair.schedule.name for pair in pairs if pair.schedule and pair.same_command]
     if not yes:
-        _require_none_waiting(wanted, taken)
+        _require_none_waiting(wanted.file, old, taken)
     new = swapping.swap(old, numbers, wanted.block, wanted.file)
     if dry_run:
         echo_dry_run(old, new)
@@ -150,7 +149,7 @@ def restore(
     else:
         write(old, new)
         echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
-        _print_unfinished(new, file)
+        _print_unfinished(old, new, file)
         if crontab.find(new, file) is None:
             _print_no_ticks(file)
 
@@ -176,7 +175,7 @@ def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
     )
 
 
-def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> None:
+def _require_none_waiting(file: Path, old: str, schedules: Collection[str]) -> None:
     """Raise CrontabError if runs of *schedules* wait.
 
     Ticks would run the waiting runs late, in addition to the new runs.
@@ -185,11 +184,11 @@ def _require_none_waiting(wanted: CrontabArgs, schedules: Collection[str]) -> No
     """
     runs = UnfinishedRuns()
     with suppress(CronjobsError):
-        runs = unfinished_runs(wanted.settings, schedules)
+        runs = unfinished_runs(settings_of_ticks(file, old), schedules)
     if runs.waiting:
         raise crontab.CrontabError(
             f"{runs.sentence_waiting}. Ticks would run these old runs late, in addition to new runs. Nothing was "
-            f"changed: cancel them ({runs.cancel(wanted.file)}), or add --yes to let them run"
+            f"changed: cancel them ({runs.cancel(file)}), or add --yes to let them run"
         )
 
 
@@ -201,9 +200,7 @@ def _require_no_other_host(file: Path, old: str) -> None:
     If the file or the database cannot be read, nobody knows whether another host ticks, so raise as well.
     """
     try:
-        cron = host.environment(old, file)  # the crontab alone may set the database's address
-        settings = configuration.load(file, environ={**os.environ, **cron})
-        others = other_hosts(settings, cron)
+        others = other_hosts(settings_of_ticks(file, old), host.environment(old, file))
     except CronjobsError as error:
         raise crontab.CrontabError(
             f"cronjobs cannot find out whether another host ticks for this project: {error}. If another host does, "
@@ -219,13 +216,13 @@ def _require_no_other_host(file: Path, old: str) -> None:
         )
 
 
-def _print_unfinished(restored: str, file: Path) -> None:
-    """Print which runs of the lines in *restored* are unfinished.
+def _print_unfinished(old: str, restored: str, file: Path) -> None:
+    """Print which runs of the lines in *restored* are unfinished. *old* is the crontab that started the ticks.
 
     Only ticks finish such runs, and after restore no tick may run any more.
     """
     try:
-        settings = configuration.load(file, environ=os.environ, need_database=False)
+        settings = settings_of_ticks(file, old)
         twice = double_runs.doubled(restored, settings)
         runs = unfinished_runs(settings, [*twice.lines, *twice.changed])
     except CronjobsError as error:

@@ -24,7 +24,7 @@ from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.import_path import MODULE
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
-from cronjobs.errors import CronjobsError
+from cronjobs.errors import ConfigError, CronjobsError
 from cronjobs.text import one_line
 
 
@@ -159,13 +159,20 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
             complain(_left_as_comments(file, old))
 
 
+def settings_of_ticks(file: Path, text: str) -> Settings:
+    """Read *file* for a question about its ticks: the crontab *text* alone may set the database's address.
+
+    Raises ConfigError.
+    """
+    return configuration.load(file, environ={**os.environ, **host.environment(text, file)})
+
+
 def _left_as_comments(file: Path, old: str) -> str:
     """Describe who runs the lines that swap commented out, after ``remove``: another host of the project, or nobody."""
     comments = "the lines that swap commented out are still comments"
     back = f"cronjobs crontab restore --config {one_line(str(file), 300)}"
     try:
-        settings = configuration.load(file, environ=os.environ, need_database=False)
-        others = other_hosts(settings, host.environment(old, file))
+        others = other_hosts(settings_of_ticks(file, old), host.environment(old, file))
     except CronjobsError as error:
         return (
             f"{comments}. Unless another host ticks for this project, nothing runs them now. To let cron run them "
@@ -316,12 +323,25 @@ def _warn_of_another_database(reached: str, settings: Settings, environment: dic
         return
     complain(f"this shell's settings name another database: {here}")
     for name in sorted({*settings.variables, "CRONJOBS_DATABASE_URL", MODULE}):
-        if os.environ.get(name) and os.environ[name] != environment.get(name):
+        differs = os.environ.get(name) and os.environ[name] != environment.get(name)
+        if differs and (name == MODULE or _changes_database(settings, name, environment.get(name))):
             value = os.environ[name] if name == MODULE else "…"  # other values may contain passwords
             complain(
                 "to make ticks use the database of this shell's settings, write this line above the block in the "
                 f"crontab: {name}={value}"
             )
+
+
+def _changes_database(settings: Settings, name: str, value: str | None) -> bool:
+    """Return whether the file names another database if the variable *name* has *value* (None: if it is unset)."""
+    environ = {**os.environ, name: value} if value is not None else {**os.environ}
+    if value is None:
+        del environ[name]
+    try:
+        other = configuration.load(settings.file, environ=environ, need_database=False, only_database=True)
+    except ConfigError:
+        return True
+    return (other.database, other.schema) != (settings.database, settings.schema)
 
 
 def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArgs) -> None:

@@ -902,6 +902,10 @@ def test_restore_reads_the_database_that_only_the_crontab_names(cron_host: Host)
     assert str(refused).startswith("web2 ")
     assert "also ticks for this project" in str(refused)
     assert cron_host.crontab == f"JOBS_URL={written}\n{text}"
+    settings = load(cron_host.config, environ={"JOBS_URL": written})
+    with closing(ready_database(settings)) as database, database.write() as connection:
+        run(connection, "INSERT INTO {jobs} (job_type, schedule) VALUES ('a', 'a')")
+    assert "1 run waits (a), and cron does not run" in cron_host.cli("restore", "--yes").stderr
 
 
 def test_the_trial_tick_of_a_swap_takes_over_the_schedules_of_the_lines_that_cron_ran(cron_host: Host) -> None:

@@ -508,15 +508,17 @@ def test_install_writes_the_block_and_names_the_database_that_cron_reaches(host:
 def test_install_names_the_variable_without_which_cron_reaches_another_database(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host.config.write_text("database: ${SHOP_URL:-sqlite:////srv/shop/cronjobs.db}\n")
+    host.config.write_text("database: ${SHOP_URL:-sqlite:////srv/shop/cronjobs.db}\nproject: ${SHOP_NAME:-shop}\n")
     assert "not the database" not in host.cli("install").stderr
     monkeypatch.setenv("SHOP_URL", "postgresql://app:secret-7@db/shop")
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop.prod")
+    monkeypatch.setenv("SHOP_NAME", "staging")
     said = host.cli("install").stderr
     assert "this shell's settings name another database: postgresql://app:***@db/shop" in said
     for line in ("SHOP_URL=…", "DJANGO_SETTINGS_MODULE=shop.prod"):
         assert f"write this line above the block in the crontab: {line}" in said
     assert "secret-7" not in said
+    assert "SHOP_NAME" not in said, "the address of the database does not use it"
     host.has("SHOP_URL=postgresql://app:secret-7@db/shop\n")
     assert "SHOP_URL=…" not in host.cli("install").stderr
 
