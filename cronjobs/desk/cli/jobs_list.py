@@ -49,7 +49,7 @@ from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, class_and_text, grouped
-from cronjobs.engine.rules.misfits import MISFIT
+from cronjobs.engine.rules.misfits import FAILS_AGAIN, MISFIT
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.rules.progress import reported_of, time_left
 from cronjobs.engine.store import operating, schedules, shown_columns
@@ -264,7 +264,7 @@ def next_step(
                 error = "the outcome of an effect was unknown"
             again = "the job will not run again unless someone retries it"
             if job.get("error_type") == MISFIT:
-                again = "a retry fails again unless its handler or its payload is changed first"
+                again = f"a retry {FAILS_AGAIN}"
             if job["job_type"].startswith(EXEC_PREFIX):
                 again = "cron runs the job's line again when the line is due"
             said = f"is dead{': ' + error if error else ''}; {again}"

@@ -44,7 +44,7 @@ from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.error_groups import class_and_text, says_class
-from cronjobs.engine.rules.misfits import LEAST, MISFIT, MOST, OUTLIVED
+from cronjobs.engine.rules.misfits import FAILS_AGAIN, LEAST, MISFIT, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
 from cronjobs.engine.rules.progress import in_words, time_left
 from cronjobs.engine.rules.recovery_policy import MAX_LOSSES, ON_LOST
@@ -435,7 +435,7 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
         return [f"{said}.", again.said, f"If that was the same work, {ends}{repeats}."]
     only = f'It runs again only if someone types "cronjobs jobs retry {job.id}".'
     if job.attempts and job.attempts[-1].error_type == MISFIT:
-        only = f"{only[:-1]}, and fails again unless its handler or its payload is changed first."
+        only = f"{only[:-1]}, and {FAILS_AGAIN}."
     if job.key_owner is not None:
         only = (
             f'It does not run again: "cronjobs jobs retry {job.id}" is refused while job {job.key_owner} has the key.'
