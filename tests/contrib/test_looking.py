@@ -304,6 +304,8 @@ def test_failures_of_a_type_that_only_code_knows_are_not_told_as_a_share(cronjob
         ("--since 1h --status queued", [1]),
         ("--since 1h --status succeeded", [8]),
         ("--status cancelled", []),
+        ("--status queued --status dead", [7, 6, 2, 1]),  # newest first
+        ("--status dead --status succeeded --since 1h", [8, 6]),
     ],
 )
 def test_jobs_list_filters(cronjobs: Cronjobs, rows: Rows, options: str, expected: list[int]) -> None:

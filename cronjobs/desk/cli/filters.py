@@ -32,15 +32,15 @@ def _parsed(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 StatusOption = Annotated[
-    Status | None,
+    list[Status] | None,
     typer.Option(
         "--status",
         metavar="STATUS",
         parser=_parsed(read_status),
         autocompletion=lambda: STATUS_WORDS,
         help=(
-            f"Only jobs in this state: {', '.join(STATUS_WORDS)}. A command that changes jobs refuses a state that it "
-            "cannot change."
+            f"Only jobs in this state: {', '.join(STATUS_WORDS)}; repeatable. A command that changes jobs refuses a "
+            "state that it cannot change."
         ),
     ),
 ]
@@ -48,6 +48,9 @@ QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help
 ScheduleOption = Annotated[
     str | None,
     typer.Option("--schedule", metavar="NAME", autocompletion=schedule_names, help="Only jobs of this schedule."),
+]
+ConcurrencyKeyOption = Annotated[
+    str | None, typer.Option("--concurrency-key", metavar="KEY", help="Only jobs with exactly this concurrency key.")
 ]
 SinceOption = Annotated[
     str | None,
@@ -90,6 +93,7 @@ class Filters:
     status: StatusOption = None
     queue: QueueOption = None
     schedule: ScheduleOption = None
+    concurrency_key: ConcurrencyKeyOption = None
     since: SinceOption = None
     error_type: ErrorTypeOption = None
     cause: CauseOption = None
@@ -97,14 +101,22 @@ class Filters:
     @property
     def given(self) -> dict[str, str]:
         """Return the options that were given, in the form for the audit trail."""
-        return {name: str(value) for name, value in asdict(self).items() if value is not None}
+        several = {"status": ", ".join(self.statuses) or None}
+        return {name: str(value) for name, value in (asdict(self) | several).items() if value is not None}
+
+    @property
+    def statuses(self) -> tuple[Status, ...]:
+        """The statuses that were given, each once, or () for all."""
+        return tuple(dict.fromkeys(self.status or ()))
 
     def wanted(self, times: Times) -> Filter:
-        if self.cause is not None and self.status not in (None, Status.DEAD):
-            word = status_word(str(self.status))
-            raise UsageError(f"--cause selects only dead jobs, so it cannot go with --status {word}")
+        """Return the filter. It has no status if several were given: then the caller also passes ``statuses``."""
+        others = [status_word(status) for status in self.statuses if status is not Status.DEAD]
+        if self.cause is not None and others:
+            raise UsageError(f"--cause selects only dead jobs, so it cannot go with --status {others[0]}")
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone)
-        return Filter(**(asdict(self) | {"since": since}))
+        status = self.statuses[0] if len(self.statuses) == 1 else None
+        return Filter(**(asdict(self) | {"since": since, "status": status}))
 
 
 ALL: Final = Filters()

@@ -244,10 +244,10 @@ def _require_choice(verb: Verb, named: bool, filters: Filters, everything: bool)
             f"select jobs in one of three ways: by id (cronjobs jobs {verb.name} 17 18), by the filters of jobs list "
             f"(cronjobs jobs {verb.name} --type mail.send --since 24h), or with --all"
         )
-    if filters.status is not None and filters.status not in verb.takes:
+    if others := [status_word(status) for status in filters.statuses if status not in verb.takes]:
         *first, last = [status_word(status) for status in verb.takes]
         takes = f"{', '.join(first)} and {last}" if first else last
-        raise UsageError(f"jobs {verb.name} is for {takes} jobs, not for {status_word(filters.status)} ones")
+        raise UsageError(f"jobs {verb.name} is for {takes} jobs, not for {others[0]} ones")
     if filters.cause is not None and Status.DEAD not in verb.takes:
         raise UsageError(
             f"--cause selects dead jobs, which can be retried or dismissed: there is nothing to {verb.name}"
@@ -265,7 +265,7 @@ def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
     left = 0
     with operation.database.read() as connection:
         wanted = filters.wanted(Times(database_now(connection), operation.settings.timezone))
-        for row in listing.choose(connection, wanted, verb.takes):
+        for row in listing.choose(connection, wanted, filters.statuses or verb.takes):
             if verb is RELEASE and not operation.holders.is_gone(row.locked_by or ""):
                 left += 1
                 continue

@@ -93,13 +93,13 @@ def list_jobs(
         if group_by is GroupBy.ERROR:
             if wanted.cause is not None:
                 raise UsageError("--group-by error needs different errors, but all jobs of a cause have the same error")
-            statuses = FAILED if wanted.status is None else (wanted.status,)
-            rows_of_errors = listing.error_groups(connection, wanted, statuses, ROWS_AT_MOST)
+            rows_of_errors = listing.error_groups(connection, wanted, filters.statuses or FAILED, ROWS_AT_MOST)
             groups = [asdict(group) for group in grouped(rows_of_errors)]
             write_list(groups, limit, as_json, lambda shown: _group_lines(shown, times), "no job with an error")
             return
-        rows = [_shown(columns_of(row), settings) for row in listing.list_jobs(connection, wanted, limit + 1)]
-    nothing = "no job" if wanted == listing.Filter() else "no job matches the filter"
+        found = listing.list_jobs(connection, wanted, limit + 1, filters.statuses)
+        rows = [_shown(columns_of(row), settings) for row in found]
+    nothing = "no job matches the filter" if filters.given else "no job"
     write_list(rows, limit, as_json, lambda shown: _table(shown, times, settings), nothing)
 
 

@@ -52,6 +52,7 @@ class Filter:
     status: Status | None = None
     queue: str | None = None
     schedule: str | None = None
+    concurrency_key: str | None = None
     since: datetime | None = None
     error_type: str | None = None
     cause: str | None = None
@@ -66,17 +67,19 @@ class Filter:
         return Status.DEAD if self.cause is not None else self.status
 
 
-def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
+def list_jobs(
+    connection: Connection, wanted: Filter, limit: int, statuses: Collection[Status] = ()
+) -> Sequence[Row[Any]]:
     """Return up to *limit* jobs, newest first. For a final status, the jobs that ended last come first.
 
-    Status and ``since`` use the indexes of waiting, running and ended jobs. For the other filters, jobs are read from
-    the newest back until *limit* are found.
+    *statuses* is for a filter of several statuses, and () means all. Status and ``since`` use the indexes of waiting,
+    running and ended jobs. For the other filters, jobs are read from the newest back until *limit* are found.
     """
     if wanted.cause is not None:
         return _list_of_cause(connection, wanted, limit)
 
     def query(with_json: bool) -> Select[Any]:
-        return _filtered(wanted, shown(connection, jobs.c, with_json=with_json), limit).limit(limit)
+        return _filtered(wanted, shown(connection, jobs.c, with_json=with_json), limit, statuses).limit(limit)
 
     return fetched(connection, query)
 
@@ -119,7 +122,9 @@ def _of_cause(connection: Connection, wanted: Filter, *columns: ColumnElement[An
                 yield row
 
 
-def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int) -> Select[Any]:
+def _filtered(
+    wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int, statuses: Collection[Status]
+) -> Select[Any]:
     chosen: Select[Any] = select(*columns).where(*without_index(wanted))
     if wanted.status in FINAL:
         ended = [*in_status(wanted.status, wanted.since), *without_index(wanted)]
@@ -129,19 +134,19 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int)
         since = select(func.min(last.c.finished_at)).scalar_subquery()
         return chosen.where(*ended, jobs.c.finished_at >= since).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
     chosen = chosen.order_by(jobs.c.id.desc())
-    if wanted.status is None and wanted.since is None:
+    if wanted.status is None and wanted.since is None and not statuses:
         return chosen
     # Use a subquery and "+ 0". Otherwise the condition and the order by id may make either database read the whole
     # table.
-    statuses = list(Status) if wanted.status is None else [wanted.status]
-    found = _of_statuses(wanted, statuses, jobs.c.id).subquery()
+    found = _of_statuses(wanted, statuses or list(Status), jobs.c.id).subquery()
     newest = select(found.c.id).order_by((found.c.id + 0).desc()).limit(limit)
     return chosen.where(jobs.c.id.in_(newest))
 
 
 def without_index(wanted: Filter) -> list[ColumnElement[bool]]:
     """Return the filter's conditions that have no index."""
-    plain = {"job_type": wanted.job_type, "queue": wanted.queue, "schedule": wanted.schedule}
+    columns = ("job_type", "queue", "schedule", "concurrency_key")
+    plain = {column: getattr(wanted, column) for column in columns}
     found = [jobs.c[column] == value for column, value in plain.items() if value is not None]
     if (name := wanted.error_type) is not None:
         # As in a retry policy, a name without its module matches the class of any module.

@@ -99,7 +99,9 @@ MIXED: list[dict[str, Any]] = [
     {"status": "dead", "queue": "mail", "error_type": "Timeout"},
     {"status": "failed", "failures": 2, "created_at": ago(days=2), "last_failed_at": ago(days=2)},
     {"status": "cancelled", "queue": "mail"},
-    {"status": "queued"},
+    {"status": "queued", "concurrency_key": "smtp:main"},
+    {"status": "dead", "concurrency_key": "smtp:main"},
+    {"status": "dead", "concurrency_key": "smtp:mainly"},
     {"status": "queued", "queue": "mail", "schedule": "nightly-report"},
     {"status": "running", "queue": "mail"},
     {"status": "succeeded", "error_type": "Timeout"},
@@ -111,6 +113,10 @@ FILTERS = [
     ["--status", "retrying"],
     ["--queue", "mail"],
     ["--schedule", "nightly-report"],
+    ["--concurrency-key", "smtp:main"],
+    ["--status", "queued", "--status", "retrying"],
+    ["--status", "dead", "--status", "cancelled", "--since", "1h"],
+    ["--status", "dead", "--status", "dead"],
     ["--since", "1h"],
     ["--error-type", "Timeout"],
     ["--queue", "mail", "--error-type", "Timeout"],
@@ -129,7 +135,12 @@ def test_filters_choose_what_list_shows_of_the_states_that_the_verb_is_for(
         rows.job(**row)
     listed = cronjobs("jobs", "list", "--json", *filters).json
     meant = {job["id"] for job in listed if job["status"] in takes}
-    if "--status" in filters and filters[1].replace("retrying", "failed") not in takes:
+    given = [
+        word.replace("retrying", "failed")
+        for option, word in zip(filters[::2], filters[1::2], strict=True)
+        if option == "--status"
+    ]
+    if not set(given) <= {*takes}:
         assert cronjobs("jobs", verb, "--yes", *filters).code == 2
         return
     answer = cronjobs("jobs", verb, "--yes", "--json", *filters)
