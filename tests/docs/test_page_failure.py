@@ -122,7 +122,8 @@ def test_the_figures_of_the_text_are_those_of_the_code() -> None:
     text = " ".join(PAGE.text.split())
     policy = RetryPolicy()
     [tries, minutes, jitter] = re.findall(
-        r"By default a job is tried (\d+) times: after ([\d, a-z]+) minutes, each ±(\d+) %", text
+        r"By default a job is tried (\d+) times\. The delays between the tries are ([\d, a-z]+) minutes, each ±(\d+) %",
+        text,
     )[0]
     delays = [timedelta(minutes=int(minute)) for minute in re.findall(r"\d+", minutes)]
     assert policy.max_attempts == int(tries)
