@@ -788,6 +788,16 @@ MUTANTS = (
         (f"{CAP_RACES}::test_a_job_that_is_claimed_while_it_is_replaced_stays_as_begun",),
     ),
     Mutant(
+        "a tick that started late gets the time of the next one before that is due",
+        "cronjobs/engine/probe/timer.py",
+        "return read_at - age % every_s",
+        "return read_at - age % DEFAULT_EVERY_S",
+        (
+            "tests/engine/unit/probe/test_timer.py"
+            "::test_a_tick_that_started_late_counts_as_the_next_one_only_when_the_next_one_is_due",
+        ),
+    ),
+    Mutant(
         "a lingering tick sees new work by its id alone",
         "cronjobs/engine/probe/idle_conditions.py",
         "  coalesce(CAST({_NEWEST_INSTANT} AS text), '') || ' '",

@@ -33,16 +33,16 @@ def settle_tick(arguments: Sequence[str]) -> int | None:
     Returns None if a full tick is needed. Never raises. With ``linger`` this process stays until its budget is used,
     and starts full ticks as separate processes.
     """
-    begun = time.monotonic() - timer.start()
+    timer.start()
     try:
-        return _settle(arguments, begun)
+        return _settle(arguments)
     except Exception:
         # A file is changing, the database is unreachable, or this code has a bug. The full tick gets the same error,
         # and reports that error.
         return None
 
 
-def _settle(arguments: Sequence[str], begun: float) -> int | None:
+def _settle(arguments: Sequence[str]) -> int | None:
     folder = state_files.lasting_folder()
     if folder is None or os.isatty(1) or os.isatty(2):
         return None
@@ -62,6 +62,7 @@ def _settle(arguments: Sequence[str], begun: float) -> int | None:
     lingers = bool(float(inputs["linger_s"])) and not timer.is_given()
     if not quiet and not lingers:
         return None
+    begun = timer.began(float(inputs["every_s"]))
     probe = Probe(inputs, place_here())
     try:
         idle = quiet and probe.settle(age_s=time.monotonic() - begun)

@@ -34,11 +34,11 @@ UNTIL = "CRONJOBS_UNTIL"
 LEAST_LEFT_S = 0.5
 
 _given: float | None = None
-_began: float | None = None
+_found: tuple[float, float] | None = None  # when the age of this process was read (monotonic), and that age
 
 
-def start() -> float:
-    """Start the timer with the default budget, which applies until the file is read. Return the tick's age."""
+def start() -> None:
+    """Start the timer with the default budget, which applies until the file is read."""
     global _given
     # Remove the variable from the environment. Handlers and commands may start other ticks, which must not inherit it.
     try:
@@ -62,22 +62,20 @@ def start() -> float:
     except (ValueError, OSError, AttributeError, RuntimeError):
         faulthandler.unregister(SIGALRM)
     stand_at(given_deadline(time.monotonic() + left_s) + PAST_DEADLINE_S)
-    return age
 
 
-def began() -> float:
-    """Return when the tick began, on the monotonic clock. This is decided once per process.
+def began(every_s: float = DEFAULT_EVERY_S) -> float:
+    """Return when the tick began, on the monotonic clock. This is decided once per process and *every_s*.
 
-    It is the start of the process, however long a starved or frozen host took to get here. If the minute of that start
-    is over, the tick counts as one of the present minute.
+    It is the start of the process, however long a starved or frozen host took to get here. If the next tick was due
+    *every_s* seconds after that start, and that time is over, this tick counts as the next one.
     """
-    global _began
-    if _began is None:
+    global _found
+    if _found is None:
         age = process_age()
-        if age > LONGEST_START_S:
-            age = 0.0 if waited_for_a_child() else age % DEFAULT_EVERY_S
-        _began = time.monotonic() - age
-    return _began
+        _found = time.monotonic(), 0.0 if age > LONGEST_START_S and waited_for_a_child() else age
+    read_at, age = _found
+    return read_at - age % every_s
 
 
 def stand_at(instant: float) -> None:

@@ -26,15 +26,14 @@ from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 class Guard:
     """When and how this process was started, and the watchdog that ends it.
 
-    ``began`` (monotonic) and ``began_wall`` (since 1970) are when the tick began (``timer.began``). ``start`` has the
-    arguments and the environment that the process was started with. Handlers may change the environment later.
-    ``whole_s`` is how long the tick may take, without the end that a lingering tick may have given it.
+    ``start`` has the arguments and the environment that the process was started with. Handlers may change the
+    environment later. ``began`` is when the tick began (``timer.began``). ``whole_s`` is how long the tick may take,
+    without the end that a lingering tick may have given it.
     """
 
-    began: float
-    began_wall: float
     watchdog: Watchdog
     start: Start
+    began: float = 0.0
     whole_s: float = math.inf
 
     def limit(self, budget: timedelta, every: timedelta) -> float:
@@ -42,11 +41,14 @@ class Guard:
 
         Return the deadline on the monotonic clock.
         """
+        every_s = every.total_seconds()
+        self.began = began(every_s)
+        age = SYSTEM.monotonic() - self.began
         own = deadline(
-            started_wall=self.began_wall,
+            started_wall=SYSTEM.now().timestamp() - age,
             started=self.began,
             budget_s=budget.total_seconds(),
-            every_s=every.total_seconds(),
+            every_s=every_s,
         )
         # A tick that needed its whole budget to get here ends by itself, without a signal.
         own = max(own, SYSTEM.monotonic() + LEAST_LEFT_S)
@@ -67,8 +69,7 @@ def arm() -> Guard:
         # With the default action, Ctrl-C causes no traceback before the tick has installed its own signal handler, or
         # after it has removed the handler.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        age = SYSTEM.monotonic() - began()
-        _armed = Guard(began(), SYSTEM.now().timestamp() - age, Watchdog(SYSTEM), Start(sys.argv[1:]))
+        _armed = Guard(Watchdog(SYSTEM), Start(sys.argv[1:]))
         _armed.limit(timedelta(seconds=DEFAULT_BUDGET_S), timedelta(seconds=DEFAULT_EVERY_S))
     return _armed
 

@@ -460,7 +460,7 @@ def test_a_slow_start_counts_unless_the_process_was_something_else_before(
     """
     alarms: list[float] = []
     monkeypatch.setattr(deadline, "_armed", None)
-    monkeypatch.setattr(timer, "_began", None)
+    monkeypatch.setattr(timer, "_found", None)
     monkeypatch.setattr(timer, "process_age", lambda: age)
     monkeypatch.setattr(timer, "waited_for_a_child", lambda: waited)
     monkeypatch.setattr(deadline, "Watchdog", lambda _: SimpleNamespace(stand_at=alarms.append))
@@ -473,7 +473,7 @@ def test_a_slow_start_counts_unless_the_process_was_something_else_before(
 def test_the_start_of_a_tick_is_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a tick gets its whole time again if its imports take long on a starved host."""
     ages = iter((9.0, 12.0))
-    monkeypatch.setattr(timer, "_began", None)
+    monkeypatch.setattr(timer, "_found", None)
     monkeypatch.setattr(timer, "process_age", lambda: next(ages))
     assert timer.began() == timer.began() == pytest.approx(SYSTEM.monotonic() - 9, abs=1)
 

@@ -33,7 +33,25 @@ def test_however_long_a_tick_took_to_start_its_timer_leaves_the_next_minute_to_t
         monkeypatch.setattr(timer, name, lambda *_: None)
     for second, age in product(seconds, AGES):
         now = MINUTE + second + age
-        monkeypatch.setattr(timer, "_began", None)
-        began = now - timer.start()
+        monkeypatch.setattr(timer, "_found", None)
+        timer.start()
+        began = timer.began() + BOOTED
         latest = now - now % 60 + 60 if seconds is CRONS else began + timer.DEFAULT_BUDGET_S
         assert timers.pop() <= max(latest, now) + 1.5, (second, age)
+
+
+@pytest.mark.parametrize("every_s", [60, 120, 300, 3600])
+def test_a_tick_that_started_late_counts_as_the_next_one_only_when_the_next_one_is_due(
+    monkeypatch: pytest.MonkeyPatch, every_s: int
+) -> None:
+    """With ``run.every: 2m``, a tick that was frozen for 62 s in its start would get its whole budget again."""
+    age = 0.0
+    monkeypatch.setattr(timer, "time", SimpleNamespace(monotonic=lambda: 10_000.0))
+    monkeypatch.setattr(timer, "process_age", lambda: age)
+    monkeypatch.setattr(timer, "waited_for_a_child", lambda: False)
+    for age in (0, 9, 59, 61, 119, 121, 299.5, 301, 3599, 3601):
+        monkeypatch.setattr(timer, "_found", None)
+        began = timer.began(every_s)
+        periods = (began - (10_000 - age)) / every_s
+        assert periods == int(periods)
+        assert 0 <= 10_000 - began < every_s
