@@ -392,7 +392,7 @@ def test_a_budget_that_no_tick_of_cron_has_is_a_note(project: Project) -> None:
     project.write("run: {budget: 2m}")
     done = project.call("check")
     assert done.code == 0
-    assert "note: cronjobs.yaml:3:15: run.budget: budget 2m is not shorter than run.every (1m): a tick" in done.out
+    assert "note: cronjobs.yaml:3:15: run.budget: budget 2m is not shorter than run.every (1m): each tick" in done.out
     project.write("run: {budget: 2m, every: 5m}")
     assert "run.budget" not in project.call("check").out
 
