@@ -143,7 +143,7 @@ def _userinfos(text: str) -> Iterator[tuple[str, str, str]]:
 
     A password may contain an @, because people forget to escape it. So the password ends at the last @ before a space
     or a quote. With this method, each part of the text is read only once. A single regular expression would search the
-    remaining text for an @ after each scheme.
+    rest of the text for an @ again for each scheme, which takes quadratic time.
     """
     for part in _WITHOUT_SPACES.finditer(text):
         end = text.rfind("@", *part.span())

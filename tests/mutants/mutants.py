@@ -59,6 +59,7 @@ WEB_BULK = "tests/contrib/web/test_web_bulk.py"
 WEB_SEARCH = "tests/contrib/web/test_web_search.py"
 WEB_CAUSES = "tests/contrib/web/test_web_causes.py"
 FENCE = "tests/engine/database/test_fence.py"
+TIMER = "tests/engine/unit/probe/test_timer.py"
 ALERTS = "tests/contrib/alerts/test_alerts_races.py"
 ALERT = "tests/contrib/alerts/test_alerts.py"
 PROCESS_ALERTS = "tests/contrib/alerts/test_alerts_sent.py"
@@ -792,10 +793,7 @@ MUTANTS = (
         "cronjobs/engine/probe/timer.py",
         "return read_at - age % every_s",
         "return read_at - age % DEFAULT_EVERY_S",
-        (
-            "tests/engine/unit/probe/test_timer.py"
-            "::test_a_tick_that_started_late_counts_as_the_next_one_only_when_the_next_one_is_due",
-        ),
+        (f"{TIMER}::test_a_tick_that_started_late_counts_as_the_next_one_only_when_the_next_one_is_due",),
     ),
     Mutant(
         "a lingering tick sees new work by its id alone",

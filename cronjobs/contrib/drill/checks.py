@@ -114,8 +114,8 @@ def timed_out(seen: Stopped) -> Check:
 
 def cancelled(seen: Stopped, outlived_its_tick: bool) -> Check:
     said = (
-        f"a long job, cancelled by an operator {'while no tick ran' if outlived_its_tick else 'too late'}: it worked "
-        f"for another {seen.worked_s:.1f} s of at most {seen.allowed_s:g}, its process is "
+        f"a long job, cancelled by an operator {'while no tick ran' if outlived_its_tick else 'after its end'}: it "
+        f"worked for {seen.worked_s:.1f} s after that ({seen.allowed_s:g} s allowed), its process is "
         f"{'still there' if seen.alive else 'gone'}, the job is {seen.status}"
     )
     figures = vars(seen) | {"worked_s": round(seen.worked_s, 2), "outlived_its_tick": outlived_its_tick}

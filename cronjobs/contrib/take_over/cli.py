@@ -99,7 +99,7 @@ def import_crontab(
         if secrets:
             complain(
                 f"not printed: the values of {', '.join(secrets.values())}. Put them into the file that env_file "
-                'names. With --out FILE instead of "-", import writes that file itself'
+                'names. If --out names a file instead of "-", import also writes the env file'
             )
     else:
         env_file = Path(out).with_suffix(".env")

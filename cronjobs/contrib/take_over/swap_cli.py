@@ -40,8 +40,8 @@ MeantOption = Annotated[
     bool,
     typer.Option(
         "--yes",
-        help="Swap even if cron keeps a line while a schedule of the same name runs another command, even if the "
-        "crontab's times or settings differ from the schedules', and even if earlier runs still wait.",
+        help="Swap even if cron keeps a line and a schedule of the same name runs another command (then both run), if "
+        "the crontab and the schedules differ in times or settings, or if earlier runs are still waiting.",
     ),
 ]
 BothOption = Annotated[

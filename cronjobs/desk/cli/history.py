@@ -79,7 +79,7 @@ _PLURALS: Final = (
     {
         "pruned": ("dead job removed by retention", "dead jobs removed by retention"),
         "no tick": ("time without ticks", "times without ticks"),
-        "no end": ("tick without an end", "ticks without an end"),
+        "no end": ("tick that did not end", "ticks that did not end"),
         "not fired": ("time in which no tick fired schedules", "times in which no tick fired schedules"),
         "clock": ("clock set back", "clocks set back"),
         "no database": ("time without the database", "times without the database"),

@@ -430,9 +430,8 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
             f'Then "cronjobs jobs retry {job.id}" runs it again.',
         ]
     if again is not None and again.does_it:
-        ends = f"{dismiss}, and " if report else ""
-        repeats = f'"cronjobs jobs retry {job.id}" repeats the work'
-        return [f"{said}.", again.said, f"If that was the same work, {ends}{repeats}."]
+        repeats = f'If that was the same work, "cronjobs jobs retry {job.id}" would do the work a second time.'
+        return [f"{said}.", again.said, repeats, *([f"{dismiss}."] if report else [])]
     only = f'It runs again only if someone types "cronjobs jobs retry {job.id}".'
     if job.attempts and job.attempts[-1].error_type == MISFIT:
         only = f"{only[:-1]}, and {FAILS_AGAIN}."

@@ -190,7 +190,7 @@ def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: d
         return f", by its definition ({timing}; when it was applied is not recorded)"
     applied = _applied(definition, times)
     if due is not None and definition.applied.at > due:
-        return f", by the definition applied on {applied}, when a clock was ahead ({timing})"
+        return f", by the definition ({timing}) applied on {applied}, when a clock was ahead"
     return f", by the definition applied on {applied} ({timing})"
 
 

@@ -271,13 +271,13 @@ SCHEDULE: Final[Keys] = {
         fields.cron,
         '"15 2 * * *"',
         "When the schedule is due: minute, hour, day, month, weekday, or @daily and the like.",
-        "cron or every must be given",
+        'none: "cron" or "every" must be given',
     ),
     "every": ConfigKey(
         fields.span("1s", "366d", whole_seconds=True),
         "10m",
         "When the schedule is due: every multiple of this span since 1970-01-01T00:00Z; below 1m only with run.linger.",
-        "cron or every must be given",
+        'none: "cron" or "every" must be given',
     ),
     "timezone": ConfigKey(
         fields.zone, "America/New_York", ("The time zone of the cron expression."), "the file's timezone"

@@ -123,7 +123,7 @@ def _end_copy(error: BaseException | None) -> NoReturn:
     code: object = 0
     said = error
     while said is not None and not isinstance(said, SystemExit):
-        # Look behind errors about the end of a transaction, because a copy cannot roll a transaction back.
+        # A forked copy cannot roll back, so leaving a transaction raises an error that hides the SystemExit.
         said = said.__context__
     if isinstance(said, SystemExit):
         code = said.code

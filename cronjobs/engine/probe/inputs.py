@@ -132,8 +132,8 @@ def content_of(path: str) -> bytes:
 class Inputs:
     """The values that the last full tick stored, by name.
 
-    Values of cronjobs (``ours``) are stored as text. Values of the user (``theirs``) are stored as pieces of the
-    sources.
+    Values of cronjobs (``ours``) are stored as text. Values of the user (``theirs``) are stored only as positions
+    in the sources (``Pieces``).
     """
 
     def __init__(self, sources: Sources, ours: dict[str, str], theirs: dict[str, Pieces]) -> None:

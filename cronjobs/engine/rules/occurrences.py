@@ -109,8 +109,8 @@ class Busy:
 class OccurrenceDecision:
     """The decision about one occurrence.
 
-    The occurrence gets its own job. Otherwise it gets only a ledger row, which names the job that took precedence
-    (``job_id``).
+    If ``made`` is True, the occurrence gets its own job. Otherwise it gets only a ledger row. ``job_id`` is the job
+    that took precedence, if there is one.
     """
 
     outcome: OccurrenceOutcome

@@ -28,7 +28,7 @@ from cronjobs.errors import CronjobsError, DatabaseError
 if TYPE_CHECKING:
     from cronjobs.engine.tick.extras import Extras
 
-# The parts of a tick before its work may be retried during this share of the tick's time.
+# During this share of the tick's time, the steps that come before its work may be retried.
 PATIENT_SHARE: Final = 0.5
 
 

@@ -124,7 +124,7 @@ class Alarm:
             self._store(known)
 
     def unreported_before(self, cause: str) -> int:
-        """Return how often *cause* occurred without a report between its last two reports."""
+        """Return how often *cause* occurred between its last two reports."""
         return int(self._load().get(cause, {}).get("untold", 0))
 
     def over(

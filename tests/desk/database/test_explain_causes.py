@@ -546,18 +546,16 @@ def test_a_run_by_hand_after_a_death_is_named_before_the_work_is_repeated(
     world.go(utc("2026-11-20T07:30:00"))
     brake(world, "trigger", "nightly-report", monkeypatch=monkeypatch)
     dead = "Job 1 died at 02:15:12 after it failed 1 of 1 try."
-    repeats = (
-        'If that was the same work, "cronjobs jobs dismiss 1" ends the reports about this death, and "cronjobs jobs '
-        'retry 1" repeats the work.'
-    )
-    assert world.ask(*asked).steady[-3:] == [dead, "Job 2, which ada triggered at 02:30:00, waits.", repeats]
+    repeats = 'If that was the same work, "cronjobs jobs retry 1" would do the work a second time.'
+    ends = '"cronjobs jobs dismiss 1" ends the reports about this death.'
+    assert world.ask(*asked).steady[-4:] == [dead, "Job 2, which ada triggered at 02:30:00, waits.", repeats, ends]
     world.tick(utc("2026-11-20T07:31:00"))
     succeeded = "Job 2, which ada triggered at 02:30:00, succeeded at 02:31:00."
-    assert world.ask(*asked).steady[-3:] == [dead, succeeded, repeats]
+    assert world.ask(*asked).steady[-4:] == [dead, succeeded, repeats, ends]
     brake(world, "jobs", "dismiss", "1", monkeypatch=monkeypatch)
     told = world.ask(*asked).steady
     assert "Job 1 died at 02:15:12 after it failed 1 of 1 try, and was dismissed." in told
-    assert told[-1] == 'If that was the same work, "cronjobs jobs retry 1" repeats the work.'
+    assert told[-1] == repeats
 
 
 def test_a_run_by_hand_that_died_too_did_not_do_the_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

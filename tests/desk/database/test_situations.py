@@ -478,7 +478,7 @@ def test_two_ticks_that_a_timer_killed(world: World) -> None:
         "2 ticks of host alpha never recorded their end: they were killed or lost the database"
     )
     shown = " ".join(world.cronjobs("history", "--since", "1h").out.split())
-    assert "since 07:05:00 UTC: 2 ticks without an end," in shown
+    assert "since 07:05:00 UTC: 2 ticks that did not end," in shown
     never = "a tick of host alpha never recorded its end: the tick was killed, or lost the database"
     assert f"08:01:00 no end {never}" in shown
     assert f"08:02:00 no end {never}" in shown
