@@ -33,6 +33,7 @@ COPYING = "cronjobs/contrib/copy/copying.py"
 COPIES = "tests/contrib/copy/test_db_copy_interrupted.py"
 CLEAN = "cronjobs/contrib/django/clean.py"
 LEFT_IN_DJANGO = "tests/contrib/django/test_left_behind_django.py"
+LAUNCHER, LAUNCHES = "cronjobs/engine/execution/launcher.py", "tests/engine/process/test_launcher.py"
 LEFT_BEHIND = "tests/engine/process/test_left_behind.py"
 UNSENT = "tests/engine/unit/jobs/test_unsent.py"
 AROUND_ATTEMPTS = "tests/engine/database/test_around_attempts.py"
@@ -1704,8 +1705,78 @@ MUTANTS = (
         ("tests/desk/database/test_ack.py",),
     ),
     Mutant(
+        "a launcher does not look before it starts its command",
+        LAUNCHER,
+        '        if self.killing:\n            self.report("failed"',
+        '        if False:\n            self.report("failed"',
+        (f"{LAUNCHES}::test_a_launcher_whose_runner_has_closed_the_channel_starts_nothing",),
+    ),
+    Mutant(
+        "a launcher reads only the first of the orders that came before its start",
+        LAUNCHER,
+        "        while self.look(0):\n            pass\n",
+        "        self.look(0)\n",
+        (f"{LAUNCHES}::test_a_launcher_whose_runner_has_closed_the_channel_starts_nothing",),
+    ),
+    Mutant(
+        "a launcher does not ask whether its runner lives",
+        LAUNCHER,
+        " or os.getppid() != self.parent:",
+        ":",
+        (f"{LAUNCHES}::test_a_launcher_whose_runner_is_dead_starts_nothing_although_a_copy_holds_the_channel",),
+    ),
+    Mutant(
+        "a launcher forgets a stop that came before its start",
+        LAUNCHER,
+        'order == b"K" or not self.command:',
+        'order == b"K":',
+        (f"{LAUNCHES}::test_an_order_to_stop_that_comes_before_the_start_prevents_the_start",),
+    ),
+    Mutant(
+        "a launcher starts a command after its lease",
+        LAUNCHER,
+        "limit_at if leased_until is None else min(limit_at, leased_until)",
+        "limit_at",
+        (f"{LAUNCHES}::test_a_launcher_that_wakes_after_the_end_of_the_lease_or_the_limit_starts_nothing",),
+    ),
+    Mutant(
+        "a renewal that is read late counts from then",
+        LAUNCHER,
+        'int.from_bytes(self.orders_unread[1:9], "big") / 1000)',
+        'time.monotonic() + int.from_bytes(self.orders_unread[1:9], "big") / 1000)',
+        (f"{LAUNCHES}::test_a_renewal_that_is_read_late_does_not_keep_the_command_alive",),
+    ),
+    Mutant(
+        "a forked launcher does not look at the clock",
+        LAUNCHER,
+        "        if time.monotonic() >= ends_at:\n            os.write",
+        "        if False:\n            os.write",
+        (f"{LAUNCHES}::test_a_child_that_is_frozen_before_exec_does_not_become_the_command",),
+    ),
+    Mutant(
+        "no timer ends a child before exec",
+        LAUNCHER,
+        "        kill_at(ends_at)\n",
+        "",
+        (f"{LAUNCHES}::test_a_child_that_is_frozen_before_exec_does_not_become_the_command",),
+    ),
+    Mutant(
+        "the timer that guards exec outlives it",
+        LAUNCHER,
+        "        kill_at(ends_at)\n",
+        "        signal.setitimer(signal.ITIMER_REAL, max(0.001, ends_at - time.monotonic()))\n",
+        (f"{LAUNCHES}::test_a_command_outlives_its_first_lease_if_that_is_renewed",),
+    ),
+    Mutant(
+        "the launcher gets the instants of another clock",
+        "cronjobs/engine/execution/process.py",
+        "SYSTEM.monotonic() - clock.monotonic() + instant",
+        "instant",
+        (f"{LAUNCHES}::test_a_command_whose_launcher_was_too_late_is_released_unless_it_was_stopped",),
+    ),
+    Mutant(
         "leftovers of a stopped command go on",
-        "cronjobs/engine/execution/launcher.py",
+        LAUNCHER,
         "if self.ended and leave_running and not self.stopped:",
         "if self.ended and leave_running:",
         ("tests/engine/process/test_process_stops.py",),

@@ -65,6 +65,7 @@ class Shell:
         grace: float = 5,
         exit_codes: ExitCodes | None = None,
         leave_running: bool = False,
+        lease: Callable[[], float] | None = None,
         **env: str,
     ) -> tuple[Outcome, str | None]:
         command = Command(
@@ -76,6 +77,7 @@ class Shell:
             timedelta(seconds=grace),
             exit_codes or ExitCodes(),
             leave_running=leave_running,
+            lease=lease,
             on_output=self.on_output,
         )
         return run_command(command, self.stop, clock=self.clock)

@@ -24,8 +24,8 @@ LAST_TRIES: Final = 3  # how many times to try to write the outcome
 class HeldPermit:
     """The permit of one attempt. The attempt's handler must be gone by ``safe_until``, a monotonic instant.
 
-    The launcher enforces this with a kernel timer. A permit's time counts from the moment when this process asked for
-    the confirmation, so a delay in this process can only shorten the permit.
+    The launcher enforces this. A permit's time counts from the moment when this process asked for the confirmation, so
+    a delay in this process can only shorten the permit.
     """
 
     database: Database

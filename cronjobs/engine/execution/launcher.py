@@ -15,15 +15,22 @@ runner decides when to send signals, and the launcher finds the processes that m
   forked copy of the runner keeps that end open, ``getppid`` shows that the runner is dead. PR_SET_PDEATHSIG would not
   help the launcher here, because it takes effect when the thread that started a process ends. But if the launcher
   itself is killed, PR_SET_PDEATHSIG kills at least the command.
-- **A frozen runner** (SIGSTOP) sends no orders. In that case a kernel timer makes the launcher kill everything after
+- **A frozen runner** (SIGSTOP) sends no orders. In that case the launcher kills everything by its own clock, after
   timeout + grace, or before the lease ends, because another runner may take the job after the end of the lease. The
-  runner reports each renewal of the lease.
+  runner reports each renewal of the lease. It sends instants of the monotonic clock, which all processes of a host
+  share. A launcher that was late, or frozen itself, would measure a span from the wrong start.
+- **A late launcher** starts nothing if the runner is gone, or the lease is over. A freeze may come after that check.
+  So the forked process has a kernel timer that kills it at the end of the lease, unless it has become the command by
+  then. What remains: if the launcher and its command thaw together after the end of the lease, the command runs until
+  the launcher gets the CPU, which takes milliseconds. If only the launcher is frozen, and its runner is frozen or dead,
+  the command runs on. Without kernel timers (macOS), a freeze just before exec also delays the command past its lease.
 - **Disk.** The command's output goes to our standard output, which is one unlinked file. As the file grows, the
   launcher frees the disk space of the file's middle.
 
 The runner sends orders. C means: send SIGTERM to the command. T means: send SIGTERM to all processes. K means: send
-SIGKILL until all are gone. R is followed by eight bytes, which give the milliseconds that are left of the lease. The
-launcher sends reports, as lines of tab-separated fields: ``failed WHERE ERRNO`` (nothing was started); ``started PID``;
+SIGKILL until all are gone. If C, T or K arrives before the start, nothing is started. R is followed by eight bytes,
+which give the new end of the lease, in milliseconds of the monotonic clock. The launcher sends reports, as lines of
+tab-separated fields: ``failed WHERE ERRNO`` (nothing was started; WHERE is "late" if it was too late); ``started PID``;
 ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says whether the command was signalled before it ended;
 ``left NAME…`` (processes that could not be killed). Then the stream ends.
 
@@ -39,6 +46,7 @@ import marshal
 import os
 import select
 import signal
+import struct
 import sys
 import time
 
@@ -54,10 +62,16 @@ KEEP_AT_EACH_END = 1024 * 1024
 # blocks, even if the runner is frozen.
 MAX_NAMES = 8
 
+# This failure means that nothing was started, because the lease or the time limit is over, or the runner is gone.
+LATE = ("late", str(errno.ETIME))
+
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
 FALLOC_FL_PUNCH_HOLE = 2
+CLOCK_MONOTONIC = 1  # linux/time.h
+TIMER_ABSTIME = 1
+SIGEV_SIGNAL = 0  # asm-generic/siginfo.h
 
 LINUX = sys.platform.startswith("linux")
 libc = ctypes.CDLL(None)
@@ -74,12 +88,16 @@ class Launcher:
         self.parent = parent
         self.subreaper = LINUX and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
         self.wakeups = wake_on_signals()
+        self.poller = select.poll()
+        self.poller.register(self.channel, select.POLLIN)
+        self.poller.register(self.wakeups, select.POLLIN)
         # The command's pid, which is also its process group and session.
         self.command = 0
         self.ended = False  # true if the command has ended
         self.stopped = False  # true if we have sent the command a signal
         self.killing = False
-        self.limit_at = 0.0  # when to kill everything, on the monotonic clock
+        # When to kill everything, on the monotonic clock: at the time limit, or earlier if the lease ends earlier.
+        self.limit_at = self.ends_at = 0.0
         self.orders_unread = b""
         # The middle of the output has been freed up to this offset.
         self.punched = 0
@@ -89,19 +107,24 @@ class Launcher:
         argv: list[bytes],
         env: dict[bytes, bytes],
         folder: bytes,
-        limit_s: float,
+        limit_at: float,
         max_memory: int,
-        leased_s: float | None,
+        leased_until: float | None,
         leave_running: bool,
     ) -> None:
+        self.limit_at = limit_at
+        self.ends_at = limit_at if leased_until is None else min(limit_at, leased_until)
+        # Read all orders that have arrived: the lease may have been renewed, and the runner may be gone.
+        while self.look(0):
+            pass
+        if self.killing:
+            self.report("failed", *LATE)
+            return
         if not self.start(argv, env, folder, max_memory):
             return
-        self.limit_at = time.monotonic() + limit_s
-        # Set the timer after the fork, because only the launcher needs it. (A child would not inherit it; see fork(2).)
-        self.stand_at_end_of(leased_s)
-        poller = select.poll()
-        poller.register(self.channel, select.POLLIN)
-        poller.register(self.wakeups, select.POLLIN)
+        # The end came during the start. The kernel's timer may have killed the child, which then counts as stopped.
+        if time.monotonic() >= self.ends_at:
+            self.killing = self.stopped = True
         rounds = 0
         while self.anyone_left():
             if self.ended and leave_running and not self.stopped:
@@ -114,13 +137,20 @@ class Launcher:
                 self.report("left", *names(descendants(os.getpid())))
                 return
             self.punch_output()
-            ready = [fd for fd, _ in poller.poll(KILL_TICK_MS if self.killing else TICK_MS)]
-            woken_by = os.read(self.wakeups, 4096) if self.wakeups in ready else b""
-            if self.channel in ready and not self.read_orders():
-                poller.unregister(self.channel)
-                self.killing = True
-            if signal.SIGALRM in woken_by or os.getppid() != self.parent:
-                self.killing = True
+            left_ms = max(0.0, self.ends_at - time.monotonic()) * 1000
+            self.look(KILL_TICK_MS if self.killing else min(TICK_MS, left_ms))
+
+    def look(self, timeout_ms: float) -> bool:
+        """Wait for orders and signals, and decide whether everything has to be killed. Return whether any came."""
+        ready = [fd for fd, _ in self.poller.poll(timeout_ms)]
+        if self.wakeups in ready:
+            os.read(self.wakeups, 4096)
+        if self.channel in ready and not self.read_orders():
+            self.poller.unregister(self.channel)
+            self.killing = True
+        if time.monotonic() >= self.ends_at or os.getppid() != self.parent:
+            self.killing = True
+        return bool(ready)
 
     def read_orders(self) -> bool:
         """Carry out the runner's orders. Return whether the runner is still alive."""
@@ -134,25 +164,17 @@ class Launcher:
             if order == b"R" and len(self.orders_unread) < 9:
                 break
             if order == b"R":
-                self.stand_at_end_of(int.from_bytes(self.orders_unread[1:9], "big") / 1000)
+                self.ends_at = min(self.limit_at, int.from_bytes(self.orders_unread[1:9], "big") / 1000)
+            elif order == b"K" or not self.command:
+                self.killing = True
             elif order == b"C" and self.anyone_left() and not self.ended:
                 self.stopped = True
                 send(os.kill, self.command, signal.SIGTERM)
                 send(os.kill, self.command, signal.SIGCONT)
             elif order == b"T" and self.anyone_left():
                 self.signal_all(signal.SIGTERM, tell=True)
-            elif order == b"K":
-                self.killing = True
             self.orders_unread = self.orders_unread[9 if order == b"R" else 1 :]
         return bool(data)
-
-    def stand_at_end_of(self, leased_s: float | None) -> None:
-        """Set the kernel's timer to the time limit or the end of the lease, whichever comes first.
-
-        If *leased_s* is None, no lease limits the command.
-        """
-        left_s = self.limit_at - time.monotonic()
-        signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s if leased_s is None else min(left_s, leased_s)))
 
     def start(self, argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int) -> bool:
         """Fork, and exec the command. Report whether that worked, and return True if it did."""
@@ -162,7 +184,7 @@ class Launcher:
         # The launcher has only one thread, so no other thread can hold a lock in the forked copy.
         self.command = os.fork()
         if self.command == 0:
-            become(argv, env, folder, max_memory, launcher, failure)
+            become(argv, env, folder, max_memory, launcher, failure, self.ends_at)
         os.close(failure)
         failed = os.read(outcome, 64)
         os.close(outcome)
@@ -230,7 +252,13 @@ class Launcher:
 
 
 def become(
-    argv: list[bytes], env: dict[bytes, bytes], folder: bytes, max_memory: int, launcher: int, failure: int
+    argv: list[bytes],
+    env: dict[bytes, bytes],
+    folder: bytes,
+    max_memory: int,
+    launcher: int,
+    failure: int,
+    ends_at: float,
 ) -> None:
     """Turn this forked process into the command, or write to *failure* why that is impossible. Never returns."""
     where = "folder"
@@ -240,6 +268,11 @@ def become(
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         # The launcher died before the prctl call, so the kernel will not kill this process.
         if os.getppid() != launcher:
+            return
+        kill_at(ends_at)
+        # This process may have been frozen before the timer was set, or there is no timer.
+        if time.monotonic() >= ends_at:
+            os.write(failure, " ".join(LATE).encode())
             return
         reset_signals()
         if max_memory:
@@ -252,6 +285,26 @@ def become(
         os.write(failure, f"{where} {getattr(error, 'errno', errno.EINVAL)}".encode())
     finally:
         os._exit(127)
+
+
+def kill_at(instant: float) -> None:
+    """Let the kernel kill this process at *instant* of the monotonic clock, unless it calls exec before that.
+
+    SIGKILL also ends a stopped process. Exec removes a POSIX timer, but not the timer of setitimer or alarm: execve(2).
+    If the kernel refuses to set a timer, there is none.
+    """
+    if not LINUX:
+        return
+    try:
+        # Before glibc 2.34, these functions are in librt.
+        library = libc if hasattr(libc, "timer_create") else ctypes.CDLL("librt.so.1")
+    except OSError:
+        return
+    timer = ctypes.c_void_p()
+    event = struct.pack("Pii52x", 0, signal.SIGKILL, SIGEV_SIGNAL)  # struct sigevent, see sigevent(3type)
+    if library.timer_create(CLOCK_MONOTONIC, event, ctypes.byref(timer)) == 0:
+        when = struct.pack("4l", 0, 0, int(instant), int(instant % 1 * 1e9))  # struct itimerspec
+        library.timer_settime(timer, TIMER_ABSTIME, when, None)
 
 
 def limit_memory(most: int) -> None:
@@ -283,15 +336,12 @@ def reset_signals() -> None:
 
 
 def wake_on_signals() -> int:
-    """Return a descriptor from which the number of each SIGCHLD and SIGALRM can be read. Ignore signals meant for the
-    runner.
-    """
+    """Return a descriptor from which the number of each SIGCHLD can be read. Ignore signals meant for the runner."""
     wakeups, wake = os.pipe()
     os.set_blocking(wakeups, False)
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGALRM):
-        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     # The launcher has inherited the signal mask of the thread that started it. Unblock all signals.

@@ -38,13 +38,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from cronjobs.clock import Clock
+from cronjobs.clock import SYSTEM, Clock
 from cronjobs.engine.execution.child_protocol import read_outcome, read_progress, write_reason
 from cronjobs.engine.execution.command import Command, StopRequest
 from cronjobs.engine.execution.process_outcome import (
     DISK_LIMIT,
     ProcessEnding,
     last_line_of,
+    outcome_of_late_start,
     outcome_of_process,
     outcome_of_stop,
     sentence,
@@ -120,7 +121,8 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     command fail. With ``leave_running``, these processes keep running, unless the command was stopped.
 
     If the command could not be started, the attempt fails and is retried, because a file may be missing only while a
-    deploy replaces that file. If the host had no room for a process, the job is released, and no try is used up.
+    deploy replaces that file. If the host had no room for a process, or the lease ended before the command could start,
+    the job is released, and no try is used up.
     """
     if stop.reason is not None:
         return outcome_of_stop(command, stop.reason, ProcessEnding()), None
@@ -131,6 +133,8 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     # The command cannot be started, for example because an argument contains a character that exec refuses.
     except (OSError, ValueError) as error:
         return Failed(sentence(f"the command could not be started: {error}"), "StartError"), None
+    if end.ending.late:
+        return outcome_of_late_start(command, end.ending, end.reason), None
     if end.ending.failure is not None and end.ending.failure[1] in NO_ROOM:
         why = os.strerror(end.ending.failure[1])
         return Released(sentence(f"cannot start a process for the command: {why}")), None
@@ -191,6 +195,8 @@ def run_handler(
             return Released(sentence(f"cannot start a process for the handler: {error}")), None
         except OSError as error:
             return Failed(sentence(f"the job's process could not be watched: {error}"), "StartError"), None
+        if end.ending.late:
+            return outcome_of_late_start(command, end.ending, end.reason), None
         if end.ending.failure is not None:
             why = os.strerror(end.ending.failure[1])
             return Released(sentence(f"cannot start an interpreter for the handler: {why}")), None
@@ -259,9 +265,10 @@ def _attend(
     # The timeout begins here. It includes the start of the process, although the start may take seconds on a busy
     # machine.
     began = clock.monotonic()
-    leased_s = command.lease() - began if command.lease is not None else None
+    limit_at = began + (command.timeout + command.grace).total_seconds() + 1
+    leased_until = _for_launcher(command.lease(), clock) if command.lease is not None else None
     try:
-        started = _Child(command, leased_s)
+        started = _Child(command, _for_launcher(limit_at, clock), leased_until)
     # The host has no process, no descriptor or no temporary file left.
     except (OSError, MemoryError) as error:
         raise NoRoom(str(error) or type(error).__name__) from error
@@ -301,7 +308,7 @@ def _watch(
         child.listen(wait)
         if lease is not None and (until := lease()) > leased_until:
             leased_until = until
-            child.order(_RENEWED + int(max(0.0, until - clock.monotonic()) * 1000).to_bytes(8, "big"))
+            child.order(_RENEWED + int(_for_launcher(until, clock) * 1000).to_bytes(8, "big"))
         if news := child.new_output() if watched else None:
             if command.output is not None:
                 if news.left_out:
@@ -334,10 +341,16 @@ def _watch(
 _TERM_COMMAND: Final = b"C"
 _TERM: Final = b"T"
 _KILL: Final = b"K"
-# This order is followed by the number of milliseconds that are left of the lease.
+# This order is followed by the end of the lease, in milliseconds of the system's monotonic clock.
 _RENEWED: Final = b"R"
 # Not an order to send: stop waiting, because the launcher itself does not answer.
 _GIVE_UP: Final = b""
+
+
+def _for_launcher(instant: float, clock: Clock) -> float:
+    """Convert *instant* from *clock* to the system's monotonic clock, which the launcher also reads."""
+    # Read the system's clock first. Then a freeze between the two calls makes the instant earlier, and never later.
+    return max(0.0, SYSTEM.monotonic() - clock.monotonic() + instant)
 
 
 def _steps(term_at: float, kill_at: float, term: bytes = _TERM) -> deque[tuple[float, bytes]]:
@@ -391,7 +404,7 @@ class _Child:
     processes.
     """
 
-    def __init__(self, command: Command, leased_s: float | None) -> None:
+    def __init__(self, command: Command, limit_at: float, leased_until: float | None) -> None:
         self.ending = ProcessEnding()
         self.gone = False
         self._unread = b""
@@ -403,9 +416,9 @@ class _Child:
                 [os.fsencode(argument) for argument in command.argv],
                 {os.fsencode(name): os.fsencode(value) for name, value in {**command.env, MARK: self._mark}.items()},
                 os.fsencode(command.folder),
-                (command.timeout + command.grace).total_seconds() + 1,
+                limit_at,
                 command.max_memory or 0,
-                leased_s,
+                leased_until,
                 command.leave_running,
             )
         )

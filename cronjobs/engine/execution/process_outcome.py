@@ -18,6 +18,7 @@ from cronjobs.model import (
     Interrupted,
     Lost,
     Outcome,
+    Released,
     Succeeded,
     TimedOut,
     duration_text,
@@ -34,7 +35,8 @@ class ProcessEnding:
     """The launcher's reports about a process. The docstring of ``launcher`` describes them."""
 
     pid: int | None = None
-    # What could not be entered or started ("folder" or "command"), and the errno. None if the command was started.
+    # What could not be entered or started ("folder" or "command"), and the errno. "late" means that it was too late to
+    # start anything. None if the command was started.
     failure: tuple[str, int] | None = None
     # The exit status, or the negative number of a signal. None if no end was reported.
     status: int | None = None
@@ -42,6 +44,10 @@ class ProcessEnding:
     stopped: bool = False
     signalled: tuple[str, ...] = ()
     left: tuple[str, ...] = ()  # processes that could not be killed
+
+    @property
+    def late(self) -> bool:
+        return self.failure is not None and self.failure[0] == "late"
 
 
 def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | None, last_line: str) -> Outcome:
@@ -55,9 +61,16 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
             "ran out"
         )
         return Failed(sentence(said, last_line), "LauncherDied")
-    # If *reason* is None, the launcher stopped the command by its own timer. We did not stop it in time, because this
+    # If *reason* is None, the launcher stopped the command by its own clock. We did not stop it in time, because this
     # process was frozen or got no CPU time. So this is a timeout.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)
+
+
+def outcome_of_late_start(command: Command, ending: ProcessEnding, reason: str | None) -> Outcome:
+    """Return the outcome of an attempt whose process was not started, because it was too late for that."""
+    if reason is not None:
+        return outcome_of_stop(command, reason, ending)
+    return Released(sentence("the host was too slow: the lease or the time limit ended before the process could start"))
 
 
 def outcome_of_exit(codes: ExitCodes, status: int, last_line: str) -> Outcome:

@@ -201,7 +201,7 @@ def test_a_worker_without_a_database_refuses_with_a_sentence(far: Far) -> None:
 
 @pytest.mark.either
 def test_a_frozen_worker_has_no_handler_once_its_permit_is_over_and_the_next_attempt_waits_for_that(far: Far) -> None:
-    """Nothing of ours in that process can run: the launcher's kernel timer ends the handler."""
+    """Nothing of ours in that process can run: the launcher ends the handler."""
     far.begin(workers=2)
     job_id = far.project.add("far.gated")
     far.project.tick()
