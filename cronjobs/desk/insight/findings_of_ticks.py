@@ -34,6 +34,7 @@ from cronjobs.model import duration_text, rough
 from cronjobs.text import nearest
 
 _SHOW_CRON = "cronjobs crontab show"
+_DOCTOR = "cronjobs doctor"
 _LOOK_BACK = timedelta(hours=1)
 _ALSO = "host "  # a row with this prefix names another host that has the same faults
 LONG = " for more than 15 minutes"
@@ -106,15 +107,17 @@ def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
         return
     kept = kept_from_starting_here(settings)
     why = f"; {did_not_start('this host', kept)}" if kept else ""
+    # These ticks were begun, so the crontab line works.
+    answer = _DOCTOR if kept else None
     if last is None:
         text = f"no tick has ever reached this database{why or '; cron should run one each minute'}"
-        yield Finding("no_tick", text, Severity.CRITICAL, command="cronjobs crontab install")
+        yield Finding("no_tick", text, Severity.CRITICAL, command=answer or "cronjobs crontab install")
     elif last > health.now:
         text = f"the newest tick is dated {rough(last - health.now)} in the future: some clock is or was wrong"
         yield Finding("no_tick", text, Severity.CRITICAL, command=_history(_LOOK_BACK))
     else:
         text = f"no tick has reached this database for {rough(health.now - last)}{why}"
-        yield Finding("no_tick", text, Severity.CRITICAL, since=last, command=_SHOW_CRON)
+        yield Finding("no_tick", text, Severity.CRITICAL, since=last, command=answer or _SHOW_CRON)
 
 
 def _history(since: timedelta) -> str:

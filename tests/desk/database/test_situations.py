@@ -950,7 +950,11 @@ def test_a_database_that_was_away_for_four_minutes(world: World) -> None:
     world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
     world.go(utc("2026-03-03T02:02:00"))
     assert "The last tick began at 01:58:00 on host alpha." in world.ask("s", "--at", "02:00")
-    assert found(world) == {"no_tick": "no tick has reached this database for 4m"}
+    [finding] = world.cronjobs("status", "--json").json["findings"]
+    assert (finding["text"], finding["command"]) == (
+        "no tick has reached this database for 4m",
+        "cronjobs crontab show",
+    )
     assert alarm(world) == 1
     world.tick(utc("2026-03-03T02:02:10"))
     assert "No tick reached the database between 01:58:00 and 02:02:10." in world.ask("s", "--at", "02:00")
@@ -967,7 +971,9 @@ def test_ticks_that_could_not_start(world: World, tmp_path: Path, monkeypatch: p
     for minute in range(4):
         Alarm(file).worth_mailing(why, utc(f"2026-03-03T01:5{minute}:00"), not_started=True)
     reason = f"ticks of this host did not start: {why} (4 times)"
-    assert found(world) == {"no_tick": f"no tick has reached this database for 4m; {reason}"}
+    [finding] = world.cronjobs("status", "--json").json["findings"]
+    assert (finding["key"], finding["command"]) == ("no_tick", "cronjobs doctor")
+    assert finding["text"] == f"no tick has reached this database for 4m; {reason}"
     job_id = put(world.database, job_type="t.work")
     assert reason in world.ask(str(job_id))
     kept = noted_causes(Alarm(file).kept_from_starting())
