@@ -140,6 +140,7 @@ class NotStartedRecord:
     again: bool = False  # whether this tick had already run an earlier attempt of the job
     no_place: bool = False  # whether all slots for long jobs were taken on that host
     no_process: bool = False  # whether that host could not start a process for the long job
+    long_off: tuple[str, ...] = ()  # the hosts that ticked, if long jobs are off on each of them and the job is long
 
 
 @dataclass(frozen=True)

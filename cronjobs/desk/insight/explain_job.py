@@ -39,7 +39,7 @@ from cronjobs.desk.insight.explain_phrases import (
     triggered,
     who,
 )
-from cronjobs.desk.insight.formatting import LocalTimes
+from cronjobs.desk.insight.formatting import LocalTimes, long_jobs_off
 from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
@@ -606,7 +606,11 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             f"the job waits for the Dask scheduler of executor {name(job.executor)}: the supervisor submits the job as "
             "soon as the scheduler answers and the executor's in_flight limit allows one more attempt"
         )
-    if job.long_places == 0:
+    silent = _no_tick(around, times)
+    if job.passed_over is not None and job.passed_over.long_off:
+        off = long_jobs_off(job.passed_over.long_off, no_other=not silent)
+        reasons.append(f"the job's timeout is longer than a tick allows, and {off}")
+    elif job.long_places == 0:
         reasons.append("the job's timeout is longer than a tick allows, and long jobs are off here (run.long_jobs: 0)")
     elif job.long_places is not None and job.passed_over is not None and job.passed_over.no_place:
         reasons.append(
@@ -615,7 +619,7 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         )
     elif job.passed_over is not None and job.passed_over.no_process:
         reasons.append("this is a long job (its timeout is longer than a tick allows), and its process does not start")
-    return [*reasons, *_no_tick(around, times)]
+    return [*reasons, *silent]
 
 
 def _no_tick(around: Now, times: LocalTimes) -> list[str]:

@@ -18,7 +18,7 @@ from cronjobs.desk.insight.finding import (
     typed,
     waiting_words,
 )
-from cronjobs.desk.insight.formatting import drain_time
+from cronjobs.desk.insight.formatting import drain_time, long_jobs_off
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.kept_from_starting import did_not_start, why_none_starts
 from cronjobs.desk.insight.same_cause import (
@@ -38,7 +38,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
-from cronjobs.engine.tick.not_started import AT_LIMIT, NO_PLACE, NO_PROCESS, NO_WORKER, OUT_OF_TIME, TOO_SHORT
+from cronjobs.engine.tick.not_started import AT_LIMIT, LONG_OFF, NO_PLACE, NO_PROCESS, NO_WORKER, OUT_OF_TIME, TOO_SHORT
 from cronjobs.model import duration_text, rough
 
 NEARLY_FULL: Final = 0.8
@@ -53,6 +53,8 @@ _WHY_LATE: Final = {
     OUT_OF_TIME: "their timeout was longer than the time left in recent ticks (run.budget, --budget)",
     NO_WORKER: "the ticks are saturated: all their workers were busy until the end (run.workers)",
     AT_LIMIT: "recent ticks started as many jobs as they were allowed to (--limit)",
+    # The last reason, because another host may run long jobs.
+    LONG_OFF: "their timeout is longer than a tick allows, and {off}",
 }
 
 
@@ -191,7 +193,8 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], wor
             return _backlog(late, workers)
         places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}
         if all((group.queue, group.job_type) in places for group in late):
-            return words
+            hosts = {tick["host"] for tick in ticks if any(each.get("why") == LONG_OFF for each in entries_of(tick))}
+            return words.format(off=long_jobs_off(hosts, no_other=len(hosts) == len(ticks)))
     return "the ticks cannot keep up"
 
 

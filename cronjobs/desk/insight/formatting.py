@@ -6,7 +6,7 @@ Anyone may have written the texts in rows, so ``safe`` neutralizes control chara
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -181,6 +181,15 @@ def drain_time(jobs: int, a_minute: float) -> str:
     """
     pace = f"{a_minute:,.0f} a minute" if a_minute >= 1 else f"{60 * a_minute:,.0f} an hour"
     return f"{pace} succeeded lately (at that pace, about {rough(timedelta(minutes=jobs / a_minute))} more)"
+
+
+def long_jobs_off(hosts: Collection[str], *, no_other: bool) -> str:
+    """Return text such as "long jobs are off on web2 (run.long_jobs: 0), the only host that ticks".
+
+    *no_other*: whether no other host ticks.
+    """
+    alone = "" if not no_other else ", the only host that ticks" if len(hosts) == 1 else ", the only hosts that tick"
+    return f"long jobs are off on {one_line(', '.join(sorted(hosts)), 300)} (run.long_jobs: 0){alone}"
 
 
 def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:

@@ -56,6 +56,7 @@ from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.engine.tick.not_started import (
+    LONG_OFF,
     NO_PLACE,
     NO_PROCESS,
     OUT_OF_TIME,
@@ -153,7 +154,7 @@ def job_facts(
     brakes = [pause for pause in map(pause_from, pause_rows) if in_force(pause, around.now)]
     running = running_by_key(connection) if settings.limits else {}
     on_clusters = explaining.workers_of(connection, [row.id for row in rows if row.status == "running"])
-    passed, beyond = _passed_over(connection, rows, attempts, around.now)
+    passed, beyond = _passed_over(connection, rows, attempts, around)
     holders = Holders()
     found = {}
     for row in rows:
@@ -213,13 +214,14 @@ def _limit(connection: Connection, limit: Limit, key: str) -> str:
 
 
 def _passed_over(
-    connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], now: datetime
+    connection: Connection, rows: Sequence[Any], attempts: Mapping[int, Sequence[AttemptFacts]], around: Now
 ) -> tuple[dict[int, NotStartedRecord], dict[int, Excluded]]:
     """Return two maps by job id: the last tick that recorded why it left the job, and the options that exclude the job.
 
     The second map has only the jobs that the options of all ticks exclude. If *rows* has a single job, the first map
     includes the job even if its last attempt has started since.
     """
+    now = around.now
     due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
     waiting = due.keys()
     if not due and len(rows) == 1 and (begun := attempts.get(rows[0].id)):
@@ -238,8 +240,11 @@ def _passed_over(
         if row.id in waiting and excluded and len(excluded) == len(begun_since):
             by_host = {tick.host: options for tick, options in reversed(excluded)}
             beyond[row.id] = Excluded(min(tick.started_at for tick, _ in excluded), tuple(sorted(by_host.items())))
+        off = _long_jobs_off(since_due, row, around.quiet_after)
         for tick in since_due:
             entry = entry_for(tick.not_started, **_place(row))
+            if entry is not None and entry["why"] == LONG_OFF and not off:
+                continue  # another host ticks that may run the job
             if entry is not None and (why := in_words(entry)) is not None:
                 found[row.id] = NotStartedRecord(
                     tick_facts(tick),
@@ -248,9 +253,20 @@ def _passed_over(
                     again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
                     no_place=entry["why"] == NO_PLACE,
                     no_process=entry["why"] == NO_PROCESS,
+                    long_off=off if entry["why"] == LONG_OFF else (),
                 )
                 break
     return found, beyond
+
+
+def _long_jobs_off(ticks: Sequence[Any], job: Any, within: timedelta) -> tuple[str, ...]:
+    """Return the hosts of *ticks* (newest first) if the last tick of each host left the job because long jobs are off.
+
+    Hosts that stopped more than *within* before the newest tick do not count.
+    """
+    last = {tick.host: tick for tick in reversed(ticks) if ticks[0].finished_at - tick.finished_at <= within}
+    entries = [entry_for(tick.not_started, **_place(job)) for tick in last.values()]
+    return tuple(sorted(last)) if all(entry and entry["why"] == LONG_OFF for entry in entries) else ()
 
 
 def _more(why: str, tick: Any) -> str:

@@ -25,7 +25,7 @@ from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, fai
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.store.schedules import StoredSchedule
-from cronjobs.engine.tick.not_started import NO_PLACE, OUT_OF_TIME, TOO_SHORT
+from cronjobs.engine.tick.not_started import LONG_OFF, NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
@@ -297,7 +297,7 @@ def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]
     for group in health.late:
         place = (group.queue, group.job_type)
         whys = {entry.get("why") for entry in entries if (entry.get("queue"), entry.get("job_type")) == place}
-        if group.job_type in types and whys and whys <= {TOO_SHORT, NO_PLACE, OUT_OF_TIME}:
+        if group.job_type in types and whys and whys <= {TOO_SHORT, LONG_OFF, NO_PLACE, OUT_OF_TIME}:
             found[place] = group.late
     return found
 

@@ -27,6 +27,7 @@ LIMITED: Final = "limits"
 OUT_OF_TIME: Final = "budget"
 TOO_SHORT: Final = "short tick"
 NO_PLACE: Final = "long jobs"
+LONG_OFF: Final = "no long jobs"
 NO_PROCESS: Final = "process"
 NO_WORKER: Final = "slots"
 AT_LIMIT: Final = "--limit"
@@ -47,6 +48,10 @@ WHY: Final = {
     "stopped": "the tick was asked to stop",
     OUT_OF_TIME: "the {default}timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
     TOO_SHORT: "the {default}timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
+    LONG_OFF: (
+        "the {default}timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick, and long jobs are off "
+        "on that host (run.long_jobs: 0)"
+    ),
     NO_WORKER: "all workers of the tick were busy until it ended",
     "late": "the job came due as the tick ended, or another runner held the job",
 }
@@ -58,16 +63,17 @@ LONGEST_NAME: Final = 200  # in characters
 class TickState:
     """The capacity that a tick had left when it ended.
 
-    A job that may take longer than ``longest_s`` counts as long, and runs only if the host may run another long job.
-    If the host may not run any long job (``long_jobs: 0``), no job counts as long: ``longest_s`` is infinite. ``left``
-    is how many more jobs --limit allowed. ``slots`` says whether a worker was free. ``running`` counts the running jobs
-    by concurrency key. ``without_process`` is why the tick could not start the process of a long job. After such an
-    error the tick does not try to start another long job.
+    A job that may take longer than ``longest_s`` is a long job, and runs only if the host may run another long job. If
+    the host may not run any (``long_jobs_off``), such a job runs only if its timeout fits into a tick. ``left`` is how
+    many more jobs --limit allowed. ``slots`` says whether a worker was free. ``running`` counts the running jobs by
+    concurrency key. ``without_process`` is why the tick could not start the process of a long job. After such an error
+    the tick does not try to start another long job.
     """
 
     types: JobTypes
     longest_s: float
     remaining_s: float
+    long_jobs_off: bool = False
     whole_s: float = math.inf  # how long a tick may take that is not part of a lingering one
     queue: str | None = None
     only: str | None = None
@@ -106,12 +112,13 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     stop_s = 0.0 if own else known.stop_grace.total_seconds()
     default = not own and not known.timeout_declared
     its = {"timeout_s": round(timeout_s, 3), "stop_s": stop_s or None, "default": default or None}
-    if timeout_s > tick.longest_s:
+    is_long = timeout_s > tick.longest_s
+    if is_long and not tick.long_jobs_off:
         if tick.without_process is not None:
             return {"why": NO_PROCESS, "error": one_line(tick.without_process, LONGEST_NAME)}
         return {"why": NO_PLACE}
     if timeout_s + stop_s > tick.whole_s:
-        return {"why": TOO_SHORT, **its, "whole_s": round(tick.whole_s, 1)}
+        return {"why": LONG_OFF if is_long else TOO_SHORT, **its, "whole_s": round(tick.whole_s, 1)}
     if timeout_s + stop_s > tick.remaining_s:
         its |= {"overran": (default and tick.is_distrusted(known)) or None}
         return {"why": OUT_OF_TIME, **its, "left_s": math.floor(max(0.0, tick.remaining_s) * 10) / 10}

@@ -6,7 +6,6 @@ An idle tick runs 1,440 times a day, and does not import this module.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -150,7 +149,9 @@ class Work:
             running = running_by_key(connection) if lanes and tick.settings.limits else {}
         state = TickState(
             types=replace(types, elsewhere=present),
-            longest_s=run.longest_in_tick.total_seconds() if run.long_jobs else math.inf,
+            # Without long jobs, still tell which jobs would be long.
+            longest_s=replace(run, long_jobs=run.long_jobs or 1).longest_in_tick.total_seconds(),
+            long_jobs_off=not run.long_jobs,
             remaining_s=tick.deadline - tick.clock.monotonic(),
             whole_s=tick.deadline - tick.began if tick.whole_s is None else tick.whole_s,
             queue=tick.limits.queue,

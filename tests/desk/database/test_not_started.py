@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
         {"job_type": "t.long"},
         {},
         {"run": RunSettings(workers=2, long_jobs=1)},
+        "no other due job can start here",
+    ),
+    "no long jobs": (
+        {"job_type": "t.long"},
+        {},
+        {"run": RunSettings(workers=2, long_jobs=0)},
         "no other due job can start here",
     ),
 }
@@ -295,7 +302,9 @@ def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, hos
         host.tick()
     told = explained(host, 1)
     assert "the timeout of 2h is longer than the 50s of a whole tick" in told
-    assert "long jobs are off here (run.long_jobs: 0)" in told
+    assert "and long jobs are off on that host (run.long_jobs: 0)" in told
+    assert "long jobs are off on alpha (run.long_jobs: 0), the only host that ticks" in told
+    assert "--budget" not in told
     assert "at most 0" not in told
     with database.read() as connection:
         health = look(connection, host.settings, load(host.settings))
@@ -303,6 +312,61 @@ def test_without_long_jobs_no_place_for_one_is_to_be_had(database: Database, hos
     assert "late" not in found, "it has the same cause"
     assert "t.long: timeout 2h is longer than run.budget (55s), and run.long_jobs is 0" in found["config"]
     assert found["config"].endswith("; 1 due job waits because of this fault")
+
+
+def test_another_host_learns_that_long_jobs_are_off_where_ticks_run(
+    database: Database, host: Host, clock: FakeClock
+) -> None:
+    """The hosts that could run long jobs have stopped. Only the ticks' records say why the others do not."""
+    here = replace(host.settings, run=RunSettings(workers=2, long_jobs=4))
+    host.carry(run=RunSettings(workers=2, long_jobs=0))
+    put(database, job_type="t.long")
+    for _ in range(3):
+        clock.advance(MINUTE)
+        host.tick()
+    host.settings = here
+    off = "long jobs are off on alpha (run.long_jobs: 0), the only host that ticks"
+    told = explained(host, 1)
+    assert off in told
+    assert "allow longer ticks" not in told
+    with database.read() as connection:
+        health = look(connection, here, load(here))
+    found = {each.kind: each.text for each in troubles(health, here)}
+    assert found["late"].endswith(f": their timeout is longer than a tick allows, and {off}")
+    clock.advance(5 * MINUTE)
+    told = explained(host, 1)
+    assert "long jobs are off on alpha (run.long_jobs: 0); no tick has reached the database" in told
+
+
+def test_a_host_without_long_jobs_does_not_explain_why_another_did_not_start_one(
+    database: Database, host: Host, clock: FakeClock, tmp_path: Path
+) -> None:
+    other = Host(database, tmp_path, "beta")
+    other.carry(run=RunSettings(workers=2, long_jobs=0))
+    host.carry(run=RunSettings(workers=2, long_jobs=1))
+    put(database, job_type="t.long", **RUNNING | {"locked_by": f"{host.name}:x:{LONG}1"})
+    put(database, job_type="t.long")
+    for _ in range(3):
+        clock.advance(MINUTE)
+        host.tick()
+        other.tick()
+    told = explained(host, 2)
+    assert "a host runs at most 1 of these at once (run.long_jobs)" in told
+    assert "long jobs are off" not in told
+    with database.read() as connection:
+        health = look(connection, host.settings, load(host.settings))
+    found = {each.kind: each.text for each in troubles(health, host.settings)}
+    assert found["late"].endswith(": all places for long jobs are taken (run.long_jobs)")
+
+
+def test_a_short_tick_is_the_reason_if_the_timeout_fits_into_the_budget_of_the_file(
+    database: Database, host: Host
+) -> None:
+    host.carry(run=RunSettings(workers=2, long_jobs=0))
+    put(database, job_type="t.slow")
+    host.tick(budget_s=20)
+    [entry] = last_tick(database).not_started
+    assert entry["why"] == "short tick"
 
 
 @pytest.mark.parametrize("record", [None, {}, "x", [1], [BUDGET], [{"why": 1}], [{"why": []}], [{}]])
