@@ -418,6 +418,11 @@ RUNNING = {"status": "running", "locked_by": HOLDER, "started_at": ago(seconds=1
             "waits for its 3rd try, in 5m (14:08:07)",
         ),
         ({}, {}, "was due 5s ago (14:03:02) and waits for its turn: the next tick with a free worker will run it"),
+        (
+            {},
+            {"runnable": False},
+            'was due 5s ago (14:03:02) and waits: no host that ticks can run its type ("cronjobs explain 7" says why)',
+        ),
         ({}, {"paused": "queue mail"}, "was due 5s ago (14:03:02) and waits: queue mail is paused"),
         (
             {},

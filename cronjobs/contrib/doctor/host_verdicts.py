@@ -69,17 +69,20 @@ def job_types(unknown: Sequence[str], not_ticked: Sequence[str], waiting: Mappin
     found = [
         *unknown,
         *(waits_for_handler(name, jobs) for name, jobs in waiting.items()),
-        *(f"due jobs of type {name}, which no host can run" for name in not_ticked),
+        *(f"due jobs of type {name}, which no host that ticks can run" for name in not_ticked),
     ]
     if not found:
         return ok("every job type in use has a handler")
-    name = next(iter(waiting)) if len(waiting) == 1 else "TYPE"
-    cancel = f", or cancel the jobs: {typed('cronjobs jobs cancel --type', name)}" if waiting else ""
-    return problem(
-        listed(found),
-        f"register the handler, or correct the name{cancel}; {typed('cronjobs explain', name)} shows which host had "
-        "the handler",
-    )
+    named = [*waiting, *not_ticked]
+    name = named[0] if len(named) == 1 else "TYPE"
+    fixes = []
+    if unknown or waiting:
+        cancel = f", or cancel the jobs: {typed('cronjobs jobs cancel --type', name)}" if waiting else ""
+        fixes.append(f"register the handler, or correct the name{cancel}")
+    if not_ticked:
+        fixes.append("compare the ticks' code and environment with yours (cronjobs crontab show, cronjobs config show)")
+    shows = "which host had the handler" if not not_ticked else "why ticks lack the handler"
+    return problem(listed(found), "; ".join([*fixes, f"{typed('cronjobs explain', name)} shows {shows}"]))
 
 
 def timeouts(never: Sequence[str]) -> Diagnosis:

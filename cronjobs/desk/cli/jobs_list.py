@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -41,6 +41,7 @@ from cronjobs.desk.cli.output import (
 from cronjobs.desk.cli.output import first as limited
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.insight.explain_obstacles import settling, unsettled_effect
+from cronjobs.desk.insight.judged_types import judged_types
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.rules import pausing
@@ -48,6 +49,7 @@ from cronjobs.desk.store import listing
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, class_and_text, grouped
 from cronjobs.engine.rules.misfits import FAILS_AGAIN, MISFIT
 from cronjobs.engine.rules.payload import BadJson
@@ -215,6 +217,7 @@ def show(
         runs = [columns_of(run) for run in found]
         occurrences = [columns_of(occurrence) for occurrence in listing.occurrences_of(connection, job_id)]
         pauses = schedules.pauses_in_force(connection)
+        judged = judged_types(connection, settings.run.every, JobTypes())
         dead = job["status"] == Status.DEAD
         unsettled = unsettled_effect(connection, job_id, job["error_type"], job["last_error"]) if dead else None
         released = job["released_key"] is not None
@@ -224,7 +227,10 @@ def show(
     most = most_tries(job["job_type"], job["max_attempts"], settings, types)
     stopped = None if paused is None else safe(pausing.what(paused.scope, paused.name), 66)
     known = job["job_type"] in types.types
-    sentence = next_step(job, times, known=known, paused=stopped, unsettled=unsettled, key_owner=key_owner)
+    runnable = replace(judged, here=types.types.keys()).knows_for(row, times.now)
+    sentence = next_step(
+        job, times, known=known, runnable=runnable, paused=stopped, unsettled=unsettled, key_owner=key_owner
+    )
     if as_json:
         more = {"tries": {"failed": job["failures"], "of": most}, "next": sentence}
         write([json_text(job | more | {"occurrences": occurrences, "runs": runs})])
@@ -241,12 +247,14 @@ def next_step(
     *,
     known: bool,
     paused: str | None,
+    runnable: bool = True,
     unsettled: str | None = None,
     key_owner: int | None = None,
 ) -> str:
     """Describe in one sentence what happens to *job* next.
 
-    *known*: whether the job's type is registered here. *paused*: what is paused and so holds the job back, or None.
+    *known*: whether the job's type is registered here. *runnable*: whether the ticks of some host may run the type.
+    *paused*: what is paused and so holds the job back, or None.
     *unsettled*: None, or the key of an unsettled effect that the dead job began or died of. *key_owner*: the job that
     has this job's key now, or None.
     """
@@ -285,6 +293,8 @@ def next_step(
     since = times.was_due(job["run_at"])
     if not known:
         return f'{since} and waits: no handler or command "{safe(job["job_type"], 80)}" is registered here'
+    if not runnable:
+        return f'{since} and waits: no host that ticks can run its type ("cronjobs explain {job["id"]}" says why)'
     if paused is not None:
         return f"{since} and waits: {paused} is paused"
     return f"{since} and waits for {what}: the next tick with a free worker will run it"

@@ -187,6 +187,8 @@ class TypeFacts:
     # tick has recorded are left out.
     not_loaded_here: tuple[tuple[str, str], ...] = ()
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration
+    # Whether all that this host's ticks could not load can be loaded here.
+    loads_only_here: bool = False
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,7 @@ class JobFacts:
     known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None
     passed_over: NotStartedRecord | None = None
-    type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here
+    type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here or to the ticks
     out_of_reach: Excluded | None = None
     misfit_since: datetime | None = None  # when a tick first found that the payload does not fit the handler
     limit: str | None = None  # a sentence about the reached limit that the job waits for

@@ -40,6 +40,7 @@ from cronjobs.desk.insight.explain_phrases import (
     who,
 )
 from cronjobs.desk.insight.formatting import LocalTimes, long_jobs_off
+from cronjobs.desk.insight.judged_types import MENDED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
@@ -564,7 +565,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
                 f"the last tick that loaded it began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
             )
             had = f"no tick that loaded handlers has known this type{since} ({last})"
-        reasons.append(f'no host can run type "{name(facts.name)}": {had}')
+        reasons.append(f'no host that ticks can run type "{name(facts.name)}": {had}')
     if facts.here is False:
         other = ""
         # A tick loaded the type, although this configuration lacks it: that tick ran on another host, with another
@@ -580,6 +581,9 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         reasons.append(f"{one_line(where, 120)} {one_line(why, 200)} (in this configuration)")
     for host, where, why in facts.not_loaded:
         reasons.append(f"on {name(host)} {one_line(where, 120)} {one_line(why, 200)}")
+    if facts.loads_only_here:
+        compare = 'compare "cronjobs config show" and "cronjobs crontab show"'
+        reasons.append(f"on this host, this command could load it, so {MENDED_OR_ENVIRONMENT}: {compare}")
     return reasons
 
 

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from shlex import quote
 from typing import Any
 
-from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, waiting_words
+from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, typed, waiting_words
 from cronjobs.desk.insight.formatting import host_of
 from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.judged_types import MENDED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_from_starting_here, why_none_starts
 from cronjobs.desk.insight.same_cause import (
     NO_OTHER,
@@ -26,6 +27,7 @@ from cronjobs.desk.insight.watched import TwoFiles, last_sign, last_ticking, qui
 from cronjobs.engine.config.keys import FILE
 from cronjobs.engine.config.load import DISABLED
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.store.meta import MOVED
 from cronjobs.engine.tick.not_started import LIMITED
 from cronjobs.engine.tick.result import as_noted
@@ -182,7 +184,7 @@ def _config(
     for tick in others_at_fault(health, settings):
         alike.setdefault(frozenset(recorded_faults(tick).items()), []).append(tick)
     for ticks in alike.values():
-        yield _of_hosts(recorded_faults(ticks[0]), ticks, health, same)
+        yield _of_hosts(recorded_faults(ticks[0]), ticks, health, settings, same)
 
 
 def _together(faults: Iterable[tuple[str, str, str]]) -> Iterator[tuple[list[str], str, str]]:
@@ -236,7 +238,11 @@ def _rows(faults: Mapping[str, str], hosts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _of_hosts(
-    faults: Mapping[str, str], ticks: Sequence[Mapping[str, Any]], health: Health, same: SameCause
+    faults: Mapping[str, str],
+    ticks: Sequence[Mapping[str, Any]],
+    health: Health,
+    settings: Settings,
+    same: SameCause,
 ) -> Finding:
     """Return one finding for all hosts whose last *ticks* recorded the same faults.
 
@@ -264,9 +270,20 @@ def _of_hosts(
         grew_at=max(began, default=None),
         subject=hosts[0],
     )
-    # There is no command, because "cronjobs check" on this host would check this host's file, and not the files of
-    # *hosts*.
-    return replace(found, text=f'{found.text} (for details, run "cronjobs check" there)', command=None)
+    here = Identity.here().host
+    others = [host for host in hosts if host != here]
+    if others:
+        # There is no command, because "cronjobs check" on this host would check this host's file, and not theirs.
+        there = "there" if others == hosts else f"on {several(sorted(others))}"
+        found = replace(found, text=f'{found.text} (for details, run "cronjobs check" {there})', command=None)
+    for tick in ticks:
+        if tick["host"] == here and (file := tick.get("config")) not in (None, str(settings.file)):
+            found = replace(found, command=typed("cronjobs check --config", str(file)))
+        elif tick["host"] == here:
+            shown = '"cronjobs config show" shows where values come from'
+            absent = f'if "cronjobs check" does not find this on {here}, {MENDED_OR_ENVIRONMENT} ({shown})'
+            found = replace(found, text=f"{found.text}; {absent}", command=_SHOW_CRON)
+    return found
 
 
 def _held_by_limits(tick: Mapping[str, Any], wheres: Collection[str]) -> int:

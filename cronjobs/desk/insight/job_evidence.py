@@ -28,6 +28,7 @@ from cronjobs.desk.insight.explain_facts import (
     Triggered,
     TypeFacts,
 )
+from cronjobs.desk.insight.judged_types import judged_types
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here, recorded_causes
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_history import (
@@ -43,6 +44,7 @@ from cronjobs.desk.rules.settling import settled_effect
 from cronjobs.desk.store import explaining
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Limit, reached
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN
@@ -156,10 +158,16 @@ def job_facts(
     on_clusters = explaining.workers_of(connection, [row.id for row in rows if row.status == "running"])
     passed, beyond = _passed_over(connection, rows, attempts, around)
     holders = Holders()
+    any_waits = any(row.status in ("queued", "failed") for row in rows)
+    judged = judged_types(connection, settings.run.every, types()) if any_waits else None
+    of_types: dict[str, TypeFacts] = {}
     found = {}
     for row in rows:
         waits = row.status in ("queued", "failed")
         job_type = types().types.get(row.job_type) if waits else None
+        unknown = judged is not None and waits and (job_type is None or not judged.knows_for(row, around.now))
+        if unknown and row.job_type not in of_types:
+            of_types[row.job_type] = type_facts(connection, row.job_type, settings, types())
         stopped_by = reached(settings.limits, running, row.concurrency_key) if waits else None
         paused = of_queue(brakes, row.queue)
         found[row.id] = JobFacts(
@@ -176,7 +184,7 @@ def job_facts(
             paused=paused[0] if waits and paused else None,
             limit=_limit(connection, stopped_by, row.concurrency_key) if stopped_by else None,
             known=not waits or job_type is not None,
-            type_facts=type_facts(connection, row.job_type, settings, types()) if waits and job_type is None else None,
+            type_facts=of_types.get(row.job_type) if waits else None,
             passed_over=passed.get(row.id),
             out_of_reach=beyond.get(row.id),
             cluster_worker=on_clusters.get(row.id),
@@ -326,6 +334,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
             faults[tick.host] = _not_loaded(tick.did)
     recorded = {pair for several in faults.values() for pair in several.items()}
     faults_here = [(fault.where, fault.what) for fault in types.faults] if job_type not in types.types else []
+    recorded_here = faults.get(Identity.here().host, {}).keys()
     paths = f"job_types.{job_type}."
     problems = [str(problem) for problem in settings.problems if f"{problem.path}.".startswith(paths)]
     return TypeFacts(
@@ -339,6 +348,9 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         here=job_type in types.types or (None if settings.broken else False),
         not_loaded_here=tuple(pair for pair in faults_here if pair not in recorded),
         file_fault="; ".join(problems) or None,
+        loads_only_here=bool(recorded_here)
+        and job_type in types.types
+        and recorded_here.isdisjoint(fault.where for fault in types.faults),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -16,6 +16,11 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.jobs.source import source_hash
 from cronjobs.engine.store.job_types import Loaded, present_types, remembered, types_recorded_at, unknown_to_schedules
+
+# Why a fault may be absent here that this host's last tick recorded.
+MENDED_OR_ENVIRONMENT: Final = (
+    "the fault was mended after the last tick, or ticks have another environment than your shell"
+)
 
 # For at most this many unknown types, find out when work began to wait. Each type costs a query on ticks.
 TYPES_DATED: Final = 20
@@ -42,6 +47,10 @@ class JudgedTypes:
         if self.ticks is None:
             return job_type in self.here
         return job_type in self.ticks or (job_type in self.here and (self.at is None or self.at <= since))
+
+    def knows_for(self, job: Any, now: datetime) -> bool:
+        """Return ``knows`` for a waiting job. *job* has the columns of its row."""
+        return self.knows(job.job_type, since=job.run_at if job.run_at <= now else job.created_at)
 
 
 def judged_types(connection: Connection, every: timedelta, types: JobTypes) -> JudgedTypes:

@@ -61,7 +61,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", host.handlers(3, ["module shop: cannot be imported"]), "module shop"),
     ("ok", host.job_types([], [], {}), "has a handler"),
     ("problem", host.job_types(["no handler is registered"], [], {}), "no handler"),
-    ("problem", host.job_types([], ["mail.send"], {}), "mail.send, which no host can run"),
+    ("problem", host.job_types([], ["mail.send"], {}), "mail.send, which no host that ticks can run"),
     (
         "problem",
         host.job_types([], [], {"a.b": 2}),

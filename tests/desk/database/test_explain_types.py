@@ -167,7 +167,7 @@ def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
     told = world.ask("t.ok")
     assert told.verdict == "not_runnable"
     since = (
-        'no host can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
+        'no host that ticks can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
         "(the last tick that loaded it began at 09:00:10 on alpha)"
     )
     assert since in told
@@ -187,12 +187,48 @@ def test_a_type_that_was_renamed_a_moment_ago_cannot_run(world: World) -> None:
     world.file(OK.replace("t.ok", "t.renamed"))
     world.tick(utc("2026-03-02T09:01:10"))
     since = (
-        'no host can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
+        'no host that ticks can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
         "(the last tick that loaded it began at 09:00:10 on alpha)"
     )
     assert world.ask("t.ok").verdict == "not_runnable"
     assert since in world.ask("t.ok")
     assert since in world.ask("--key", "k")
+
+
+@pytest.mark.parametrize("here", ["alpha", "beta"])
+def test_a_type_that_only_this_command_can_load_waits_for_no_next_tick(
+    world: World, monkeypatch: pytest.MonkeyPatch, here: str
+) -> None:
+    """``explain`` promised the next tick for a job whose handler no host that ticked could import."""
+    (world.folder / "lately_broken.py").write_text("raise KeyError('REPORT_KEY')\n")
+    world.file("imports: [lately_broken]\n")
+    job_id = put(world.database, job_type="t.ok")
+    world.tick(utc("2026-03-02T09:00:10"))
+    world.file(OK)
+    monkeypatch.setenv("CRONJOBS_HOST", here)
+    mended = "the fault was mended after the last tick, or ticks have another environment than your shell"
+    for told in (world.ask(str(job_id)), world.ask("t.ok")):
+        assert 'no host that ticks can run type "t.ok": no tick on record has ever known this type' in told
+        assert "on alpha module lately_broken cannot be imported: KeyError: 'REPORT_KEY'" in told
+        assert ("on this host, this command could load it" in told) == (mended in told) == (here == "alpha")
+        assert "a free worker" not in told
+    shown = " ".join(world.cronjobs("jobs", "show", str(job_id)).out.split())
+    assert f'waits: no host that ticks can run its type ("cronjobs explain {job_id}" says why)' in shown
+    [finding] = world.cronjobs("status", "--json").json["findings"]
+    assert (mended in finding["text"]) == (here == "alpha")
+    assert ('(for details, run "cronjobs check" there)' in finding["text"]) == (here == "beta")
+    assert finding["command"] == ("cronjobs crontab show" if here == "alpha" else None)
+
+
+def test_a_job_of_newly_deployed_code_waits_for_the_next_tick(world: World) -> None:
+    world.file()
+    put(world.database, job_type="t.work")
+    world.tick(utc("2026-03-02T09:00:10"))
+    world.file(OK)
+    world.go(utc("2026-03-02T09:00:30"))
+    told = world.ask(str(put(world.database, job_type="t.ok")))
+    assert "the next tick with a free worker will run it" in told
+    assert "no host that ticks" not in told
 
 
 def test_which_tick_can_run_a_type_that_this_configuration_lacks(world: World) -> None:

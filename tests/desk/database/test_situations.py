@@ -619,7 +619,7 @@ def test_a_file_that_was_rolled_back_while_a_job_of_the_newer_code_waits(world: 
     world.file()
     world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
     assert (
-        'no host can run type "t.newer": no tick that loaded handlers has known this type since 01:56:00 '
+        'no host that ticks can run type "t.newer": no tick that loaded handlers has known this type since 01:56:00 '
         "(the last tick that loaded it began at 01:55:00 on alpha)"
     ) in world.ask(str(job_id))
     said = 'no host that ticks has a handler or command "t.newer"'

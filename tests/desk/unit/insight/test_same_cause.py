@@ -384,6 +384,24 @@ def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
     assert [(each.key, each.severity) for each in troubles(idle, SETTINGS)] == [("config:web2", "warning")]
 
 
+def test_a_fault_of_this_hosts_ticks_that_is_not_found_here_sends_nobody_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The operator was on the very host where the finding told them to run "cronjobs check"."""
+    monkeypatch.setenv("CRONJOBS_HOST", "web1")
+    absent = 'if "cronjobs check" does not find this on web1, the fault was mended after the last tick, or ticks have'
+    ours = tick("web1", NO_MODULE) | {"config": str(SETTINGS.file)}
+    [found] = troubles(facts(ticks=[ours]), SETTINGS)
+    assert absent in found.text
+    assert "for details" not in found.text
+    assert found.command == "cronjobs crontab show"
+    [found] = troubles(facts(ticks=[ours, tick("web2", NO_MODULE)]), SETTINGS)
+    assert '(for details, run "cronjobs check" on web2); if "cronjobs check" does not find this on web1' in found.text
+    [found] = troubles(facts(ticks=[ours | {"config": "/srv/my shop/cronjobs.yaml"}]), SETTINGS)
+    assert absent not in found.text
+    assert found.command == "cronjobs check --config '/srv/my shop/cronjobs.yaml'"
+
+
 @pytest.mark.parametrize("here", [True, False], ids=["here", "on a host"])
 def test_a_fault_keeps_its_key_and_its_since_in_an_outage_of_all_ticks(here: bool) -> None:
     """During an outage, its types became findings of their own, and the fault a milder finding with another key."""
