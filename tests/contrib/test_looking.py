@@ -45,8 +45,8 @@ TROUBLE    - critical unresolved:os:system: 1 due job waits: no handler or
            - critical dead: 2 dead jobs that nobody has retried or dismissed,
              since 2026-06-28 14:03:07: "cronjobs jobs list --status dead"
            - warning late: 1 job has been due for more than 2m and has not
-             started: the ticks cannot keep up, since 14:01:07: "cronjobs jobs
-             list --status queued"
+             started: the last ticks recorded no reason, since 14:01:07:
+             "cronjobs jobs list --status queued"
 
 causes     2 × (no message) - mail.send, 2026-06-28 14:03:07 to 2026-07-01
              13:54:07: "cronjobs jobs list --cause 701927dc53c7"

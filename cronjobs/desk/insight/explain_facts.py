@@ -139,6 +139,7 @@ class NotStartedRecord:
     too_short: bool = False  # whether the job does not fit even a whole tick
     again: bool = False  # whether this tick had already run an earlier attempt of the job
     no_place: bool = False  # whether all slots for long jobs were taken on that host
+    passed_over: bool = False  # whether the job was due during the whole tick, which had a free worker
     no_process: bool = False  # whether that host could not start a process for the long job
     long_off: tuple[str, ...] = ()  # the hosts that ticked, if long jobs are off on each of them and the job is long
 

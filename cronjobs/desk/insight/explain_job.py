@@ -533,6 +533,11 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
                 "the job's timeout is too long for the tick that passed the job over. Shorten the timeout, or allow "
                 "longer ticks"
             )
+        elif job.passed_over is not None and job.passed_over.passed_over:
+            why = (
+                "another transaction may hold its row (on PostgreSQL, see pg_stat_activity); the next tick that finds "
+                f"the row free will run it{began}"
+            )
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
     return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]
 

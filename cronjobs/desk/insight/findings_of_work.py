@@ -38,7 +38,16 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
-from cronjobs.engine.tick.not_started import AT_LIMIT, LONG_OFF, NO_PLACE, NO_PROCESS, NO_WORKER, OUT_OF_TIME, TOO_SHORT
+from cronjobs.engine.tick.not_started import (
+    AT_LIMIT,
+    LONG_OFF,
+    NO_PLACE,
+    NO_PROCESS,
+    NO_WORKER,
+    OUT_OF_TIME,
+    PASSED_OVER,
+    TOO_SHORT,
+)
 from cronjobs.model import duration_text, rough
 
 NEARLY_FULL: Final = 0.8
@@ -185,17 +194,28 @@ def _jobs(entry: Mapping[str, Any]) -> int:
 
 
 def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], workers: int) -> str:
-    """Return why the last ticks left these jobs waiting: the reason that all ticks recorded, or a backlog."""
-    entries = [each for tick in ticks for each in entries_of(tick)]
+    """Return why the last ended ticks left these jobs waiting, from what those ticks recorded."""
+    passed_over = [group for group in late if group.recorded == {PASSED_OVER}]
+    if passed_over and (others := [group for group in late if group not in passed_over]):
+        return f"{_why_late(others, ticks, workers)}; {_why_late(passed_over, ticks, workers)}"
+    if passed_over:
+        count, types = sum(group.late for group in late), several(sorted({group.job_type for group in late}))
+        rows = "its row" if count == 1 else "their rows"
+        return (
+            f"ticks with a free worker passed {jobs_text(count)} of {types} over; another transaction may hold {rows} "
+            "(on PostgreSQL, see pg_stat_activity)"
+        )
     for why, words in _WHY_LATE.items():
         # If jobs of all these groups are succeeding, a backlog is the only reason why ticks run out of time.
         if why == OUT_OF_TIME and late and all(group.a_minute for group in late):
             return _backlog(late, workers)
-        places = {(each.get("queue"), each.get("job_type")) for each in entries if each.get("why") == why}
-        if all((group.queue, group.job_type) in places for group in late):
+        if late and all(why in group.recorded for group in late):
             hosts = {tick["host"] for tick in ticks if any(each.get("why") == LONG_OFF for each in entries_of(tick))}
-            return words.format(off=long_jobs_off(hosts, no_other=len(hosts) == len(ticks)))
-    return "the ticks cannot keep up"
+            words = words.format(off=long_jobs_off(hosts, no_other=len(hosts) == len(ticks)))
+            return words if sum(group.late for group in late) > 1 else words.replace("their timeout", "its timeout")
+    if any(group.recorded for group in late):
+        return "the last ticks recorded different reasons for them"
+    return "the last ticks recorded no reason"
 
 
 def _backlog(late: Sequence[LateGroup], workers: int) -> str:
@@ -208,9 +228,10 @@ def _backlog(late: Sequence[LateGroup], workers: int) -> str:
 def _why_stranded(health: Health) -> Iterator[str]:
     if types := sorted({each.group.job_type for each in health.stranded}):
         yield f"no host that ticks now can run {several(types)}"
+    it = "it" if sum(each.group.late for each in health.stranded) == 1 else "them"
     hosts = {each.host: each.at for each in health.stranded if each.host is not None and each.at is not None}
     for host, at in sorted(hosts.items()):
-        yield f"{host}, which could run them, has not ticked for {rough(health.now - at)}"
+        yield f"{host}, which could run {it}, has not ticked for {rough(health.now - at)}"
 
 
 def _unknown_type(job_type: str, health: Health) -> Finding:

@@ -62,6 +62,7 @@ from cronjobs.engine.tick.not_started import (
     NO_PLACE,
     NO_PROCESS,
     OUT_OF_TIME,
+    PASSED_OVER,
     TOO_SHORT,
     UNKNOWN_TYPE,
     entry_for,
@@ -77,6 +78,7 @@ NOT_DONE: Final = (Status.DEAD, Status.CANCELLED)
 LATE_TRIES: Final = 10  # find out for at most this many attempts why they started late
 
 HOLDERS_NAMED: Final = 3
+_HAD_A_WORKER: Final = "the tick had a free worker, but passed the job over"
 
 
 def surroundings(connection: Connection, settings: Settings) -> Now:
@@ -254,12 +256,14 @@ def _passed_over(
             if entry is not None and entry["why"] == LONG_OFF and not off:
                 continue  # another host ticks that may run the job
             if entry is not None and (why := in_words(entry)) is not None:
+                passed_over = entry["why"] == PASSED_OVER and tick in begun_since
                 found[row.id] = NotStartedRecord(
                     tick_facts(tick),
-                    why + _more(entry["why"], tick) + why_it_must_fit(entry),
+                    _HAD_A_WORKER if passed_over else why + _more(entry["why"], tick) + why_it_must_fit(entry),
                     too_short=entry["why"] == TOO_SHORT,
                     again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
                     no_place=entry["why"] == NO_PLACE,
+                    passed_over=passed_over,
                     no_process=entry["why"] == NO_PROCESS,
                     long_off=off if entry["why"] == LONG_OFF else (),
                 )

@@ -12,17 +12,17 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.desk.insight.excluded_jobs import BeyondOptions, out_of_reach
 from cronjobs.desk.insight.judged_types import JudgedTypes
-from cronjobs.desk.insight.watched import late_after
+from cronjobs.desk.insight.watched import late_after, quiet_after
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.store import trends, workload
-from cronjobs.desk.store.explaining import last_tick_that_knew
+from cronjobs.desk.store.explaining import LONGEST_TICK, last_tick_that_knew, records_between
 from cronjobs.desk.store.status_facts import resumed_lately
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.concurrency import Limit, held_back
 from cronjobs.engine.store import concurrency
 from cronjobs.engine.store.concurrency import LateBehind
 from cronjobs.engine.store.queues import pressures
-from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED
+from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED, PASSED_OVER
 
 # Look for a host that could run the type, but only for this many types.
 STRANDED_NAMED: Final = 3
@@ -37,6 +37,7 @@ class LateGroup(NamedTuple):
     run_at: datetime  # when the oldest of these jobs became due
     late: int
     a_minute: float = 0.0  # how many such jobs have recently succeeded per minute
+    recorded: frozenset[str] = frozenset()  # why the hosts' last ended ticks did not start such jobs
 
 
 @dataclass
@@ -181,6 +182,30 @@ def _records(at_work: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any
     return [entries_of(tick) for tick in at_work if tick["finished_at"]]
 
 
+def _last_ended(
+    connection: Connection, at_work: Sequence[Mapping[str, Any]], every: timedelta, now: datetime
+) -> list[Mapping[str, Any]]:
+    """Return the last ended tick of each host at work. A tick that still runs has recorded nothing yet."""
+    hosts = {tick["host"] for tick in at_work}
+    ended = records_between(connection, now - quiet_after(every) - LONGEST_TICK, now)
+    return list({tick.host: tick._mapping for tick in reversed(ended) if tick.host in hosts}.values())
+
+
+def _recorded(group: LateGroup, ended: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Return why the *ended* ticks did not start the jobs of *group*.
+
+    PASSED_OVER counts only if the group's oldest job was due when the tick began. Otherwise a job may just have come
+    due as the tick ended.
+    """
+    return frozenset(
+        str(why)
+        for tick in ended
+        for entry in entries_of(tick)
+        if (entry.get("queue"), entry.get("job_type")) == (group.queue, group.job_type)
+        and ((why := entry.get("why")) != PASSED_OVER or tick["started_at"] >= group.run_at)
+    )
+
+
 def entries_of(tick: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the tick's records of due jobs that it did not start.
 
@@ -236,8 +261,13 @@ def what_waits(
         minutes = _minutes_read(succeeded, limit, now)
         rates = _by_place(succeeded, minutes)
         found.limits_a_minute = _by_limit(succeeded, minutes, settings.limits)
+        ended = _last_ended(connection, at_work, settings.run.every, now)
         late = [
-            each._replace(late=_that_could_run(each, behind, records), a_minute=rates.get(each[:2], 0.0))
+            each._replace(
+                late=_that_could_run(each, behind, records),
+                a_minute=rates.get(each[:2], 0.0),
+                recorded=_recorded(each, ended),
+            )
             for each in late
         ]
         # Leave out queues that were resumed lately, since their jobs are late only because of the pause.

@@ -31,6 +31,7 @@ LONG_OFF: Final = "no long jobs"
 NO_PROCESS: Final = "process"
 NO_WORKER: Final = "slots"
 AT_LIMIT: Final = "--limit"
+PASSED_OVER: Final = "late"
 WHY: Final = {
     "paused": "the job's queue, or everything, was paused",
     "--queue": "the tick was only for queue {only}",
@@ -53,7 +54,9 @@ WHY: Final = {
         "on that host (run.long_jobs: 0)"
     ),
     NO_WORKER: "all workers of the tick were busy until it ended",
-    "late": "the job came due as the tick ended, or another runner held the job",
+    PASSED_OVER: (
+        "a worker was free, but the job came due as the tick ended, or another runner or another transaction held it"
+    ),
 }
 MOST_ENTRIES: Final = 50
 LONGEST_NAME: Final = 200  # in characters
@@ -122,7 +125,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     if timeout_s + stop_s > tick.remaining_s:
         its |= {"overran": (default and tick.is_distrusted(known)) or None}
         return {"why": OUT_OF_TIME, **its, "left_s": math.floor(max(0.0, tick.remaining_s) * 10) / 10}
-    return {"why": "late" if tick.slots else NO_WORKER}
+    return {"why": PASSED_OVER if tick.slots else NO_WORKER}
 
 
 def record(lanes: Iterable[WaitingLane], tick: TickState) -> list[dict[str, Any]]:

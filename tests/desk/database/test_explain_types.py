@@ -358,11 +358,12 @@ def test_due_work_that_only_a_host_which_stopped_could_run(world: World) -> None
         found = world.cronjobs("status", "--json").json["findings"]
         return [each["text"] for each in found if each["kind"] == "late"]
 
-    only_beta = "no host that ticks now can run t.ok; beta, which could run them, has not ticked for 5m"
+    only_beta = "no host that ticks now can run t.ok; beta, which could run it, has not ticked for 5m"
     assert late() == [f"1 job has been due for more than 2m: {only_beta}"]
     put(world.database, job_type="t.work", run_at=utc("2026-03-02T08:04:00"))
     assert late() == [
-        f"2 jobs have been due for more than 2m, and 1 of them could run: the ticks cannot keep up; {only_beta}"
+        "2 jobs have been due for more than 2m, and 1 of them could run: the last ticks recorded no reason; "
+        + only_beta
     ]
     world.file(OK)
     world.tick(host="gamma")

@@ -19,6 +19,7 @@ from cronjobs.desk.insight.findings import troubles
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, ScheduleSettings
+from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs as jobs_table
 from cronjobs.engine.database.tables import ticks
@@ -244,6 +245,26 @@ def test_explain_says_what_took_the_time_that_a_job_of_a_backlog_lacked(
     assert "the timeout of 50.0s did not fit into the 49.6s left in the tick." in explained(host, 3)
 
 
+def test_a_tick_with_a_free_worker_passed_over_a_job_whose_row_another_transaction_holds(
+    postgres_migrated: str, tmp_path: Path, ran: list[str], clock: FakeClock
+) -> None:
+    database = Database(parse_url(postgres_migrated), clock=clock)
+    host = Host(database, tmp_path)
+    put(database)
+    clock.advance(MINUTE)
+    with database.write() as psql:
+        psql.execute(select(jobs_table.c.id).with_for_update()).all()
+        host.tick()
+        clock.advance(timedelta(seconds=20))
+        told = explained(host, 1)
+    assert "did not start it: the tick had a free worker, but passed the job over" in told
+    assert "another transaction may hold its row (on PostgreSQL, see pg_stat_activity)" in told
+    assert "the next tick with a free worker" not in told
+    host.tick()
+    assert ran == ["ran"]
+    database.close()
+
+
 def test_an_interruption_of_the_last_day_is_named_where_it_holds_jobs_back(
     database: Database, host: Host, clock: FakeClock
 ) -> None:
@@ -332,7 +353,7 @@ def test_another_host_learns_that_long_jobs_are_off_where_ticks_run(
     with database.read() as connection:
         health = look(connection, here, load(here))
     found = {each.kind: each.text for each in troubles(health, here)}
-    assert found["late"].endswith(f": their timeout is longer than a tick allows, and {off}")
+    assert found["late"].endswith(f": its timeout is longer than a tick allows, and {off}")
     clock.advance(5 * MINUTE)
     told = explained(host, 1)
     assert "long jobs are off on alpha (run.long_jobs: 0); no tick has reached the database" in told

@@ -721,7 +721,7 @@ def test_a_timeout_that_fits_into_no_tick(world: World) -> None:
     told = world.ask(str(job_id))
     assert "the timeout of 40s is longer than the 20s of a whole tick (--budget)" in told
     assert "the job's timeout is too long for the tick that passed the job over" in told
-    late = "their timeout is longer than a whole tick (run.budget, --budget)"
+    late = "its timeout is longer than a whole tick (run.budget, --budget)"
     assert found(world) == {"late": f"1 job has been due for more than 2m and has not started: {late}"}
     assert alarm(world) == 1
 
