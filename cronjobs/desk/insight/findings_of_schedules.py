@@ -63,7 +63,8 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
             text,
             Severity.CRITICAL,
             since=found.since,
-            command=typed("cronjobs explain", name),
+            # Without --at, explain takes the newest occurrence.
+            command=typed("cronjobs explain", name, *(["--at", at.isoformat()] if (at := found.not_newest) else [])),
             subject=name,
             covers=(Covered("not_run", (name,)), *missed_too, *covered_failing([name] if fails else [], same)),
             job_id=found.job_id,

@@ -121,7 +121,8 @@ class ScheduleWithoutRun:
     """A schedule past its grace.
 
     ``since``: when the grace ended, or None if unknown. ``job_id``: the occurrence's job. ``ran``: whether that job
-    began after the occurrence was due. ``grew_at``: when the job that is the cause was due.
+    began after the occurrence was due. ``grew_at``: when the job that is the cause was due. ``not_newest``: the
+    occurrence past its grace, or None if it is the newest that is due.
     """
 
     why: str
@@ -131,6 +132,7 @@ class ScheduleWithoutRun:
     job_id: int | None = None
     ran: bool = False
     grew_at: datetime | None = None
+    not_newest: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -420,4 +422,6 @@ def _without_run(
     ran = job_id is not None and job_id not in early and bool(attempts.get(job_id))
     why = f"due {in_full(due, schedule.timezone)}: {why}"
     grew_at = None if cause is None else cause.scheduled_for
-    return ScheduleWithoutRun(why, first + grace, tuple(jobs.values()), job_id, ran, grew_at)
+    following = next_after(when, due)
+    not_newest = due if following is not None and following <= now else None
+    return ScheduleWithoutRun(why, first + grace, tuple(jobs.values()), job_id, ran, grew_at, not_newest)

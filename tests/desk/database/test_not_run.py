@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from support.postgres import OWNER
 from support.yard import MINUTE, START, statements
 
 from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.findings_of_schedules import schedule_findings
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.run_watch import ASKED_AT_ONCE
 from cronjobs.desk.insight.watched import ScheduleWithoutRun
@@ -145,11 +146,13 @@ def test_however_many_schedules_are_in_doubt_each_is_looked_at(world: World) -> 
 GRACE = {"job": "t.say", "cron": "0 * * * *", "timezone": "UTC", "grace_s": 600, "overlap": "skip"}
 
 
-def put_past_its_grace(world: World, *rows: tuple[timedelta, str, int | None]) -> ScheduleWithoutRun | None:
+def put_past_its_grace(
+    world: World, *rows: tuple[timedelta, str, int | None], began: datetime | None = None
+) -> ScheduleWithoutRun | None:
     """A schedule on the full hour, with ten minutes of grace, and this ledger."""
     row = {"definition": GRACE, "fingerprint": "f", "seen_until": world.now, "next_at": world.now + HOUR}
     [schedule] = world.put(tables.schedules, row | {"name": "s00000"})
-    world.put(tables.audit, {"action": "define", "subject": "s00000", "at": world.now - 1000 * HOUR})
+    world.put(tables.audit, {"action": "define", "subject": "s00000", "at": began or world.now - 1000 * HOUR})
     world.ledger(schedule, *rows)
     with world.database.read() as connection:
         return look(connection, world.settings, JobTypes()).watch.without_run.get("s00000")
@@ -172,3 +175,18 @@ def test_past_a_grace_is_told_since_the_first_that_had_no_run(world: World) -> N
     found = put_past_its_grace(world, *rows)
     assert found is not None
     assert found.since == world.now - since_last - 4 * HOUR + timedelta(minutes=10)
+
+
+def test_an_occurrence_older_than_the_newest_is_explained_by_its_time(world: World) -> None:
+    """The first run never starts, and the later ones give way to it."""
+    since_last = timedelta(seconds=world.now.timestamp() % 3600)
+    first = world.now - since_last - 4 * HOUR
+    waits = world.job(schedule="s00000", scheduled_for=first, run_at=first)
+    rows = [(since_last + ago * HOUR, "enqueued" if ago == 4 else "skipped", waits) for ago in range(5)]
+    found = put_past_its_grace(world, *rows, began=first - MINUTE)
+    assert found is not None
+    assert found.not_newest == first
+    with world.database.read() as connection:
+        health = look(connection, world.settings, JobTypes())
+    late = next(each for each in schedule_findings(health, world.settings) if each.kind == "schedule")
+    assert late.command == f"cronjobs explain s00000 --at {first.isoformat()}"
