@@ -404,6 +404,8 @@ def _without_run(
     first = min(next_after(when, after) or last[0], last[0])
     due, job_id, cause = last[0], None, None
     if not rows:
+        # A tick has settled what was due before, perhaps because a pause skipped it. So begin with the first one after.
+        due = first = min(max(first, next_after(when, stored.seen_until) or first), due)
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:
         # The first row belongs to this occurrence. Later rows say nothing about this occurrence.

@@ -190,3 +190,16 @@ def test_an_occurrence_older_than_the_newest_is_explained_by_its_time(world: Wor
         health = look(connection, world.settings, JobTypes())
     late = next(each for each in schedule_findings(health, world.settings) if each.kind == "schedule")
     assert late.command == f"cronjobs explain s00000 --at {first.isoformat()}"
+
+
+def test_an_occurrence_that_no_tick_settled_is_told_since_its_own_grace(world: World) -> None:
+    """An older one has no run either: a pause skipped it, and a tick settled that."""
+    last = world.now - timedelta(seconds=world.now.timestamp() % 3600) - HOUR
+    skipped = last - HOUR
+    row = {"definition": GRACE, "fingerprint": "f", "seen_until": skipped, "next_at": last, "name": "s00000"}
+    world.put(tables.schedules, row)
+    world.put(tables.audit, {"action": "define", "subject": "s00000", "at": world.now - 1000 * HOUR})
+    with world.database.read() as connection:
+        found = look(connection, world.settings, JobTypes()).watch.without_run["s00000"]
+    assert found.why == f"due {last:%Y-%m-%d %H:%M:%S} UTC: no tick has settled it"
+    assert found.since == last + timedelta(minutes=10)
