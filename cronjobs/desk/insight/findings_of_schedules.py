@@ -84,7 +84,9 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         oldest = missing[names[0]]
         if oldest.awaited is not None:
             text += f"; someone has since triggered job {oldest.awaited.id} of {oldest.name}, which has not ended"
-        job_id = None if oldest.awaited is None else oldest.awaited.id
+        elif oldest.put_off is not None:
+            text += f"; job {oldest.put_off.id} of {oldest.name} was put off"
+        job_id = None if (waits := oldest.awaited or oldest.put_off) is None else waits.id
         newest = max(each.decided_at for each in missing.values())
         yield Finding(
             "missed", text, since=oldest.since, command=_make_up(oldest), rows=names, job_id=job_id, grew_at=newest
@@ -172,13 +174,15 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
 class _ScheduleMissing:
     """A schedule that missed runs in ``outages`` (newest first), or that a wrong clock ran ``early``.
 
-    ``awaited``: an unfinished job that somebody has triggered since.
+    ``awaited``: an unfinished job that somebody has triggered since. ``put_off``: the schedule's own job, if it
+    snoozes.
     """
 
     name: str
     outages: Sequence[OccurrenceResult]
     early: OccurrenceResult | None
     awaited: JobNow | None
+    put_off: JobNow | None
 
     @property
     def since(self) -> datetime:
@@ -205,7 +209,9 @@ def _missing(found: Watched) -> Iterator[_ScheduleMissing]:
         if rows:
             run = found.awaited.get(schedule.name)
             awaited = run.job if run is not None and run.at >= rows[0].last_for else None
-            yield _ScheduleMissing(schedule.name, outages, early, awaited)
+            unrun = found.not_run.get(schedule.name)
+            put_off = unrun.job if unrun is not None and unrun.why == "put off" else None
+            yield _ScheduleMissing(schedule.name, outages, early, awaited, put_off)
 
 
 def _runs(missing: Mapping[str, _ScheduleMissing], names: Sequence[str]) -> str:
@@ -216,11 +222,11 @@ def _runs(missing: Mapping[str, _ScheduleMissing], names: Sequence[str]) -> str:
 def _make_up(missing: _ScheduleMissing) -> str:
     """Return the command that runs the missed occurrences. A trigger would instead make one job that is due now.
 
-    While a triggered job waits, return a command that only explains that job, since a second job would do the work
-    twice.
+    While a triggered job waits, or the schedule's job snoozes, return a command that only explains that job, since a
+    second job would do the work twice.
     """
-    if missing.awaited is not None:
-        return f"cronjobs explain {missing.awaited.id}"
+    if (job := missing.awaited or missing.put_off) is not None:
+        return f"cronjobs explain {job.id}"
     # Without an outage, the occurrence ran, though early, so a backfill would not run it again.
     if not missing.outages:
         return typed("cronjobs trigger", missing.name)

@@ -203,3 +203,14 @@ def test_an_occurrence_that_no_tick_settled_is_told_since_its_own_grace(world: W
         found = look(connection, world.settings, JobTypes()).watch.without_run["s00000"]
     assert found.why == f"due {last:%Y-%m-%d %H:%M:%S} UTC: no tick has settled it"
     assert found.since == last + timedelta(minutes=10)
+
+
+def test_missed_runs_are_not_to_be_made_up_for_while_the_schedules_own_job_snoozes(world: World) -> None:
+    [schedule] = world.schedules(1)
+    snoozes = world.job(run_at=world.now + HOUR, scheduled_for=world.now - 3 * HOUR)
+    world.ledger(schedule, (4 * HOUR, "missed", None), (3 * HOUR, "enqueued", snoozes))
+    with world.database.read() as connection:
+        found = troubles(look(connection, world.settings, JobTypes()), world.settings)
+    [missed] = [each for each in found if each.kind == "missed"]
+    assert missed.command == f"cronjobs explain {snoozes}"
+    assert missed.text.endswith(f"; job {snoozes} of s00000 was put off")
