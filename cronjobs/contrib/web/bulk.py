@@ -43,7 +43,7 @@ CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
 MEANS: Final = {
     "retry": "Each job is queued again and due now, with all its tries. Its history stays.",
     "cancel": "Waiting jobs are cancelled at once and never run. Running jobs are asked to stop at their runner's "
-    "next heartbeat.",
+    "next heartbeat, within a quarter of their lease.",
     "dismiss": "Dismissed jobs stay dead and are no longer reported. You can still retry them.",
 }
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
@@ -27,11 +28,12 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.rules.lease import heartbeat_s
 from cronjobs.engine.store import effects, operating
 from cronjobs.engine.store.operating import BATCH, Changed, OperatorAction
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, UsageError
-from cronjobs.model import Status
+from cronjobs.model import Status, rough
 from cronjobs.text import one_line
 
 IdsArgument = Annotated[
@@ -145,7 +147,11 @@ def _report_asked(operation: Operation, ids: Collection[int]) -> None:
     with operation.database.read() as connection:
         now = database_now(connection)
         held = operating.held(connection, ids)
-    operation.report(ids, "is running: it will be asked to stop at its runner's next heartbeat")
+    asked = "is running: it will be asked to stop at its runner's next heartbeat"
+    for job_id in ids:
+        lease_s = held[job_id].lease_s if job_id in held else None
+        within = "" if lease_s is None else f", within {rough(timedelta(seconds=heartbeat_s(lease_s)))}"
+        operation.report([job_id], asked + within)
     left = [job_id for job_id, holding in held.items() if not holding.permitted(now)]
     operation.report(
         [job_id for job_id in left if held[job_id].locked_until < now],

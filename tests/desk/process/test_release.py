@@ -84,7 +84,7 @@ def test_explain_and_status_say_if_its_process_is_gone(project: Project) -> None
 def test_a_cancel_says_if_there_is_no_runner_that_could_hear_of_it(project: Project) -> None:
     project.configure("run: {workers: 3}\n")
     [first, second, third], tick = running(project, 3)
-    asked = f"job {first} is running: it will be asked to stop at its runner's next heartbeat\n"
+    asked = f"job {first} is running: it will be asked to stop at its runner's next heartbeat, within 15s\n"
     assert cli(project, "jobs", "cancel", str(first)) == asked
     kill(tick)
     said = "has lost its runner: the next tick on this host will cancel the job, unless its last try has failed"
