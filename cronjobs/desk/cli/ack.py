@@ -66,7 +66,8 @@ def ack(
             if meant.kind in KINDS and not as_json:
                 complain(f"{safe(finding)}: acknowledged for good")
                 leaving.leave(0, stuck=False)
-    _print(found, Times(now, settings.timezone), as_json)
+    done = None if finding is None or remove else finding
+    _print(found, Times(now, settings.timezone), as_json, done)
     leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 
@@ -92,7 +93,8 @@ def _remove(database: Database, key: str, why: str | None) -> None:
     complain(f"{safe(key)}: no longer acknowledged" if there else f"{safe(key)}: was not acknowledged, nothing to do")
 
 
-def _print(found: Sequence[Finding], times: Times, as_json: bool) -> None:
+def _print(found: Sequence[Finding], times: Times, as_json: bool, done: str | None) -> None:
+    """Print the findings. *done*: the key of the finding that was acknowledged just now, if any."""
     if as_json:
         echo_json([_object(finding) for finding in found])
         return
@@ -102,7 +104,9 @@ def _print(found: Sequence[Finding], times: Times, as_json: bool) -> None:
         echo(f"{safe(finding.key)}  {sentence(finding, times)}")
         if finding.ack is not None:
             echo(f"    {ack_text(finding, times)}")
-    if quiet := sum(finding.ack is not None for finding in found):
+    if done is not None:
+        complain(f"{safe(done)}: acknowledged")
+    elif quiet := sum(finding.ack is not None for finding in found):
         complain(f"{counted(quiet, 'finding')} acknowledged")
 
 

@@ -57,6 +57,8 @@ def test_an_acknowledged_finding_is_shown_and_no_alarm(cronjobs: Cronjobs, rows:
     answer = cronjobs("ack", "dead", "--for", "8h", "--reason", "Monday")
     assert "acknowledged by " in answer.out
     assert ": Monday" in answer.out
+    assert answer.err == "dead: acknowledged\n"
+    assert cronjobs("ack").err == "1 finding acknowledged\n"
     assert found(cronjobs, "dead")["alarm"] is False
     [shown] = [each for each in cronjobs("status", "--json").json["findings"] if each["key"] == "dead"]
     assert (shown["alarm"], shown["ack"]["why"]) == (False, "Monday")
