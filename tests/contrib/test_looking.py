@@ -100,7 +100,8 @@ def test_status_says_how_things_stand_on_one_screen_of_80_columns(
         job_id = rows.job(
             status=status, schedule="nightly-report", started_at=came, attempts=1, **ended, run_at=NOW + DAY
         )
-        rows.attempt(job_id, status, started_at=came, finished_at=came + timedelta(seconds=240 if days == 0 else 90))
+        began, over = (came - timedelta(minutes=4), came) if days == 0 else (came, came + timedelta(seconds=90))
+        rows.attempt(job_id, status, started_at=began, finished_at=over)
         rows.occurrence(nightly, came, **({"outcome": "skipped"} if days == 6 else {"job_id": job_id}))
 
     answer = cronjobs("status")

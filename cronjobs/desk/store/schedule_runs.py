@@ -184,10 +184,13 @@ def _number_of(detail: object) -> int | None:
 
 def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
     # Find the last attempt by a subquery, since PostgreSQL may turn a join into a scan of all attempts.
+    # If a thread outlived its timeout, last_failed_at is when a tick recovered the job. Its attempt ended before that.
     found = run(
         connection,
         f"""
-        SELECT j.id, j.status, j.attempts, j.started_at, j.finished_at, j.last_failed_at,
+        SELECT j.id, j.status, j.attempts, j.started_at, j.finished_at,
+          coalesce((SELECT r.finished_at FROM {JOB_RUNS} r WHERE r.job_id = j.id AND r.attempt = j.attempts),
+            j.last_failed_at) AS last_failed_at,
           (SELECT {RUN_SECONDS} FROM {JOB_RUNS} r
            WHERE r.job_id = j.id AND r.attempt = j.attempts AND r.outcome <> 'lost') AS seconds
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",

@@ -143,6 +143,18 @@ def test_of_twenty_durations_one_may_be_longer() -> None:
     assert p95([SECOND * n for n in range(1, 101)]) == 95 * SECOND
 
 
+def test_a_retry_counts_from_the_end_of_the_attempt_and_not_from_its_recovery(database: Database, rows: Rows) -> None:
+    """A thread that outlives its timeout holds its job until a tick recovers the job."""
+    nightly = rows.schedule("nightly")
+    began = ago(minutes=11)
+    job = rows.job(status="failed", schedule="nightly", started_at=began, attempts=1, last_failed_at=ago(minutes=1))
+    rows.attempt(job, "timed_out", attempt=1, started_at=began, finished_at=ago(minutes=10))
+    rows.occurrence(nightly, ago(minutes=11), job_id=job)
+    with database.read() as connection:
+        last = last_runs(connection, [nightly])
+    assert (last[nightly].outcome, last[nightly].at) == ("failed", ago(minutes=10))
+
+
 def test_the_last_run_of_a_schedule_can_be_one_that_a_person_triggered(database: Database, rows: Rows) -> None:
     nightly, never, other = rows.schedule("nightly"), rows.schedule("never"), rows.schedule("other")
     failed = rows.job(status="failed", schedule="nightly", started_at=ago(hours=5), last_failed_at=ago(hours=4))
