@@ -117,6 +117,9 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
     groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
     late = sum(group.late for group in groups) + health.more_late
     at_work = ticking(health.ticks, health.now, run.every)
+    # An ack covers these queues and types, so a job of another queue or type that becomes late reopens the finding.
+    places = {(group.queue, group.job_type) for group in groups} | no_process.places
+    rows = tuple(sorted(f"{queue}/{job_type}" for queue, job_type in places))
     # If no tick runs, jobs are late for that reason, and another finding reports it.
     if late and at_work:
         apart = [each.group for each in health.stranded]
@@ -135,13 +138,12 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
                 why.insert(0, _why_late(others, at_work, run.workers))
         text = f"{text}: {'; '.join([*no_process.why, *why])}"
         since = min((at for at in (health.late_since, no_process.since) if at is not None), default=None)
-        yield Finding(
-            "late", text, since=since, command="cronjobs jobs list --status queued", grew_at=health.late_since
-        )
+        command = "cronjobs jobs list --status queued"
+        yield Finding("late", text, since=since, command=command, rows=rows, grew_at=health.late_since)
     elif no_process.places:  # do not wait until the jobs are late: no later tick will start them
         jobs = jobs_text(no_process.jobs, "due job")
         text = f"{jobs} {'has' if no_process.jobs == 1 else 'have'} not started: {'; '.join(no_process.why)}"
-        yield Finding("late", text, since=no_process.since, command="cronjobs jobs list --status queued")
+        yield Finding("late", text, since=no_process.since, command="cronjobs jobs list --status queued", rows=rows)
     for found in health.out_of_reach:
         waits = f"{jobs_text(found.jobs, 'due job')} {'waits' if found.jobs == 1 else 'wait'}"
         options = ", ".join(found.options)

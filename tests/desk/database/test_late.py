@@ -15,8 +15,9 @@ from support.postgres import OWNER
 from support.yard import MINUTE, START
 
 from cronjobs.desk.cli.status_lines import _waiting_lines
+from cronjobs.desk.insight.acking import acknowledge
 from cronjobs.desk.insight.finding import Finding, Severity
-from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.findings import judge, troubles
 from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
@@ -186,6 +187,23 @@ def test_what_the_last_tick_says_of_them_is_the_reason(
     world.tick(not_started=[{"why": why, "job_type": "t.known", "queue": "default", "jobs": 1}])
     world.put()
     assert world.found()["late"].endswith(f"has not started: {words}")
+
+
+def test_an_ack_of_one_late_job_hides_no_late_job_of_another_queue_or_type(database: Database, tmp_path: Path) -> None:
+    world = World(database, tmp_path)
+    world.put()
+    world.tick()
+    finding, now = world.all()["late"], database.clock.now()
+    with database.write() as connection:
+        acknowledge(connection, finding, until=now + 60 * MINUTE, now=now, by="ada", host="web1", why=None)
+    world.put()
+
+    def is_alarm() -> bool:
+        return next(each.alarm for each in judge(world.look(), world.settings) if each.kind == "late")
+
+    assert not is_alarm(), "a job of the same queue and type"
+    world.put(queue="other")
+    assert is_alarm()
 
 
 def held(world: World, why: str, jobs: Any = 1, **more: Any) -> None:
