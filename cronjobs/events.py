@@ -111,6 +111,13 @@ def job_lost(job: Job, transition: Transition, error: str) -> Event:
     return Event("job.lost", facts, WARNING)
 
 
+def job_died_unreported(job_id: int, job_type: str, error_type: str | None, error: str | None) -> Event:
+    """A tick recorded this death, and was killed before it could report it."""
+    note = "the tick that recorded this was killed"
+    facts = {"job_id": job_id, "job_type": job_type, "error_type": error_type, "error": error, "note": note}
+    return Event("job.dead", facts, ERROR)
+
+
 def type_crashing(job_type: str) -> Event:
     error = (
         "two runners died within an hour while they held jobs of this type. These jobs now run in child processes, "
@@ -445,7 +452,8 @@ def death_line(event: Event, config: Path) -> str:
     )
     tries = f" (failed {facts['tries']})" if facts.get("tries") else ""
     at = f", at {job['at']}" if job["at"] else ""
-    return f"job {job['id']} {job['job_type']}: {error_line(job)}{tries}{at}; look: {job['command']}"
+    note = f"; {facts['note']}" if facts.get("note") else ""
+    return f"job {job['id']} {job['job_type']}: {error_line(job)}{tries}{at}{note}; look: {job['command']}"
 
 
 def death_cause(event: Event) -> str:

@@ -105,7 +105,10 @@ def of_occurrence(outcome: str, reason: str | None) -> Event:
     ("name", "made"),
     [
         ("job.retried", [ended(Failed("503", "IOError"), 5)]),
-        ("job.dead", [ended(Failed("503", "IOError"), 1), lost(9)]),
+        (
+            "job.dead",
+            [ended(Failed("503", "IOError"), 1), lost(9), events.job_died_unreported(1, "t", "ValueError", "no")],
+        ),
         ("job.lost", [lost(0)]),
         ("schedule.enqueued", [of_occurrence("enqueued", None)]),
         ("schedule.skipped", [of_occurrence("skipped", "paused by ann"), of_occurrence("skipped", "overlap")]),

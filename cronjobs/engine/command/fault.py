@@ -93,10 +93,16 @@ def end(error: Exception) -> NoReturn:
     kept = circumstances.log is not None and log.fault is None
     line = f"{one_line(event.facts['error'], LONGEST)}, at {event.facts['where']}"
     alarm = circumstances.alarm
-    if alarm is None or alarm.worth_mailing(line, SYSTEM.now()):
+
+    def say(_untold: int) -> None:
         complain(line + (f"; its traceback is in {circumstances.log}" if kept else ""))
         if not kept or {*VERBOSE} & {*sys.argv}:
             complain(text_of(error))
+
+    if alarm is None:
+        say(0)
+    else:
+        alarm.worth_mailing(line, SYSTEM.now(), say=say)
     leaving.leave(EX_SOFTWARE, stuck=False)
 
 

@@ -53,9 +53,11 @@ def _settle(arguments: Sequence[str]) -> int | None:
         inputs = None if content is None else Inputs.from_bytes(content, start)
         if inputs is None:
             return None
-        # A full tick is needed if an alarm may have ended, or if a message waits to be printed.
+        # A full tick is needed if an alarm may have ended, if a message waits to be printed, or if a tick was killed
+        # that may have recorded deaths.
         quiet = all(_is_quiet(_kept(descriptor, inputs[name])) for name in ("alarm", "alarm_of_file"))
         quiet = quiet and _kept(descriptor, inputs["word"]) is None
+        quiet = quiet and all(map(is_alive, (_kept(descriptor, inputs["unreported"]) or b"").decode().splitlines()))
         quiet = quiet and not _metrics_are_due(inputs["metrics_by"]) and not state_files.spooled(inputs["spool"])
     finally:
         os.close(descriptor)

@@ -25,6 +25,7 @@ from cronjobs.engine.run_due.options import SHOWS_PROGRESS, TickOptions
 from cronjobs.engine.run_due.settings import fires_schedules, readable_settings, taken_over, tick_settings
 from cronjobs.engine.tick import deadline, extras
 from cronjobs.engine.tick.tick import Tick
+from cronjobs.engine.tick.unreported import Unreported
 from cronjobs.errors import ConfigError, CronjobsError
 from cronjobs.installed import needed
 
@@ -66,10 +67,12 @@ def run_tick(given: TickOptions) -> NoReturn:
         # change.
         spool = given.spool
         enter_folder(settings)
+        identity = Identity.here()
+        unreported = Unreported(settings.file, str(identity))
         tick = Tick(
             settings=settings,
             database=database,
-            identity=Identity.here(),
+            identity=identity,
             clock=SYSTEM,
             watchdog=armed.watchdog,
             began=armed.began,
@@ -85,6 +88,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             kept_from_starting=mail.kept_from_starting(),
             fire_schedules=fires,
             taken_over=taken_over(settings),
+            unreported=unreported,
             start=armed.start,
             spool=spool,
         )
@@ -113,6 +117,7 @@ def run_tick(given: TickOptions) -> NoReturn:
     if not talk:
         mail.print_causes(reporter)
     mail.send(knows_code=tick.knows_the_code, left_row=tick.row.written)
+    unreported.end()
     if code == 0 and fires and not mail.said and not talk and not given.as_json:
         tick.leave_inputs()
     if given.wait and tick.long_jobs:

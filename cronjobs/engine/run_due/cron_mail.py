@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -247,25 +248,29 @@ class CronMail:
         cause = events.death_cause(event)
         died = self._deaths.setdefault(cause, _Deaths(event.facts["job_type"]))
         died.number += 1
-        untold = 0
         # Each decision costs a file access, so decide about further causes only at the end of the tick.
         if died.number == 1 and len(self._deaths) <= DEATHS_LISTED:
-            untold = self._decide(cause, died)
-        if not died.is_news or self._listed == DEATHS_LISTED:
+            self._decide(cause, died, partial(self._list, event))
+        elif died.is_news:
+            self._list(event)
+
+    def _list(self, event: events.Event, untold: int = 0) -> None:
+        """Print a line about a death, unless enough deaths are listed. *untold* deaths of its cause were not mailed."""
+        if self._listed == DEATHS_LISTED:
             return
         self._listed += 1
         self._stderr.say(visible(f"cronjobs: a job is dead: {events.death_line(event, self.config)}"))
         if untold:
             self._stderr.say(f"  and {untold} more with the same cause since the last report")
 
-    def _decide(self, cause: str, died: _Deaths) -> int:
-        """Decide whether to mail the deaths of *cause*, and set ``is_news``.
-
-        Return how many deaths of this cause were not reported since the last report of the cause.
-        """
-        alarm = self._alarm
-        died.is_news = not self.throttle or alarm.worth_mailing(cause, SYSTEM.now(), ended_by=died.job_type)
-        return alarm.unreported_before(cause) if died.is_news and self.throttle else 0
+    def _decide(self, cause: str, died: _Deaths, say: Callable[[int], None] | None = None) -> None:
+        """Decide whether to mail the deaths of *cause*, and set ``is_news``. *say* is called if so."""
+        if self.throttle:
+            died.is_news = self._alarm.worth_mailing(cause, SYSTEM.now(), ended_by=died.job_type, say=say)
+            return
+        died.is_news = True
+        if say is not None:
+            say(0)
 
     def _count_deaths(self) -> None:
         """If some dead jobs of this tick were not listed, report the number of all of them."""
@@ -280,6 +285,10 @@ class CronMail:
             all_of_them = absolute("cronjobs jobs list --status dead", self.config)
             self._stderr.say(f"cronjobs: {number:,} jobs are dead, {listed}; to list all: {all_of_them}")
         self._stderr.end()
+
+    @staticmethod
+    def _complain(line: str, _untold: int) -> None:
+        complain(line)
 
     def code_at_fault(self) -> bool:
         """Return whether a fault in the user's code has been mailed and has not ended yet."""
@@ -306,10 +315,14 @@ class CronMail:
         for cause, said in self._causes.items():
             about = self._about.get(cause)
             not_started = not self._started or (about == DATABASE and not left_row)
-            if not self.throttle or self._alarm.worth_mailing(
-                cause, now, said=said, ended_by=self._channels.get(cause), about=about, not_started=not_started
-            ):
-                complain(said + self._looks.get(cause, ""))
+            say = partial(self._complain, said + self._looks.get(cause, ""))
+            if not self.throttle:
+                say(0)
+                continue
+            ended_by = self._channels.get(cause)
+            self._alarm.worth_mailing(
+                cause, now, said=said, ended_by=ended_by, about=about, not_started=not_started, say=say
+            )
         # A tick that did not start cannot know that a cause has ended.
         if self.throttle and self._started:
             # While a database is unreachable, nobody knows whether its other problems have ended, for example a full

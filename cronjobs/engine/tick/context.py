@@ -27,6 +27,7 @@ from cronjobs.errors import CronjobsError, DatabaseError
 
 if TYPE_CHECKING:
     from cronjobs.engine.tick.extras import Extras
+    from cronjobs.engine.tick.unreported import Unreported
 
 # During this share of the tick's time, the steps that come before its work may be retried.
 PATIENT_SHARE: Final = 0.5
@@ -63,6 +64,8 @@ class TickContext:
     # Why earlier ticks of this host did not start, in the form that ``Alarm.kept_from_starting`` returns.
     kept_from_starting: Sequence[dict[str, Any]] = ()
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
+    # The killed ticks whose deaths this tick has to report, or None if this tick does not look for them.
+    unreported: Unreported | None = None
     # How long a whole tick may take, if this one is only a part of a lingering tick.
     whole_s: float | None = None
     # Names of schedules that replace crontab lines. Until now, cron itself has run these lines.
@@ -78,6 +81,8 @@ class TickContext:
         self.emit = self.net.emit
         self.result = Result(kept_from_starting=noted_causes(self.kept_from_starting))
         self.row = TickRow(self.identity, str(self.settings.file), self.fire_schedules)
+        if self.unreported is not None:
+            self.row.before_insert = self.unreported.begin
         self.extras: Extras | None = None
         self.stop_requested: str | None = None
         self.database_gone = False

@@ -12,7 +12,7 @@ from cronjobs.engine.probe.inputs import ALWAYS, METRICS_EVERY_S, Inputs, Source
 from cronjobs.engine.probe.kernel_facts import read
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store.ticks import CLOCK_SLACK, Overview
-from cronjobs.engine.tick.mail_throttle import alarm_name, messages_name
+from cronjobs.engine.tick.mail_throttle import alarm_name, messages_name, unreported_name
 
 if TYPE_CHECKING:
     from cronjobs.engine.probe.inputs import Pieces
@@ -49,6 +49,7 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
         "alarm": alarm_name(settings.file, str(address)),
         "alarm_of_file": alarm_name(settings.file),
         "word": messages_name(settings.file),
+        "unreported": unreported_name(settings.file),
         "spool": spool,
         "metrics_by": str(int(SYSTEM.now().timestamp()) + METRICS_EVERY_S) if _often(settings) else "",
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -78,6 +78,7 @@ class Alarm:
         ended_by: str | None = None,
         about: str | None = None,
         not_started: bool = False,
+        say: Callable[[int], object] | None = None,
     ) -> bool:
         """Record that *cause* has occurred, and return whether to report it now.
 
@@ -86,6 +87,10 @@ class Alarm:
         explains when such a cause ends. If *about* is CODE or DATABASE, only a tick that checks the
         code or the database can see that the cause has ended. *not_started* is True if the cause kept a tick from
         starting or from writing its row (see ``kept_from_starting``).
+
+        *say* is called if the cause is to be reported now, with how often it has occurred without a report since its
+        last report. The report comes before the record of it, because a tick that is killed in between must not silence
+        the next ticks.
         """
         known = self._load()
         at = now.isoformat()
@@ -102,13 +107,9 @@ class Alarm:
         worth = now >= datetime.fromisoformat(entry["next"])
         if worth:
             lasted = now - datetime.fromisoformat(entry["since"])
-            untold = entry.get("quiet", 0)
-            entry |= {
-                "next": (now + silence(lasted)).isoformat(),
-                "told": entry["told"] + 1,
-                "untold": untold,
-                "quiet": 0,
-            }
+            if say is not None:
+                say(int(entry.get("quiet", 0)))
+            entry |= {"next": (now + silence(lasted)).isoformat(), "told": entry["told"] + 1, "quiet": 0}
         else:
             entry["quiet"] = entry.get("quiet", 0) + 1
         self._store(known)
@@ -122,10 +123,6 @@ class Alarm:
             if not reported:
                 entry["quiet"] = entry.get("quiet", 0) + more
             self._store(known)
-
-    def unreported_before(self, cause: str) -> int:
-        """Return how often *cause* occurred between its last two reports."""
-        return int(self._load().get(cause, {}).get("untold", 0))
 
     def over(
         self, still: Collection[str], now: datetime, well: Collection[str] = (), *, unknown: Collection[str] = ()
@@ -281,6 +278,11 @@ def away_name(config: Path) -> str:
 def messages_name(config: Path) -> str:
     """The name of the file with the lines that the next tick prints."""
     return f"word-{_name(config)}"
+
+
+def unreported_name(config: Path) -> str:
+    """The name of the file that lists the ticks that may not have reported all deaths (``tick.unreported``)."""
+    return f"unreported-{_name(config)}"
 
 
 def _name(config: Path, database: str = "") -> str:

@@ -63,6 +63,7 @@ class Tick(TickContext):
             self.seen = seen = first_look(self._look, self.clock)
             spare = self._spare_time(seen)
             spare.begin()
+            self.try_part(self._report_deaths)
             if self.to_recover:
                 self.try_part(self._recover)
             if seen.misfits:
@@ -177,6 +178,20 @@ class Tick(TickContext):
 
             self._recovery_here = Recovery(self)
         return self._recovery_here
+
+    def _report_deaths(self) -> None:
+        """Report the deaths that killed ticks recorded. Perhaps a killed tick had already reported some of them."""
+        unreported = self.unreported
+        if unreported is None or not (killed := unreported.killed()):
+            return
+        from cronjobs.engine.store.unreported_deaths import deaths_of
+
+        for runner in killed:
+            with self.database.read() as connection:
+                found = deaths_of(connection, runner)
+            for job in found:
+                self.emit(events.job_died_unreported(job.id, job.job_type, job.error_type, job.last_error))
+            unreported.reported(runner)
 
     def _recover(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ class TickRow:
     started_at: datetime | None = None
     fingerprint: str | None = None
     loaded: Loaded | None = None
+    # Called before each statement that inserts the row. After its commit the tick may have recorded deaths.
+    before_insert: Callable[[], None] = lambda: None
     written: bool = False  # whether a statement has written the row
     _begun: bool = False
     _types_recorded: bool = False
@@ -55,6 +58,7 @@ class TickRow:
         return self._insert(connection)
 
     def _insert(self, connection: Connection) -> int:
+        self.before_insert()
         id_ = ticks.begin_tick(connection, self._facts(connection))
         self.written = True
         return id_

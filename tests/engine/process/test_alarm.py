@@ -100,11 +100,12 @@ def died(alarm: Alarm, minute: int) -> bool:
 
 
 def test_deaths_of_one_cause_are_told_at_once_then_hourly_with_how_many_came_between(alarm: Alarm) -> None:
-    told = []
+    told: list[tuple[int, int]] = []
     for minute in range(3 * 60):
-        if died(alarm, minute):
-            told.append((minute, alarm.unreported_before(DIES)))
-        alarm.over(set(), NOW + minute * MINUTE, {"another.type"})
+        at, untold = NOW + minute * MINUTE, list[int]()
+        alarm.worth_mailing(DIES, at, ended_by="mail.send", say=untold.append)
+        told += [(minute, number) for number in untold]
+        alarm.over(set(), at, {"another.type"})
     assert told == [(0, 0), (60, 59), (120, 59)]
 
 
@@ -178,6 +179,15 @@ def test_a_channel_that_fails_is_mailed_once_although_ticks_between_its_retries_
     assert [each.partition(": ")[2].split()[:2] for each in said] == [["alert.not_sent", "channel=ops"]]
 
 
+def test_a_cause_is_printed_before_it_is_recorded_as_printed(alarm: Alarm) -> None:
+    def killed(_untold: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        alarm.worth_mailing(DIES, NOW, say=killed)
+    assert alarm.worth_mailing(DIES, NOW + MINUTE), "the killed tick did not silence this one"
+
+
 def test_deaths_are_listed_at_once_up_to_ten_and_then_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,9 +217,9 @@ def test_deaths_are_listed_at_once_up_to_ten_and_then_counted(
     at_once, at_the_end = tick(*(dead(number, f"type.{number}") for number in range(40, 60)))
     assert len(at_once) == 10
     assert at_the_end[0].startswith("cronjobs: 20 jobs are dead, of which 10 are listed here; to list all: ")
-    later = NOW + timedelta(days=400)
-    assert Alarm(config).worth_mailing(death_cause(dead(1)), later, ended_by="mail.send")
-    assert Alarm(config).unreported_before(death_cause(dead(1))) == 7
+    later, untold = NOW + timedelta(days=400), list[int]()
+    assert Alarm(config).worth_mailing(death_cause(dead(1)), later, ended_by="mail.send", say=untold.append)
+    assert untold == [7]
 
 
 def test_a_tick_that_is_killed_has_printed_who_died(sqlite_migrated: str, new_project: NewProject) -> None:
@@ -221,9 +231,58 @@ def test_a_tick_that_is_killed_has_printed_who_died(sqlite_migrated: str, new_pr
     project.add("t.gated")
     tick = project.start()
     until(lambda: "no such invoice" in tick.stderr)
+    assert project.tick().stderr == ""
+    assert deaths_logged(project) == 1, "the other tick is at work, so nobody reports for it"
     tick.send(signal.SIGKILL)
     tick.wait()
     assert tick.stderr.startswith("cronjobs: a job is dead: job 1 t.dies: ValueError: no such invoice")
+    project.sql("DELETE FROM cronjobs_jobs WHERE job_type = 't.gated'")
+    assert project.tick().stderr == "", "the killed tick has printed this cause"
+    assert deaths_logged(project) == 2, "nobody knows what the killed tick has logged"
+
+
+def deaths_logged(project: Project) -> int:
+    return len(events((project.folder / "tick.log").read_text(), "job.dead"))
+
+
+# The tick is killed right after the commit that records a death.
+KILLED_AFTER_COMMIT = """
+import os, signal
+from pathlib import Path
+from cronjobs.engine.tick.ends import EndWriter
+
+written = EndWriter.written
+
+def killed(self, turn):
+    dead = any(decided.transition.status == "dead" for _, decided in turn.ends)
+    if dead and Path(__file__).with_name("kill").exists():
+        Path(__file__).with_name("kill").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    written(self, turn)
+
+EndWriter.written = killed
+
+@job("t.dies", retry=RetryPolicy(max_attempts=1))
+def dies(ctx, of):
+    raise ValueError(of)
+"""
+
+
+def test_a_tick_that_finds_a_killed_tick_reports_its_deaths_once(project: Project) -> None:
+    project.configure(handlers=KILLED_AFTER_COMMIT)
+    project.tick()  # from now on, a tick without work takes the fast path
+    project.add("t.dies", '{"of": "no such invoice"}')
+    (project.folder / "kill").touch()
+    killed = project.start()
+    assert (killed.wait(), killed.stderr) == (-signal.SIGKILL, "")
+    told = project.tick()
+    died = "cronjobs: a job is dead: job 1 t.dies: ValueError: no such invoice"
+    assert told.stderr.startswith(f"{died}; the tick that recorded this was killed; look: ")
+    assert deaths_logged(project) == 1
+    assert project.tick().stderr == ""
+    assert not [*(project.folder / "cronjobs").glob("unreported-*")]
+    assert [*project.folder.rglob("alarm-*")], "the state folder is here"
+    assert not [*project.folder.rglob("unreported-*")]
 
 
 # --- who else may write there -----------------------------------------------------------------------------------------

@@ -1,0 +1,42 @@
+"""Find ticks that were killed after they had recorded deaths, and before they could report them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cronjobs.engine.host.state_folder import State
+from cronjobs.engine.probe.fast_path import is_alive
+from cronjobs.engine.tick.mail_throttle import unreported_name
+
+
+class Unreported:
+    """The ticks of one configuration file that may have recorded deaths and have not reported all of them.
+
+    Each of them is a line in a file of the state folder: its ``locked_by``. A tick adds its own line, *runner*, before
+    its first write, and removes it after its last report. If the process of a line is gone, that tick was killed.
+    """
+
+    def __init__(self, config: Path, runner: str) -> None:
+        self._state, self._name, self._runner = State(), unreported_name(config), runner
+        self._over: set[str] = set()  # the lines to remove
+
+    def begin(self) -> None:
+        """Add this tick. Call this before a commit that may record a death."""
+        if self._runner not in self._over:
+            self._over.add(self._runner)
+            self._state.append(self._name, f"{self._runner}\n")
+
+    def killed(self) -> list[str]:
+        """Return the killed ticks whose deaths this tick has not reported."""
+        runners = (self._state.read(self._name) or "").splitlines()
+        return [runner for runner in runners if runner not in self._over and not is_alive(runner)]
+
+    def reported(self, runner: str) -> None:
+        self._over.add(runner)
+
+    def end(self) -> None:
+        """Remove this tick, and the killed ticks that it reported. Call this after everything is printed."""
+        if self._over:
+            runners = (self._state.take(self._name) or "").splitlines()
+            if left := [runner for runner in runners if runner not in self._over]:
+                self._state.append(self._name, "".join(f"{runner}\n" for runner in left))
