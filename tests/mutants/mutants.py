@@ -2539,4 +2539,20 @@ MUTANTS = (
         "            self._store({cause: entry | {'next': str(now + HOURLY)}})\n            if say is not None:\n",
         ("tests/engine/process/test_alarm.py::test_a_cause_is_printed_before_it_is_recorded_as_printed",),
     ),
+    Mutant(
+        "a stopped tick hangs on a dead connection past its grace",
+        "cronjobs/engine/tick/loop.py",
+        "            self.gone_by = min(self.gone_by, self.stop_by + STOP_MARGIN_S)\n",
+        "",
+        (
+            "tests/engine/unit/tick/test_loop.py::test_from_the_first_signal_on_the_watchdog_stands_soon_after_the_grace",
+        ),
+    ),
+    Mutant(
+        "extras work until the watchdog ends a stopped tick",
+        "cronjobs/engine/tick/spare_time.py",
+        "min(self.tick.deadline, self.tick.watchdog.instant - PAST_DEADLINE_S)",
+        "self.tick.deadline",
+        ("tests/engine/database/test_extras.py::test_an_extra_has_to_end_before_the_watchdog",),
+    ),
 )

@@ -25,7 +25,7 @@ from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.mail_throttle import leave_death
 from cronjobs.engine.tick.pacing import NO_SLOT
 from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, TickFilter
-from cronjobs.engine.tick.watchdog import Watchdog
+from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
 LOOK_S: Final = 1.0  # seconds between looks for work and for changed files
 NO_DEADLINE: Final = timedelta(days=62)  # more than twice the longest timeout
@@ -158,7 +158,7 @@ def supervise(
     loop.finish()
     workers.leave()
     log(events.supervisor_ended(executor.name, why))
-    extras.end(RunSummary(SYSTEM.monotonic() + LAST_S))
+    extras.end(RunSummary(min(SYSTEM.monotonic() + LAST_S, loop.gone_by - PAST_DEADLINE_S)))
     return loop
 
 

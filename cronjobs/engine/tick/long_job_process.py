@@ -136,8 +136,9 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
     signals.pass_to(loop)
     loop.run()
     loop.finish()
-    watchdog.stand_at(SYSTEM.monotonic() + REPORT_S + PAST_DEADLINE_S)
-    extras.end(RunSummary(SYSTEM.monotonic() + REPORT_S, news=bool(loop.counts.dead) and not signals.came))
+    until = min(SYSTEM.monotonic() + REPORT_S, loop.gone_by - PAST_DEADLINE_S)
+    watchdog.stand_at(until + PAST_DEADLINE_S)
+    extras.end(RunSummary(until, news=bool(loop.counts.dead) and not signals.came))
     if loop.outage.error is not None:
         return 4
     if loop.net.error is not None:

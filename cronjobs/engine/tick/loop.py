@@ -45,6 +45,9 @@ from cronjobs.errors import BadValue, DatabaseError
 
 # When the loop ends, it cuts leases to 2 s. This process must exit within this time after that.
 EXIT_MARGIN_S: Final = 1.5
+# A stopped process must exit within this time after its grace, even if a statement hangs on a dead connection. So a
+# service manager that waits 5 s longer than the grace never has to kill it (docs/how-to/containers.md).
+STOP_MARGIN_S: Final = 4.0
 # A tick hands over a long job only if at least this much of its time is left.
 HANDOVER_S: Final = 5.0
 
@@ -227,13 +230,14 @@ class Loop:
         if self.stopping is not None:
             self.hurry = True
             self.gone_by = min(self.gone_by, self.clock.monotonic() + EXIT_MARGIN_S)
-            self._move_watchdog()
         else:
             self.stopping = reason
             grace_s = self.settings.run.shutdown_grace.total_seconds()
             self.stop_by = min(self.clock.monotonic() + grace_s, self.deadline)
+            self.gone_by = min(self.gone_by, self.stop_by + STOP_MARGIN_S)
             for attempt in [*self.in_flight.held.values(), *self.in_flight.without_lease]:
                 attempt.stop.set("shutdown")
+        self._move_watchdog()
         self.workers.wake()
 
     def _report_stopping(self) -> None:

@@ -16,6 +16,7 @@ from cronjobs.engine.store.ticks import Overview
 from cronjobs.engine.tick import pruning
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.extras import HookContext, RunSummary, extras_of_tick
+from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
 from cronjobs.errors import DatabaseBusy
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ class SpareTime:
             return
         news = self._has_news()
         types = self.types() if self.loaded() or self.extras.want_handlers() else None
-        self.extras.end(RunSummary(self.tick.deadline, result.exit_code(), result.trouble or "", news, types))
+        # After a stop, the watchdog ends the process long before the deadline.
+        until = min(self.tick.deadline, self.tick.watchdog.instant - PAST_DEADLINE_S)
+        self.extras.end(RunSummary(until, result.exit_code(), result.trouble or "", news, types))
 
     @property
     def _is_due(self) -> bool:

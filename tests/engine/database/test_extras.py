@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 from support.cases import judge
-from support.hosts import Host, put
+from support.hosts import Host, Unarmed, put
 
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.database.connection import Database
@@ -20,6 +20,7 @@ from cronjobs.engine.jobs import registry
 from cronjobs.engine.tick import extras
 from cronjobs.engine.tick.extras import Door, Hook, HookContext, RunSummary
 from cronjobs.engine.tick.result import Result
+from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
 from cronjobs.errors import DatabaseUnreachable, UsageError
 from cronjobs.testing import FakeClock
 
@@ -135,6 +136,21 @@ def test_an_error_of_the_database_in_an_extra_does_not_end_the_tick_with_4(
     install(monkeypatch, "acme", hook_that([], fails))
     did_its_work(host)
     assert len(host.said("extra.failed")) == 3
+
+
+def test_an_extra_has_to_end_before_the_watchdog(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends_by: list[float] = []
+
+    class Noting(Hook):
+        def end(self, summary: RunSummary) -> None:
+            ends_by.append(summary.until)
+
+    install(monkeypatch, "acme", Noting)
+    stands_at = host.clock.monotonic() + 10  # as after a stop
+    monkeypatch.setattr(Unarmed, "instant", stands_at)
+    monkeypatch.setattr(Unarmed, "hardened", True)  # or a timer would kill pytest at that instant
+    did_its_work(host)
+    assert ends_by == [stands_at - PAST_DEADLINE_S]
 
 
 def test_a_module_that_cannot_be_imported_is_reported(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,12 +29,12 @@ from cronjobs.engine.store import leases
 from cronjobs.engine.store.leases import FinishResult, Renewal
 from cronjobs.engine.tick import loop as loop_module
 from cronjobs.engine.tick.long_jobs import ADOPTED
-from cronjobs.engine.tick.loop import EXIT_MARGIN_S, Loop
+from cronjobs.engine.tick.loop import EXIT_MARGIN_S, STOP_MARGIN_S, Loop
 from cronjobs.engine.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_S, TIME_IS_UP, UNBEGUN_S
 from cronjobs.engine.tick.result import NOTHING_DUE, TickFilter
 from cronjobs.engine.tick.trouble import FAULT
 from cronjobs.engine.tick.turn import CUT_LEASE, GROUP, Batch, BatchResult, Writer
-from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
+from cronjobs.engine.tick.watchdog import HARD_AFTER_S, PAST_DEADLINE_S, Watchdog
 from cronjobs.errors import (
     BadValue,
     CommitUnconfirmed,
@@ -653,6 +653,18 @@ def test_what_does_not_stop_is_cut_after_the_grace_or_at_a_second_signal(
     assert engine.rows.cut == {1}
     assert engine.rows.overdue == {1: "interrupted"}
     assert engine.watchdog[-1][1] <= engine.clock.s + EXIT_MARGIN_S
+
+
+def test_from_the_first_signal_on_the_watchdog_stands_soon_after_the_grace(engine: Engine) -> None:
+    grace_s = engine.loop.settings.run.shutdown_grace.total_seconds()
+    engine.due(1, "t.slow")
+    engine.at(3, engine.loop.stop, "SIGTERM")
+    engine.at(4, engine.workers.end, 1)
+    engine.play()
+    # If the loop now hangs in a statement on a dead connection, the process is gone at this instant.
+    assert (3, 3 + grace_s + STOP_MARGIN_S) in engine.watchdog
+    assert engine.watchdog[-1][1] == 3 + grace_s + STOP_MARGIN_S
+    assert STOP_MARGIN_S + HARD_AFTER_S < 5, "the docs say that 5 s after the grace are enough"
 
 
 def test_a_signal_leaves_an_end_its_grace_to_be_written(engine: Engine) -> None:
