@@ -192,7 +192,7 @@ def test_with_long_jobs_0_no_long_job_begins_and_explain_says_why(longs: LongJob
     assert longs.project.job(quick)["status"] == "succeeded"
     for each in (job_id, of_row):
         assert (longs.project.job(each)["status"], longs.project.job(each)["attempts"]) == ("queued", 0)
-        assert "long jobs are off here (run.long_jobs: 0)" in longs.cli("explain", str(each))
+        assert "(run.long_jobs: 0), the only host that ticks" in longs.cli("explain", str(each))
 
 
 def test_limit_only_and_queue_hold_for_long_jobs_too(longs: LongJobs) -> None:
