@@ -82,7 +82,7 @@ def test_a_schema_that_is_asked_for_wins_over_the_urls() -> None:
         ("oracle+thin://u:hunter2@h/d", "not oracle://"),
         ("u:hunter2@h/d", "cannot be read"),
         ("postgresql://u:hunter2@h:port/d", "cannot be read"),
-        ("postgresql://u:p@ss#hunter2@h/d", "a second @: in the user, password and database name, write @ as %40"),
+        ("postgresql://u:p@ss#hunter2@h/d", "a second @. In the user, password and database name, write @ as %40"),
         ("postgresql://u:p@ss/hunter2@h/d", "a second @"),
         ("postgresql://u:p@ss?hunter2@h/d", "a second @"),
         ("postgresql://u:p@ss?n=hunter2@h/d", "a second @"),
