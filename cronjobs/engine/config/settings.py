@@ -58,13 +58,17 @@ class RunSettings:
         return min(timedelta(seconds=30), self.budget / 3)
 
     @property
-    def longest_in_tick(self) -> timedelta:
-        """The longest timeout of a job that runs inside a tick.
+    def long_above(self) -> timedelta:
+        """A job with a longer declared timeout than this is a long job.
 
-        A job with a longer declared timeout is a long job. The value is less than the budget, because the start of a
-        tick takes time too. If there are no long jobs (``long_jobs: 0``), the value is the whole budget.
+        The value is less than the budget, because the start of a tick takes time too.
         """
-        return self.budget - min(START_UP, self.budget / 3) if self.long_jobs else self.budget
+        return self.budget - min(START_UP, self.budget / 3)
+
+    @property
+    def longest_in_tick(self) -> timedelta:
+        """The longest timeout of a job that runs inside a tick: the whole budget if this host runs no long jobs."""
+        return self.long_above if self.long_jobs else self.budget
 
 
 @dataclass(frozen=True)

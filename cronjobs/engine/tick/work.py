@@ -149,8 +149,7 @@ class Work:
             running = running_by_key(connection) if lanes and tick.settings.limits else {}
         state = TickState(
             types=replace(types, elsewhere=present),
-            # Without long jobs, still tell which jobs would be long.
-            longest_s=replace(run, long_jobs=run.long_jobs or 1).longest_in_tick.total_seconds(),
+            longest_s=run.long_above.total_seconds(),
             long_jobs_off=not run.long_jobs,
             remaining_s=tick.deadline - tick.clock.monotonic(),
             whole_s=tick.deadline - tick.began if tick.whole_s is None else tick.whole_s,
