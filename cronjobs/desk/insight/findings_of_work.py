@@ -58,12 +58,12 @@ _WHEN_FULL: Final = {
 }
 _WHY_LATE: Final = {
     NO_PLACE: "all places for long jobs are taken (run.long_jobs)",
-    TOO_SHORT: "their timeout is longer than a whole tick (run.budget, --budget)",
-    OUT_OF_TIME: "their timeout was longer than the time left in recent ticks (run.budget, --budget)",
+    TOO_SHORT: "{their} timeout is longer than a whole tick (run.budget, --budget)",
+    OUT_OF_TIME: "{their} timeout was longer than the time left in recent ticks (run.budget, --budget)",
     NO_WORKER: "the ticks are saturated: all their workers were busy until the end (run.workers)",
     AT_LIMIT: "recent ticks started as many jobs as they were allowed to (--limit)",
     # The last reason, because another host may run long jobs.
-    LONG_OFF: "their timeout is longer than a tick allows, and {off}",
+    LONG_OFF: "{their} timeout is longer than a tick allows, and {off}",
 }
 
 
@@ -213,8 +213,8 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], wor
             return _backlog(late, workers)
         if late and all(why in group.recorded for group in late):
             hosts = {tick["host"] for tick in ticks if any(each.get("why") == LONG_OFF for each in entries_of(tick))}
-            words = words.format(off=long_jobs_off(hosts, no_other=len(hosts) == len(ticks)))
-            return words if sum(group.late for group in late) > 1 else words.replace("their timeout", "its timeout")
+            their = "their" if sum(group.late for group in late) > 1 else "its"
+            return words.format(their=their, off=long_jobs_off(hosts, no_other=len(hosts) == len(ticks)))
     if any(group.recorded for group in late):
         return "the last ticks recorded different reasons for them"
     return "the last ticks recorded no reason"
