@@ -150,6 +150,7 @@ class Project:
         name = f"tick-{next(_numbers)}"
         argv = [sys.executable, "-m", "cronjobs", "run-due", "--config", str(self.folder / "cronjobs.yaml"), *options]
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
+            forked.prepare()
             started = SYSTEM.monotonic()
             given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "cwd": "/"}
             given["env"] = CRONS | {"XDG_STATE_HOME": str(self.folder)} | changes.pop("env", {})
