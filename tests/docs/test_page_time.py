@@ -66,7 +66,7 @@ def test_next_answers_as_it_is_written(shop: Shop) -> None:
 
 def test_what_the_page_calls_the_default_is_the_default() -> None:
     text, schedule = " ".join(PAGE.text.split()), ScheduleSettings("nightly", "x")
-    assert "`latest` (default) runs the newest of the last 24 h" in text
+    assert "`latest` (default) runs the newest occurrence of the last 24 h" in text
     assert (schedule.catch_up, schedule.catch_up_within) == ("latest", timedelta(hours=24))
     assert "`overlap: skip` (default)" in text
     assert schedule.overlap == "skip"
