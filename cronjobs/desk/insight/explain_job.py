@@ -90,13 +90,6 @@ def explain_job(life: JobLife) -> Explanation:
     return Explanation(f"job {life.job_id}", at, verdict, tuple(sentences), facts=facts)
 
 
-def next_step(life: JobLife, timezone: str) -> str:
-    """Describe only the job's state and what happens next, with times in *timezone*. The job must have a row."""
-    assert life.job is not None
-    sentences = _state(life.job, LocalTimes(life.around.now, timezone), life.around)
-    return " ".join(sentences) or f"Job {life.job_id} is done."
-
-
 def row_gone(pruned_dead: datetime | None, made_at: datetime | None, times: LocalTimes, around: Now) -> str:
     """Return the sentence about a job whose row is gone. *made_at*: when the job was made, or None if unknown."""
     if pruned_dead is not None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.explain_facts import Explanation, JobLife
-from cronjobs.desk.insight.explain_job import explain_job, next_step
+from cronjobs.desk.insight.explain_facts import Explanation
+from cronjobs.desk.insight.explain_job import explain_job
 from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_type import explain_type, type_life
 from cronjobs.desk.insight.job_evidence import job_life
@@ -21,24 +21,12 @@ def explain_id(
     connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]
 ) -> Explanation | None:
     """Explain the job with this id, or return None if neither the jobs nor the ledger have the id."""
-    life = _life(connection, job_id, settings, types)
-    return None if life is None else explain_job(life)
-
-
-def next_step_of(
-    connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes], timezone: str
-) -> str:
-    """Return the end of the job's explanation: its state and what happens next. The job must have a row."""
-    life = _life(connection, job_id, settings, types)
-    assert life is not None
-    return next_step(life, timezone)
-
-
-def _life(connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]) -> JobLife | None:
     life = job_life(connection, job_id, settings, types) if 0 < job_id < 2**63 else None
-    if life is None or life.job is None:
-        return life
-    return replace(life, job=with_obstacles(connection, life.job, settings, types))
+    if life is None:
+        return None
+    if life.job is not None:
+        life = replace(life, job=with_obstacles(connection, life.job, settings, types))
+    return explain_job(life)
 
 
 def explain_key(
