@@ -121,8 +121,8 @@ def _rows(connection: Connection, wanted: Filter, sort: str, after: Place | None
         query = select(*columns).where(*_among(wanted))
         order = number = jobs.c.id
     else:
-        statuses = list(Status) if status is None else [status]
-        each = union_all(*(select(*columns).where(*_indexed(wanted, one), *_among(wanted)) for one in statuses))
+        parts = (select(*columns).where(*_indexed(wanted, one), *_among(wanted)) for one in wanted.possible_statuses)
+        each = union_all(*parts)
         found = each.subquery()
         query = select(found)
         # Without "+ 0", SQLite or PostgreSQL might walk the whole table by id and check the conditions row by row.
@@ -170,8 +170,9 @@ def _among(wanted: Filter) -> list[ColumnElement[bool]]:
 
 def passes(wanted: Filter, row: Any) -> bool:
     """Whether *row*, which an index has found, also passes the rest of the filter."""
+    if wanted.statuses and row.status not in wanted.statuses:
+        return False
     exactly = (
-        (wanted.status, row.status),
         (wanted.queue, row.queue),
         (wanted.schedule, row.schedule),
         (wanted.job_type, row.job_type),
@@ -297,7 +298,7 @@ def _changeable(
 
 def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: int, above: int) -> Any:
     columns = _needed(connection, wanted)
-    meant = [status for status in TAKES[bulk.verb] if wanted.only_status in (None, status)]
+    meant = [status for status in TAKES[bulk.verb] if status in wanted.possible_statuses]
     parts = [
         select(*columns).where(
             *_indexed(wanted, status),

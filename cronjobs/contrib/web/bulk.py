@@ -49,9 +49,8 @@ MEANS: Final = {
 
 
 def verbs_for(wanted: Filter) -> list[str]:
-    """Return the actions that can be applied to jobs with the filter's status."""
-    status = wanted.only_status
-    return [verb for verb in CHANGES if status is None or status in TAKES[verb]]
+    """Return the actions that can be applied to jobs with the filter's statuses."""
+    return [verb for verb in CHANGES if not set(wanted.possible_statuses).isdisjoint(TAKES[verb])]
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def report(connection: Connection, settings: Settings, types: JobTypes) -> str:
         **first_sections(connection, health, view, most=IN_REPORT),
         **charts_section(connection, view),
         **queues_sections(connection, health, view),
-        dead=listed(listing.list_jobs(connection, Filter(status=Status.DEAD), DEAD), view),
+        dead=listed(listing.list_jobs(connection, Filter(statuses=(Status.DEAD,)), DEAD), view),
         lately=listed(listing.list_jobs(connection, Filter(), LATELY), view),
         errors=errors(connection, Filter()),
         errors_read=ERRORS_READ,

@@ -110,13 +110,13 @@ class Filters:
         return tuple(dict.fromkeys(self.status or ()))
 
     def wanted(self, times: Times) -> Filter:
-        """Return the filter. It has no status if several were given: then the caller also passes ``statuses``."""
         others = [status_word(status) for status in self.statuses if status is not Status.DEAD]
         if self.cause is not None and others:
             raise UsageError(f"--cause selects only dead jobs, so it cannot go with --status {others[0]}")
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone)
-        status = self.statuses[0] if len(self.statuses) == 1 else None
-        return Filter(**(asdict(self) | {"since": since, "status": status}))
+        options = asdict(self) | {"since": since, "statuses": self.statuses}
+        del options["status"]
+        return Filter(**options)
 
 
 ALL: Final = Filters()

@@ -8,7 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Annotated, Final
 
@@ -271,7 +271,7 @@ def _choose(operation: Operation, filters: Filters, yes: bool) -> array[int]:
     left = 0
     with operation.database.read() as connection:
         wanted = filters.wanted(Times(database_now(connection), operation.settings.timezone))
-        for row in listing.choose(connection, wanted, filters.statuses or verb.takes):
+        for row in listing.choose(connection, replace(wanted, statuses=wanted.statuses or verb.takes)):
             if verb is RELEASE and not operation.holders.is_gone(row.locked_by or ""):
                 left += 1
                 continue

@@ -95,11 +95,11 @@ def list_jobs(
         if group_by is GroupBy.ERROR:
             if wanted.cause is not None:
                 raise UsageError("--group-by error needs different errors, but all jobs of a cause have the same error")
-            rows_of_errors = listing.error_groups(connection, wanted, filters.statuses or FAILED, ROWS_AT_MOST)
-            groups = [asdict(group) for group in grouped(rows_of_errors)]
+            failed = replace(wanted, statuses=wanted.statuses or FAILED)
+            groups = [asdict(group) for group in grouped(listing.error_groups(connection, failed, ROWS_AT_MOST))]
             write_list(groups, limit, as_json, lambda shown: _group_lines(shown, times), "no job with an error")
             return
-        found = listing.list_jobs(connection, wanted, limit + 1, filters.statuses)
+        found = listing.list_jobs(connection, wanted, limit + 1)
         rows = [_shown(columns_of(row), settings) for row in found]
     nothing = "no job matches the filter" if filters.given else "no job"
     write_list(rows, limit, as_json, lambda shown: _table(shown, times, settings), nothing)

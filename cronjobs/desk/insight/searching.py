@@ -68,7 +68,7 @@ class Search:
             )
         since = None if self.since is None else since_instant(self.since, times.now, times.timezone, "since:")
         return Filter(
-            status=status,
+            statuses=() if status is None else (status,),
             queue=self.queue,
             schedule=self.schedule,
             since=since,

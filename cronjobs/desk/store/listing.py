@@ -41,7 +41,7 @@ STREAM_BATCH: Final = 2000  # how many rows are in memory at once
 
 @dataclass(frozen=True)
 class Filter:
-    """The filter of a list of jobs. A field that is None matches every job.
+    """The filter of a list of jobs. A field that is None or () matches every job.
 
     A job passes ``since`` if it was created, begun, failed or ended at that time or later. ``cause`` is the key of a
     cause of death. It matches dead jobs that nobody has dealt with. ``bounded_search``, which reads a bounded number of
@@ -49,7 +49,7 @@ class Filter:
     """
 
     job_type: str | None = None
-    status: Status | None = None
+    statuses: tuple[Status, ...] = ()
     queue: str | None = None
     schedule: str | None = None
     concurrency_key: str | None = None
@@ -62,24 +62,27 @@ class Filter:
     ids: tuple[int, ...] = ()
 
     @property
+    def possible_statuses(self) -> tuple[Status, ...]:
+        """The statuses that the jobs that pass may have. Only dead jobs have a cause."""
+        return (Status.DEAD,) if self.cause is not None else self.statuses or tuple(Status)
+
+    @property
     def only_status(self) -> Status | None:
-        """The status of every job that passes, or None if their statuses may differ. Only dead jobs have a cause."""
-        return Status.DEAD if self.cause is not None else self.status
+        """The status of every job that passes, or None if their statuses may differ."""
+        return self.possible_statuses[0] if len(self.possible_statuses) == 1 else None
 
 
-def list_jobs(
-    connection: Connection, wanted: Filter, limit: int, statuses: Collection[Status] = ()
-) -> Sequence[Row[Any]]:
+def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Row[Any]]:
     """Return up to *limit* jobs, newest first. For a final status, the jobs that ended last come first.
 
-    *statuses* is for a filter of several statuses, and () means all. Status and ``since`` use the indexes of waiting,
-    running and ended jobs. For the other filters, jobs are read from the newest back until *limit* are found.
+    Statuses and ``since`` use the indexes of waiting, running and ended jobs. For the other filters, jobs are read from
+    the newest back until *limit* are found.
     """
     if wanted.cause is not None:
         return _list_of_cause(connection, wanted, limit)
 
     def query(with_json: bool) -> Select[Any]:
-        return _filtered(wanted, shown(connection, jobs.c, with_json=with_json), limit, statuses).limit(limit)
+        return _filtered(wanted, shown(connection, jobs.c, with_json=with_json), limit).limit(limit)
 
     return fetched(connection, query)
 
@@ -122,23 +125,21 @@ def _of_cause(connection: Connection, wanted: Filter, *columns: ColumnElement[An
                 yield row
 
 
-def _filtered(
-    wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int, statuses: Collection[Status]
-) -> Select[Any]:
+def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int) -> Select[Any]:
     chosen: Select[Any] = select(*columns).where(*without_index(wanted))
-    if wanted.status in FINAL:
-        ended = [*in_status(wanted.status, wanted.since), *without_index(wanted)]
+    if wanted.only_status in FINAL:
+        ended = [*in_status(wanted.only_status, wanted.since), *without_index(wanted)]
         # The index does not contain the id, so the database must sort rows. The bound ``since`` leaves only few rows to
         # sort. Without the bound, PostgreSQL sorted all rows when it had no statistics.
         last = select(jobs.c.finished_at).where(*ended).order_by(jobs.c.finished_at.desc()).limit(limit).subquery()
         since = select(func.min(last.c.finished_at)).scalar_subquery()
         return chosen.where(*ended, jobs.c.finished_at >= since).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
     chosen = chosen.order_by(jobs.c.id.desc())
-    if wanted.status is None and wanted.since is None and not statuses:
+    if wanted.since is None and not wanted.statuses:
         return chosen
     # Use a subquery and "+ 0". Otherwise the condition and the order by id may make either database read the whole
     # table.
-    found = _of_statuses(wanted, statuses or list(Status), jobs.c.id).subquery()
+    found = _of_statuses(wanted, jobs.c.id).subquery()
     newest = select(found.c.id).order_by((found.c.id + 0).desc()).limit(limit)
     return chosen.where(jobs.c.id.in_(newest))
 
@@ -168,8 +169,8 @@ def in_status(status: Status, since: datetime | None) -> list[ColumnElement[bool
     return [index, or_(jobs.c.created_at >= since, jobs.c.started_at >= since, jobs.c.last_failed_at >= since)]
 
 
-def choose(connection: Connection, wanted: Filter, statuses: Collection[Status]) -> Iterator[Row[Any]]:
-    """Yield every job in *statuses* that passes *wanted*, from one snapshot.
+def choose(connection: Connection, wanted: Filter) -> Iterator[Row[Any]]:
+    """Yield every job that passes *wanted*, from one snapshot.
 
     The rows are streamed, so a hundred thousand rows are never in memory at once.
     """
@@ -179,22 +180,20 @@ def choose(connection: Connection, wanted: Filter, statuses: Collection[Status])
     )
     if wanted.cause is not None:
         return _of_cause(connection, wanted, *columns)
-    return _stream(connection, _of_statuses(wanted, statuses, *columns))
+    return _stream(connection, _of_statuses(wanted, *columns))
 
 
 def unfinished_of(connection: Connection, names: Collection[str]) -> Sequence[Row[Any]]:
     """Count the waiting and running jobs of the schedules *names*, by schedule and status."""
-    each = _of_statuses(Filter(), (Status.QUEUED, Status.FAILED, Status.RUNNING), jobs.c.schedule, jobs.c.status)
-    found = each.subquery()
+    wanted = Filter(statuses=(Status.QUEUED, Status.FAILED, Status.RUNNING))
+    found = _of_statuses(wanted, jobs.c.schedule, jobs.c.status).subquery()
     count = select(found.c.schedule, found.c.status, func.count().label("jobs"))
     return connection.execute(
         count.where(found.c.schedule.in_(names)).group_by(found.c.schedule, found.c.status).order_by(found.c.schedule)
     ).all()
 
 
-def error_groups(
-    connection: Connection, wanted: Filter, statuses: Collection[Status], limit: int, newest: int | None = None
-) -> Iterator[Row[Any]]:
+def error_groups(connection: Connection, wanted: Filter, limit: int, newest: int | None = None) -> Iterator[Row[Any]]:
     """Group jobs by their type and by the kind and text of their last error. Yield the largest groups first.
 
     Each group has the number of its jobs, the times at which they were first and last seen, and the id of one job.
@@ -203,7 +202,7 @@ def error_groups(
     """
     seen_at = func.coalesce(jobs.c.last_failed_at, jobs.c.finished_at, jobs.c.created_at).label("seen_at")
     kind = shown(connection, (jobs.c.id, jobs.c.job_type, jobs.c.error_type))
-    each = _of_statuses(wanted, statuses, *kind, _ERROR, seen_at, newest=newest).subquery()
+    each = _of_statuses(wanted, *kind, _ERROR, seen_at, newest=newest).subquery()
     key = (each.c.error_type, each.c.error, each.c.job_type)
     count = func.count().label("jobs")
     first, last = func.min(each.c.seen_at).label("first_seen_at"), func.max(each.c.seen_at).label("last_seen_at")
@@ -226,17 +225,14 @@ def more_than(connection: Connection, status: Status, since: datetime | None, co
     return connection.execute(newest_of(status, since, 1).offset(count)).first() is not None
 
 
-def _of_statuses(
-    wanted: Filter, statuses: Collection[Status], *columns: ColumnElement[Any], newest: int | None = None
-) -> CompoundSelect[Any]:
-    meant = [status for status in statuses if wanted.status in (None, status)]
-    chosen = {
-        status: in_status(status, wanted.since)
+def _of_statuses(wanted: Filter, *columns: ColumnElement[Any], newest: int | None = None) -> CompoundSelect[Any]:
+    chosen = [
+        in_status(status, wanted.since)
         if newest is None
         else [jobs.c.id.in_(select(newest_of(status, wanted.since, newest).subquery().c.id))]
-        for status in meant
-    }
-    return union_all(*(select(*columns).where(*chosen[status], *without_index(wanted)) for status in meant))
+        for status in wanted.possible_statuses
+    ]
+    return union_all(*(select(*columns).where(*each, *without_index(wanted)) for each in chosen))
 
 
 def _stream(connection: Connection, query: Executable) -> Iterator[Row[Any]]:

@@ -347,9 +347,9 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         unresolved.scheduled_and_waiting(connection)
         ticks.last_ticks(connection)
         for status in Status:
-            listing.list_jobs(connection, Filter(status=status, since=hour), 50)
+            listing.list_jobs(connection, Filter(statuses=(status,), since=hour), 50)
         for status in (Status.QUEUED, Status.FAILED, Status.RUNNING, Status.DEAD):
-            listing.list_jobs(connection, Filter(status=status), 50)
+            listing.list_jobs(connection, Filter(statuses=(status,)), 50)
         listing.list_jobs(connection, Filter(since=hour), 50)
         shown_columns.one_job(connection, 1)
         listing.attempts_of(connection, 1, 20)

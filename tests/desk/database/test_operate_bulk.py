@@ -405,8 +405,8 @@ def test_choosing_and_changing_read_no_big_table_from_end_to_end(
     act = operating.OperatorAction("cancel", "ada", "web1", None, {"all": "true"})
     with database.write() as connection:
         for verb in (jobs_change.RETRY, jobs_change.CANCEL, jobs_change.RELEASE):
-            list(listing.choose(connection, Filter(), verb.takes))
-        list(listing.error_groups(connection, Filter(), (Status.FAILED, Status.DEAD), 20_000))
+            list(listing.choose(connection, Filter(statuses=verb.takes)))
+        list(listing.error_groups(connection, Filter(statuses=(Status.FAILED, Status.DEAD)), 20_000))
         listing.unfinished_of(connection, ["nightly", "hourly"])
         operating.retry(connection, [500, 1000], act)
         operating.cancel(connection, [500, 20_001, 20_003], act)

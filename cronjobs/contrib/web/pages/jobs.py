@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -176,9 +177,9 @@ def errors(connection: Connection, wanted: Filter) -> Errors | None:
 
     Return None if *wanted* asks for another status.
     """
-    statuses = {Status.FAILED, Status.DEAD} & ({*Status} if wanted.status is None else {wanted.status})
+    statuses = tuple(status for status in (Status.DEAD, Status.FAILED) if status in wanted.possible_statuses)
     if not statuses:
         return None
-    rows = listing.error_groups(connection, wanted, sorted(statuses), 2 * ERRORS_READ, newest=ERRORS_READ)
+    rows = listing.error_groups(connection, replace(wanted, statuses=statuses), 2 * ERRORS_READ, newest=ERRORS_READ)
     groups = grouped(rows, GROUPS_SHOWN)
     return Errors(groups, any(listing.more_than(connection, each, wanted.since, ERRORS_READ) for each in statuses))
