@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import timedelta
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, Final
 
 import typer
@@ -25,8 +25,6 @@ from cronjobs.desk.cli.output import (
     key_text,
     labelled,
     name_text,
-    ordinal,
-    progress_text,
     ran_for,
     safe,
     status_word,
@@ -40,24 +38,19 @@ from cronjobs.desk.cli.output import (
 )
 from cronjobs.desk.cli.output import first as limited
 from cronjobs.desk.cli.project_database import snapshot
-from cronjobs.desk.insight.explain_obstacles import settling, unsettled_effect
-from cronjobs.desk.insight.judged_types import judged_types
+from cronjobs.desk.insight.explain_job import what_comes_next
+from cronjobs.desk.insight.explain_named import job_in_full
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.releasing import Holders
-from cronjobs.desk.rules import pausing
 from cronjobs.desk.store import listing
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, class_and_text, grouped
-from cronjobs.engine.rules.misfits import FAILS_AGAIN, MISFIT
 from cronjobs.engine.rules.payload import BadJson
-from cronjobs.engine.rules.progress import reported_of, time_left
-from cronjobs.engine.store import operating, schedules, shown_columns
-from cronjobs.errors import CronjobsError, EffectUnknown, UsageError
+from cronjobs.engine.store import shown_columns
+from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import Status, rough, seconds_text
-from cronjobs.reserved import EXEC_PREFIX
 
 ATTEMPTS_SHOWN = 20
 TYPES_SHOWN: Final = 4
@@ -209,127 +202,32 @@ def show(
     rows under "occurrences", and what happens next under "next".
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
+        types = cache(lambda: known_types(settings))
         row = shown_columns.one_job(connection, job_id)
-        if row is None:
+        life = None if row is None else job_in_full(connection, job_id, settings, types)
+        if row is None or life is None or life.job is None:
             raise CronjobsError(missing_job(connection, job_id, settings.retention))
         job = _shown(columns_of(row), settings)
         count, found = listing.attempts_of(connection, job_id, None if as_json else ATTEMPTS_SHOWN)
         runs = [columns_of(run) for run in found]
         occurrences = [columns_of(occurrence) for occurrence in listing.occurrences_of(connection, job_id)]
-        pauses = schedules.pauses_in_force(connection)
-        judged = judged_types(connection, settings.run.every, JobTypes())
-        dead = job["status"] == Status.DEAD
-        unsettled = unsettled_effect(connection, job_id, job["error_type"], job["last_error"]) if dead else None
-        released = job["released_key"] is not None
-        key_owner = operating.states(connection, [job_id])[job_id].key_owner if released else None
-    paused = next(iter(pausing.of_queue(pauses, job["queue"])), None)
-    types = known_types(settings)
-    most = most_tries(job["job_type"], job["max_attempts"], settings, types)
-    stopped = None if paused is None else safe(pausing.what(paused.scope, paused.name), 66)
-    known = job["job_type"] in types.types
-    runnable = replace(judged, here=types.types.keys()).knows_for(row, times.now)
-    sentence = next_step(
-        job, times, known=known, runnable=runnable, paused=stopped, unsettled=unsettled, key_owner=key_owner
-    )
+    most = most_tries(job["job_type"], job["max_attempts"], settings, types())
+    sentences = what_comes_next(life.job, times, life.around)
     if as_json:
-        more = {"tries": {"failed": job["failures"], "of": most}, "next": sentence}
+        more = {"tries": {"failed": job["failures"], "of": most}, "next": " ".join(sentences)}
         write([json_text(job | more | {"occurrences": occurrences, "runs": runs})])
     else:
-        lines = _job_lines(job, times, most, sentence)
+        lines = _job_lines(job, times, most, sentences)
         lines += labelled("schedule", _occurrence_lines(job, occurrences, times))
         write([*lines, *_run_lines(runs, count, times)])
     leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 
-def next_step(
-    job: Mapping[str, Any],
-    times: Times,
-    *,
-    known: bool,
-    paused: str | None,
-    runnable: bool = True,
-    unsettled: str | None = None,
-    key_owner: int | None = None,
-) -> str:
-    """Describe in one sentence what happens to *job* next.
-
-    *known*: whether the job's type is registered here. *runnable*: whether the ticks of some host may run the type.
-    *paused*: what is paused and so holds the job back, or None.
-    *unsettled*: None, or the key of an unsettled effect that the dead job began or died of. *key_owner*: the job that
-    has this job's key now, or None.
-    """
-    match job["status"]:
-        case Status.SUCCEEDED:
-            return "is done"
-        case Status.CANCELLED if key_owner is not None:
-            return f"was cancelled, and job {key_owner} has its key now, so it cannot be retried"
-        case Status.CANCELLED:
-            return f'was cancelled; only "cronjobs jobs retry {job["id"]}" queues it again'
-        case Status.DEAD:
-            error = safe(job["last_error"], 120)
-            # Its text says that the effect must be settled, which someone may have done since.
-            if stopped := job.get("error_type") == EffectUnknown.__name__:
-                error = "the outcome of an effect was unknown"
-            again = "the job will not run again unless someone retries it"
-            if job.get("error_type") == MISFIT:
-                again = f"a retry {FAILS_AGAIN}"
-            if job["job_type"].startswith(EXEC_PREFIX):
-                again = "cron runs the job's line again when the line is due"
-            said = f"is dead{': ' + error if error else ''}; {again}"
-            if unsettled is None:
-                return said
-            # Only a job that an effect stopped has to wait for a person. Another job may repeat its effect.
-            record = (
-                "Before a retry, find out whether the effect happened, and record the answer"
-                if stopped
-                else "If you can find out whether its unknown effect happened, record the answer before a retry"
-            )
-            return f'{said}. {record}: "{settling(unsettled)}" (or not-done)'
-        case Status.RUNNING:
-            return _running_step(job, times)
-    what = f"its {ordinal(job['failures'] + 1)} try" if job["failures"] else "its turn"
-    if job["run_at"] > times.now:
-        return f"waits for {what}, {times.both(job['run_at'])}"
-    since = times.was_due(job["run_at"])
-    if not known:
-        return f'{since} and waits: no handler or command "{safe(job["job_type"], 80)}" is registered here'
-    if not runnable:
-        return f'{since} and waits: no host that ticks can run its type ("cronjobs explain {job["id"]}" says why)'
-    if paused is not None:
-        return f"{since} and waits: {paused} is paused"
-    return f"{since} and waits for {what}: the next tick with a free worker will run it"
-
-
-def _running_step(job: Mapping[str, Any], times: Times) -> str:
-    gone = Holders().is_gone(job["locked_by"])
-    where = f"{'ran' if gone else 'runs'} on {host_of(job['locked_by'])}"
-    if job["started_at"]:
-        where += f", begun {times.both(job['started_at'])}"
-    if gone:
-        return f"{where}; the process is gone, so the next tick on that host will settle its outcome"
-    left = job["locked_until"] - times.now
-    if left.total_seconds() < 0:
-        return f"{where}; its lease ended {rough(left)} ago: the next tick will settle its outcome"
-    stop = ", and was asked to stop" if job["cancel_requested_at"] else ""
-    return f"{where}{stop}; its lease has {rough(left)} left"
-
-
-def _progress_lines(job: Mapping[str, Any], times: Times) -> list[str]:
-    """Return the running attempt's reported progress, and the time left if that can be estimated."""
-    reported = reported_of(job["progress"]) if job["status"] == Status.RUNNING else None
-    if reported is None or not (said := progress_text(reported.progress)) or job["started_at"] is None:
-        return []
-    ago = times.ago(min(times.now, job["started_at"] + timedelta(seconds=reported.ran_s)))
-    left = time_left(reported, job["started_at"], times.now)
-    return [said, f"reported {ago}" + (f"; at this pace it takes {rough(left)} more" if left is not None else "")]
-
-
-def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentence: str) -> list[str]:
+def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentences: Sequence[str]) -> list[str]:
     room = width() - 11
     status = status_word(job["status"])
     title = f"job {job['id']}  {safe(job['job_type'])}  {coloured(status, COLOURS.get(status, 'white'))}"
-    lines = [title, *labelled("next", wrapped(sentence, room))]
-    lines += labelled("progress", _progress_lines(job, times))
+    lines = [title, *labelled("next", [line for sentence in sentences for line in wrapped(sentence, room)])]
     counts = [tries(job["failures"], most)]
     for column, word in (("losses", "lost"), ("interruptions", "interrupted")):
         counts.append(f"{word} {counted(job[column], 'time')}" if job[column] else "")

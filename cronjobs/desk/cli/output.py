@@ -21,7 +21,6 @@ from cronjobs.desk.insight.formatting import did_and_ended as did_and_ended
 from cronjobs.desk.insight.formatting import died_lost as died_lost
 from cronjobs.desk.insight.formatting import host_of as host_of
 from cronjobs.desk.insight.formatting import key_text as key_text
-from cronjobs.desk.insight.formatting import ordinal as ordinal
 from cronjobs.desk.insight.formatting import pause_text as pause_text
 from cronjobs.desk.insight.formatting import ran_for as ran_for
 from cronjobs.desk.insight.formatting import safe as safe

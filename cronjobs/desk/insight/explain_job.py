@@ -380,6 +380,12 @@ def _ran_at(job: JobFacts, at: datetime) -> AttemptFacts | None:
     return next((each for each in job.attempts if each.started_at <= at <= each.finished_at), None)
 
 
+def what_comes_next(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
+    """Describe the job's state now, and what happens next."""
+    at = times.clock(job.finished_at or job.run_at)
+    return [f"Job {job.id} succeeded at {at}."] if job.status == "succeeded" else _state(job, times, around)
+
+
 def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     match job.status:
         case "succeeded":

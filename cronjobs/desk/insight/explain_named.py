@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.explain_facts import Explanation
+from cronjobs.desk.insight.explain_facts import Explanation, JobLife
 from cronjobs.desk.insight.explain_job import explain_job
 from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_type import explain_type, type_life
@@ -21,12 +21,18 @@ def explain_id(
     connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]
 ) -> Explanation | None:
     """Explain the job with this id, or return None if neither the jobs nor the ledger have the id."""
+    life = job_in_full(connection, job_id, settings, types)
+    return None if life is None else explain_job(life)
+
+
+def job_in_full(
+    connection: Connection, job_id: int, settings: Settings, types: Callable[[], JobTypes]
+) -> JobLife | None:
+    """Return all facts about the job with this id, or None if neither the jobs nor the ledger have the id."""
     life = job_life(connection, job_id, settings, types) if 0 < job_id < 2**63 else None
-    if life is None:
-        return None
-    if life.job is not None:
-        life = replace(life, job=with_obstacles(connection, life.job, settings, types))
-    return explain_job(life)
+    if life is None or life.job is None:
+        return life
+    return replace(life, job=with_obstacles(connection, life.job, settings, types))
 
 
 def explain_key(

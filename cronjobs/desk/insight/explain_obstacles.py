@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.explain_facts import AwaitedJob, JobFacts, JobsAhead
+from cronjobs.desk.insight.explain_facts import AttemptFacts, AwaitedJob, JobFacts, JobsAhead
 from cronjobs.desk.store import explaining
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
@@ -33,9 +33,9 @@ def with_obstacles(
 ) -> JobFacts:
     """Return *job* with the reasons why it does not start."""
     if job.status == Status.DEAD:
-        last = job.attempts[-1] if job.attempts else None
-        error = (last.error_type, last.error) if last else (None, None)
-        return replace(job, unsettled=unsettled_effect(connection, job.id, *error))
+        # Name the effect of which the job died, or else another effect of the job with an unknown outcome.
+        reported = _reported_as_unknown(connection, job.attempts[-1]) if job.attempts else None
+        return replace(job, unsettled=reported or unknown_of(connection, [job.id]).get(job.id))
     if job.status in (Status.QUEUED, Status.FAILED, Status.CANCELLED) and job.attempt:
         job = replace(job, unsettled=unknown_of(connection, [job.id]).get(job.id))
     if job.status not in (Status.QUEUED, Status.FAILED) or job.run_at > database_now(connection):
@@ -82,17 +82,10 @@ def _ahead(
     return JobsAhead(better, earlier, more) if better or earlier else None
 
 
-def unsettled_effect(connection: Connection, job_id: int, error_type: str | None, error: str | None) -> str | None:
-    """Return the key of the effect that this error reports as unknown, or else of an unknown effect of the job.
-
-    Return None if there is no such effect, or if someone has settled it.
-    """
-    return _reported_as_unknown(connection, error_type, error) or unknown_of(connection, [job_id]).get(job_id)
-
-
-def _reported_as_unknown(connection: Connection, error_type: str | None, error: str | None) -> str | None:
-    said = error or ""
-    if error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and said.endswith(_AFTER)):
+def _reported_as_unknown(connection: Connection, attempt: AttemptFacts) -> str | None:
+    """Return the key of the effect that the attempt's error reports as unknown, unless someone has settled it."""
+    said = attempt.error or ""
+    if attempt.error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and said.endswith(_AFTER)):
         return None
     try:
         [key] = shlex.split(said[len(_BEFORE) : -len(_AFTER)])

@@ -222,11 +222,6 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
-
-
 def tries(failures: int, most: int | None) -> str:
     """Return text such as "failed 3 of 10". For people we count tries, not attempts."""
     if not failures:

@@ -98,7 +98,7 @@ def test_people_are_told_who_holds_a_long_job_and_since_when(longs: LongJobs) ->
     assert "1 handed over" in told
     line = rf"^ +{job_id}  l\.gated  {re.escape(host)} +[\d.]+m?s  lease [\dms.]+ left$"
     assert re.search(line, told, re.MULTILINE), told
-    assert f"runs on {host}, begun" in longs.cli("jobs", "show", str(job_id))
+    assert f"attempt 1 on {host}, begun" in longs.cli("jobs", "show", str(job_id))
     assert f"is running now: attempt 1 on {host}, begun at" in longs.cli("explain", str(job_id))
     longs.project.open()
     longs.ended(job_id)
