@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -96,7 +96,7 @@ def _remove(database: Database, key: str, why: str | None) -> None:
 def _print(found: Sequence[Finding], times: Times, as_json: bool, done: str | None) -> None:
     """Print the findings. *done*: the key of the finding that was acknowledged just now, if any."""
     if as_json:
-        echo_json([_object(finding) for finding in found])
+        echo_json([finding.as_object for finding in found])
         return
     if not found:
         complain("all is well: there is nothing to acknowledge")
@@ -116,13 +116,3 @@ def ack_text(finding: Finding, times: Times) -> str:
     by = f" by {safe(finding.ack.by, 60)}" if finding.ack.by else ""
     why = f": {safe(finding.ack.why, 200)}" if finding.ack.why else ""
     return f"acknowledged{by} until {times.clock(finding.ack.until)}{why}"
-
-
-def _object(finding: Finding) -> dict[str, Any]:
-    return vars(finding) | {
-        "key": finding.key,
-        "alarm": finding.alarm,
-        "ack": None if finding.ack is None else vars(finding.ack),
-        "covers": [vars(each) for each in finding.covers],
-        "follows": [vars(each) for each in finding.follows],
-    }

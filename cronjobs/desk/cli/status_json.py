@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.cli.output import columns_of
 from cronjobs.desk.insight.causes import NONE, READ, Causes, cause_object, causes_of
-from cronjobs.desk.insight.findings import Finding, judge
+from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, queue_trends
 from cronjobs.desk.insight.schedule_facts import RunFacts, ScheduleFacts
@@ -61,7 +61,7 @@ def status_object(
         "config": str(settings.file),
         "now": health.now,
         "timezone": settings.timezone,
-        "findings": [_finding(found) for found in judge(health, settings)],
+        "findings": [found.as_object for found in judge(health, settings)],
         "causes": [cause_object(cause) for cause in why.found],
         "causes_are_of_newest": READ if why.unread else None,
         "ticks": [dict(tick) for tick in health.ticks],
@@ -108,13 +108,3 @@ def run_object(run: RunFacts) -> dict[str, Any]:
 
 def _seconds(span: timedelta | None) -> float | None:
     return None if span is None else span.total_seconds()
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return vars(finding) | {
-        "key": finding.key,
-        "alarm": finding.alarm,
-        "ack": vars(finding.ack) if finding.ack else None,
-        "covers": [vars(each) for each in finding.covers],
-        "follows": [vars(each) for each in finding.follows],
-    }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from cronjobs import masking
+from cronjobs.desk.insight.formatting import counted
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store.given_up import GivenUp
 from cronjobs.errors import MESSAGE_LIMIT
@@ -106,6 +107,11 @@ class Finding:
         """Whether someone has to look now, since the finding is no notice and nobody has acknowledged it."""
         return self.severity is not Severity.NOTICE and self.ack is None
 
+    @property
+    def as_object(self) -> dict[str, Any]:
+        """The finding for JSON."""
+        return asdict(self) | {"key": self.key, "alarm": self.alarm}
+
 
 def together(group: Sequence[Finding]) -> Finding:
     """Merge findings with the same key. The result is the worst finding that nobody has acknowledged, with all rows."""
@@ -144,8 +150,7 @@ def several(names: Sequence[str]) -> str:
 
 
 def waits_for_handler(job_type: str, jobs: int) -> str:
-    wait = "1 job waits" if jobs == 1 else f"{jobs:,} jobs wait"
-    return f"{wait} for a handler of type {job_type}, which this project does not have"
+    return f"{wait_words(jobs, 'job')} for a handler of type {job_type}, which this project does not have"
 
 
 def typed(command: str, *names: str) -> str:
@@ -156,18 +161,19 @@ def typed(command: str, *names: str) -> str:
 def given_up_text(found: GivenUp, what: str) -> str:
     """Return text such as "12 occurrences" or "1,000 or more dead jobs"."""
     count = sum(found.by_name.values())
-    return f"{count:,} or more {what}s" if found.more else jobs_text(count, what)
+    return f"{count:,} or more {what}s" if found.more else counted(count, what)
 
 
-def jobs_text(count: int, what: str = "job") -> str:
-    return f"1 {what}" if count == 1 else f"{count:,} {what}s"
+def wait_words(count: int, what: str) -> str:
+    """Return text such as "2 due jobs wait"."""
+    return f"{counted(count, what)} {'waits' if count == 1 else 'wait'}"
 
 
 def waiting_words(due: int, schedules: Sequence[str]) -> list[str]:
     """Return what waits for an unknown job type, such as "2 due jobs wait" and "schedules a, b cannot run"."""
     found = []
     if due:
-        found.append("1 due job waits" if due == 1 else f"{due:,} due jobs wait")
+        found.append(wait_words(due, "due job"))
     if schedules:
         more = ", …" if len(schedules) > NAMED else ""
         word = "schedule" if len(schedules) == 1 else "schedules"

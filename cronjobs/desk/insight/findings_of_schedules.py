@@ -13,10 +13,10 @@ from cronjobs.desk.insight.finding import (
     Severity,
     for_the_file_here,
     given_up_text,
-    jobs_text,
     several,
     typed,
 )
+from cronjobs.desk.insight.formatting import counted
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import (
     FAILED_IN_A_ROW,
@@ -216,7 +216,7 @@ def _missing(found: Watched) -> Iterator[_ScheduleMissing]:
 
 def _runs(missing: Mapping[str, _ScheduleMissing], names: Sequence[str]) -> str:
     """Return text such as "5 runs" for the runs that these schedules missed."""
-    return jobs_text(sum(row.count for name in names for row in missing[name].outages), "run")
+    return counted(sum(row.count for name in names for row in missing[name].outages), "run")
 
 
 def _make_up(missing: _ScheduleMissing) -> str:

@@ -13,12 +13,12 @@ from cronjobs.desk.insight.finding import (
     Finding,
     Severity,
     given_up_text,
-    jobs_text,
     several,
     typed,
+    wait_words,
     waiting_words,
 )
-from cronjobs.desk.insight.formatting import drain_time, long_jobs_off
+from cronjobs.desk.insight.formatting import counted, drain_time, long_jobs_off
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.kept_from_starting import did_not_start, why_none_starts
 from cronjobs.desk.insight.same_cause import (
@@ -72,14 +72,14 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     for job_type in sorted((health.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.more_types:
-        jobs, types = jobs_text(health.more_unresolved, "due job"), jobs_text(health.more_types, "more job type")
+        jobs, types = counted(health.more_unresolved, "due job"), counted(health.more_types, "more job type")
         text = f"{jobs} wait for {types} that no host has; only the oldest types are listed one by one"
         yield Finding("unresolved", text, Severity.CRITICAL, command="cronjobs jobs list --status queued")
     yield from map(_misfit, health.misfits)
     for failing in health.failing_types:
         if failing.job_type in same.types or failing.job_type in same.unknown_types:
             continue
-        wait = f"{jobs_text(failing.jobs)} of this type {'waits' if failing.jobs == 1 else 'wait'} for another try"
+        wait = f"{counted(failing.jobs, 'job')} of this type {'waits' if failing.jobs == 1 else 'wait'} for another try"
         text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, with no success in between; {wait}"
         command = typed("cronjobs jobs list --status failed --type", failing.job_type)
         yield Finding("failing_type", text, since=failing.since, command=command, subject=failing.job_type)
@@ -141,12 +141,11 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
         command = "cronjobs jobs list --status queued"
         yield Finding("late", text, since=since, command=command, rows=rows, grew_at=health.late_since)
     elif no_process.places:  # do not wait until the jobs are late: no later tick will start them
-        jobs = jobs_text(no_process.jobs, "due job")
+        jobs = counted(no_process.jobs, "due job")
         text = f"{jobs} {'has' if no_process.jobs == 1 else 'have'} not started: {'; '.join(no_process.why)}"
         yield Finding("late", text, since=no_process.since, command="cronjobs jobs list --status queued", rows=rows)
     for found in health.out_of_reach:
-        waits = f"{jobs_text(found.jobs, 'due job')} {'waits' if found.jobs == 1 else 'wait'}"
-        options = ", ".join(found.options)
+        waits, options = wait_words(found.jobs, "due job"), ", ".join(found.options)
         text = (
             f'{waits} in queue "{found.queue}", type {found.job_type}: the options of every tick exclude '
             f"{'it' if found.jobs == 1 else 'them'}; all ticks ran with {options}"
@@ -201,10 +200,11 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], wor
     if passed_over and (others := [group for group in late if group not in passed_over]):
         return f"{_why_late(others, ticks, workers)}; {_why_late(passed_over, ticks, workers)}"
     if passed_over:
-        count, types = sum(group.late for group in late), several(sorted({group.job_type for group in late}))
+        count = sum(group.late for group in late)
+        jobs, types = counted(count, "job"), several(sorted({group.job_type for group in late}))
         rows = "its row" if count == 1 else "their rows"
         return (
-            f"ticks with a free worker passed {jobs_text(count)} of {types} over; another transaction may hold {rows} "
+            f"ticks with a free worker passed {jobs} of {types} over; another transaction may hold {rows} "
             "(on PostgreSQL, see pg_stat_activity)"
         )
     for why, words in _WHY_LATE.items():
