@@ -345,7 +345,6 @@ class ScheduleEvidence:
     def _with_rows(self, found: Sequence[tuple[OccurrenceFacts, Any]]) -> list[OccurrenceFacts]:
         """Complete the facts of each occurrence with the ticks, jobs and pauses that its ledger row refers to."""
         connection = self.connection
-        beside: dict[int, tuple[TickFacts | None, TickFacts | None]] = {}
         moments = [
             {"number": number, "due_at": facts.last_for}
             for number, (facts, _) in enumerate(found)
@@ -360,13 +359,6 @@ class ScheduleEvidence:
             facts_of = {id_: tick_facts(row) for id_, row in explaining.ticks_of(connection, ids).items()}
             for last, then in pairs.values():
                 facts_of |= self._with_causes(facts_of.get(last or 0), then or 0, facts_of)
-            beside = {
-                number: (
-                    facts_of.get(before or 0),
-                    None if _was_ahead(before, after, facts_of) else facts_of.get(after or 0),
-                )
-                for number, (before, after) in pairs.items()
-            }
         job_ids = {row.job_id for _, row in found if row is not None and row.job_id is not None}
         jobs = job_facts(connection, job_ids, self.settings, self.types, self.around, self.pause_rows)
         pruned = pruned_dead(connection, job_ids - jobs.keys())
@@ -377,8 +369,10 @@ class ScheduleEvidence:
         complete = []
         triggered = self._triggered([row for _, row in found if row is not None])
         for number, (facts, row) in enumerate(found):
-            before, after = beside.get(number, (None, None))
-            facts = replace(facts, tick_before=before, tick_after=after)
+            before, after = pairs.get(number, (None, None))
+            # If a clock was ahead at the tick *after*, that tick really ran before the tick *before*.
+            following = None if _set_back(after, before, facts_of) else facts_of.get(after or 0)
+            facts = replace(facts, tick_before=facts_of.get(before or 0), tick_after=following)
             if row is not None:
                 job = jobs.get(row.job_id)
                 maker = made.get(row.job_id)
@@ -386,7 +380,7 @@ class ScheduleEvidence:
                     facts,
                     ledger=ledger_facts(row),
                     settler=facts_of.get(row.tick or 0),
-                    settled_ahead=_set_back(row.tick, pairs.get(number, (None, None))[1], facts_of),
+                    settled_ahead=_set_back(row.tick, after, facts_of),
                     job=job and with_triggered(job, triggered),
                     pruned_dead=pruned.get(row.job_id),
                     triggered=tuple(each for each in triggered if row.job_id is None and each.at >= row.decided_at),
@@ -467,18 +461,12 @@ class ScheduleEvidence:
         return min(on, key=lambda pause: (pause.skip, due is not None and pause.since > due, pause.scope), default=None)
 
 
-def _was_ahead(before: int | None, after: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
-    """Return whether the tick *after* really ran before the tick *before*.
+def _set_back(first: int | None, then: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
+    """Return whether the clock was ahead at the tick *first*, and had been set back when the tick *then* began.
 
-    The tick *after* is then dated later only because its clock was ahead.
     A small difference does not count, since the rows of ticks that start at about the same time may be written in any
     order.
     """
-    return _set_back(after, before, facts_of)
-
-
-def _set_back(first: int | None, then: int | None, facts_of: Mapping[int, TickFacts]) -> bool:
-    """Return whether the clock was ahead at the tick *first*, and had been set back when the tick *then* began."""
     if first is None or then is None or first >= then or first not in facts_of:
         return False
     return facts_of[first].started_at - facts_of[then].started_at > FUTURE_WATERMARK

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from cronjobs.desk.insight.kept_from_starting import Causes
+from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY
 from cronjobs.engine.rules.progress import HowFar, Reported
 
 Existence = Literal["defined", "retired", "not_yet", "unreadable"]
@@ -79,6 +80,15 @@ class LedgerFacts:
     whole_count: int
     decided_at: datetime
     tick: int | None = None  # the id of the tick that wrote the row, or None if a person wrote it
+
+    @property
+    def early(self) -> bool:
+        """Whether a wrong clock ran the occurrence before it was due."""
+        return (self.reason or "").startswith(RAN_EARLY)
+
+    @property
+    def backfilled(self) -> bool:
+        return (self.reason or "").startswith(BACKFILLED)
 
 
 @dataclass(frozen=True)

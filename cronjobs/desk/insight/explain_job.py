@@ -46,7 +46,7 @@ from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.error_groups import class_and_text, says_class
 from cronjobs.engine.rules.misfits import FAILS_AGAIN, LEAST, MISFIT, MOST, OUTLIVED
-from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, RAN_EARLY
+from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN
 from cronjobs.engine.rules.progress import in_words, time_left
 from cronjobs.engine.rules.recovery_policy import MAX_LOSSES, ON_LOST
 from cronjobs.errors import EffectUnknown, GiveUp
@@ -71,7 +71,7 @@ def explain_job(life: JobLife) -> Explanation:
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
     # A job that ran early may have run on another day than its due day, so print the date of every time that is not
     # today.
-    early = made is not None and (made.ledger.reason or "").startswith(RAN_EARLY)
+    early = made is not None and made.ledger.early
     times = LocalTimes(life.around.now if early else first, life.timezone)
     sentences = [_origin(life, job, made, times)]
     if job is None:
@@ -121,7 +121,7 @@ def _origin(life: JobLife, job: JobFacts | None, made: OccurrenceOfJob | None, t
         row = made.ledger
         tick = who(life.settler)
         by = f" by {tick}" if tick else f" at {times.clock(row.decided_at)}"
-        if (row.reason or "").startswith(RAN_EARLY):
+        if row.early:
             of = f"the occurrence of {name(made.schedule)} at {times.with_utc(row.whole_last)}"
             return f"{who_} was made for {of}{key}: it {ran_early_words(row.reason or '', times)}."
         return (

@@ -39,7 +39,7 @@ from cronjobs.desk.insight.explain_phrases import (
 )
 from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.kept_from_starting import did_not_start
-from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, NOT_MADE_UP, ON_TIME_WITHIN, RAN_EARLY, ran_early
+from cronjobs.engine.rules.occurrences import BEFORE, NOT_MADE_UP, ON_TIME_WITHIN, ran_early
 from cronjobs.engine.schedules.decide import CRON_RAN
 from cronjobs.model import duration_text, rough
 from cronjobs.text import one_line
@@ -81,7 +81,7 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     found, row = verdict(facts), facts.ledger
     # A job that ran early may have run on another day than its due day, so print the date of every time that is not
     # today.
-    early = row is not None and (row.reason or "").startswith(RAN_EARLY)
+    early = row is not None and row.early
     times = LocalTimes(facts.around.now if early else facts.first_for, facts.timezone)
     sentences = []
     if facts.renamed_from is not None:
@@ -138,7 +138,7 @@ def _usual(facts: OccurrenceFacts, found: str) -> bool:
     A list merges such answers.
     """
     job, row = facts.job, facts.ledger
-    if found != "enqueued" or job is None or row is None or (row.reason or "").startswith(RAN_EARLY):
+    if found != "enqueued" or job is None or row is None or row.early:
         return False
     in_time = row.decided_at - facts.last_for <= ON_TIME_WITHIN and facts.stands_for == 1 and facts.remark is None
     return in_time and not _began_late(facts) and job.status == "succeeded" and job.attempt == 1
@@ -202,12 +202,12 @@ def _applied(definition: DefinitionFacts, times: LocalTimes) -> str:
 
 
 def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    if (row.reason or "").startswith(BACKFILLED):
+    if row.backfilled:
         by, _, before = one_line(row.reason or "", 400).partition(BEFORE)
         first = f"It did not run when it was due: {before}." if before else "It did not run when it was due."
         said = f"A {by}, at {times.clock(row.decided_at)}, made job {row.job_id} for it."
         return [*_outage(facts, row, times), first, said, *_fate(facts, row, times)]
-    if (row.reason or "").startswith(RAN_EARLY):
+    if row.early:
         early = ran_early_words(row.reason or "", times)
         said = f"Its job, {row.job_id}, {early}: a clock was ahead then and was later set back."
         then = f'It does not run again by itself: to enqueue a job now, run "cronjobs trigger {quote(facts.schedule)}".'
@@ -237,8 +237,8 @@ def _ran_early(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
 def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
     """Describe what became of the job, or that its row is gone."""
     if facts.job is None:
-        early = (row.reason or "").startswith(RAN_EARLY)  # a job runs early only if a clock was wrong
-        return [row_gone(facts.pruned_dead, None if early else row.decided_at, times, facts.around)]
+        # A job runs early only if a clock was wrong.
+        return [row_gone(facts.pruned_dead, None if row.early else row.decided_at, times, facts.around)]
     return job_sentences(facts.job, times, facts.around)
 
 
@@ -620,8 +620,8 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
             ended = brief_job(facts.job) if facts.job else gone
             if _ran_early(facts, row):
                 return f"job {row.job_id}, ran early, because a clock was ahead: {ended}"
-            if row.reason is not None and row.reason.startswith(BACKFILLED):
-                return f"job {row.job_id}: {ended}; {one_line(row.reason, 200)}"
+            if row.backfilled:
+                return f"job {row.job_id}: {ended}; {one_line(row.reason or '', 200)}"
             after, began = row.decided_at - facts.last_for, _began_late(facts)
             begun = f", begun {rough(began)} late" if began is not None and began - after > ON_TIME_WITHIN else ""
             return (
@@ -636,7 +636,7 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
             return f"job {row.job_id} was still unfinished"
         case "missed" if row is not None:
             gap = next(iter(_why_late(facts, row, times)), f"settled at {times.clock(row.decided_at)}")
-            return f"{_not_made_up(facts, row)}; {gap[:1].lower()}{gap[1:].rstrip('.')}"
+            return f"{_not_made_up(facts, row)}; {_as_clause(gap)}"
         case "paused" if facts.pause is not None:
             return pause(facts.pause, times)
         case "pending":
@@ -655,7 +655,11 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
 def _delay(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> str:
     """Return the first reason for a late settlement, in parentheses."""
     why = next(iter(_why_late(facts, row, times)), "")
-    return f" ({why[:1].lower()}{why[1:].rstrip('.')})" if why else ""
+    return f" ({_as_clause(why)})" if why else ""
+
+
+def _as_clause(sentence: str) -> str:
+    return f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
 
 
 def counts_of(explanations: Iterable[Explanation]) -> Counter[str]:

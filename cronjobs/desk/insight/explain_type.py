@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from cronjobs.desk.insight.explain_facts import Explanation, JobFacts, Now, TypeFacts, plain
 from cronjobs.desk.insight.explain_job import job_sentences, tick_that_began, type_reasons
 from cronjobs.desk.insight.explain_obstacles import with_obstacles
-from cronjobs.desk.insight.explain_phrases import name
+from cronjobs.desk.insight.explain_phrases import capital, name
 from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.job_evidence import job_facts, surroundings, type_facts
 from cronjobs.desk.store import explaining
@@ -76,7 +76,7 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     if reasons:
         why = "; ".join(reasons)
         cannot = "" if facts.known else " cannot run"
-        sentences.append(f"{why[:1].upper()}{why[1:]}." if sentences else f"{subject}{cannot}: {why}.")
+        sentences.append(f"{capital(why)}." if sentences else f"{subject}{cannot}: {why}.")
     if life.crashing_since is not None:
         sentences.append(
             "Jobs of this type were running in ticks that died, so they have run in child processes since "
