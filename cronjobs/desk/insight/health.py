@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cronjobs.desk.insight.check_config import TimeoutTooLong
-from cronjobs.desk.insight.excluded_jobs import BeyondOptions
 from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.desk.insight.slow_runs import SlowRun
-from cronjobs.desk.insight.waiting import LateGroup, Queue, StrandedJobs
+from cronjobs.desk.insight.waiting import BeyondOptions, LateGroup, Queue, StrandedJobs
 from cronjobs.desk.insight.watched import Watched
 from cronjobs.desk.store.failing_types import FailingType
 from cronjobs.desk.store.schedule_health import ScheduleSurvey

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.excluded_jobs import options_against
 from cronjobs.desk.insight.explain_facts import (
     AttemptFacts,
     AuditEntry,
@@ -38,6 +37,7 @@ from cronjobs.desk.insight.schedule_history import (
     pause_from,
     pauses_over_time,
 )
+from cronjobs.desk.insight.waiting import options_against
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.settling import settled_effect

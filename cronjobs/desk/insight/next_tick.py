@@ -9,19 +9,22 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.preview import preview
 from cronjobs.desk.rules import pausing
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.concurrency import Candidate, Limit, choose, reached
-from cronjobs.engine.schedules.changes import SyncPlan
-from cronjobs.engine.schedules.decide import Due, Settled
+from cronjobs.engine.schedules.applying import judge_file
+from cronjobs.engine.schedules.changes import SyncPlan, compare
+from cronjobs.engine.schedules.decide import Due, Settled, decide_all, plan_for, wants_room
 from cronjobs.engine.schedules.definition import fingerprint
-from cronjobs.engine.store import schedules, ticks, upcoming
+from cronjobs.engine.schedules.materialise import known_about
+from cronjobs.engine.store import queues, schedules, ticks, upcoming
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.enqueue import NewJob
+from cronjobs.engine.store.job_types import remembered
 from cronjobs.engine.store.meta import is_ours
+from cronjobs.engine.store.ticks import Overview
 
 JOBS_SHOWN: Final = 50
 
@@ -53,7 +56,7 @@ def look(
     seen = ticks.overview(connection, host=here.host, place=here.place, fingerprint=fingerprint(settings))
     is_ours(settings, seen.project, seen.environment)
     pauses = schedules.pauses_in_force(connection)
-    sync, made = preview(connection, seen, settings, host=here.host) if fires else (None, [])
+    sync, made = _preview(connection, seen, settings, host=here.host) if fires else (None, [])
     wanted = [name for name in known.types if only in (None, name)]
     waiting = upcoming.due_jobs(connection, known=wanted, queue=queue, limit=JOBS_SHOWN)
     jobs = [dict(row._mapping) for row in waiting.first]
@@ -77,6 +80,32 @@ def look(
         pauses=pauses,
         next_run_at=upcoming.next_run_at(connection),
     )
+
+
+def _preview(
+    connection: Connection, seen: Overview, settings: Settings, *, host: str
+) -> tuple[SyncPlan | None, list[tuple[Due, Settled]]]:
+    """Return the sync that a tick of *host* would do, if any, and how the tick would settle the due occurrences.
+
+    This follows the tick's own rules, but locks nothing.
+    """
+    stored = schedules.all_schedules(connection)
+    todo = None
+    if judge_file(connection, seen, settings, host=host) == "apply":
+        todo = compare(settings, stored, queues.caps_in_force(connection))
+    chosen = schedules.due_schedules(connection, settings.disabled_schedules)
+    # A sync first settles each schedule that it changes, even if the schedule's next_at is later.
+    if todo is not None:
+        ends = {*todo.change, *todo.remove, *(old for old, _ in todo.rename)}.difference(each.name for each in chosen)
+        chosen += [schedule for schedule in stored if schedule.status == "active" and schedule.name in ends]
+    planned = [due for schedule in chosen if (due := plan_for(schedule, seen.now)) is not None]
+    readable = [due for due in planned if not due.ahead and not due.unreadable]
+    known = known_about(connection, readable, remembered(settings.run.every))
+    asked = set().union(*(wants_room(due, known[due.stored.id]) for due in readable))
+    caps, lifted = ((), ()) if todo is None else (todo.cap, todo.uncap)
+    room = queues.room_now(connection, asked, caps, lifted)
+    made = {due.stored.id: settled for due, settled in decide_all(readable, known, room.caps, room.waiting)}
+    return todo, [(due, made.get(due.stored.id, Settled())) for due in planned if due.to_emit or due.parts]
 
 
 def _with_limits(

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.desk.insight.excluded_jobs import BeyondOptions, out_of_reach
 from cronjobs.desk.insight.judged_types import JudgedTypes
 from cronjobs.desk.insight.watched import late_after, quiet_after
 from cronjobs.desk.rules.pausing import of_queue
@@ -27,6 +26,8 @@ from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED,
 # Look for a host that could run the type, but only for this many types.
 STRANDED_NAMED: Final = 3
 MOST_TYPES: Final = 100  # list at most this many unknown types, and count the others
+LOOKED_BACK: Final = timedelta(hours=1)  # read the options of ticks that began in this time
+GROUPS: Final = 50  # look for options that exclude jobs in at most this many groups
 
 
 class LateGroup(NamedTuple):
@@ -65,6 +66,17 @@ class Queue:
     def full(self) -> bool:
         # On SQLite plain SQL may store any type here.
         return isinstance(self.max_waiting, int) and self.waiting >= self.max_waiting
+
+
+@dataclass(frozen=True)
+class BeyondOptions:
+    """Due jobs of one queue and type that no tick may claim. ``options`` are texts such as "--queue mail on web1"."""
+
+    queue: str
+    job_type: str
+    jobs: int
+    since: datetime
+    options: tuple[str, ...]
 
 
 @dataclass
@@ -204,6 +216,36 @@ def _recorded(group: LateGroup, ended: Sequence[Mapping[str, Any]]) -> frozenset
         if (entry.get("queue"), entry.get("job_type")) == (group.queue, group.job_type)
         and ((why := entry.get("why")) != PASSED_OVER or tick["started_at"] >= group.run_at)
     )
+
+
+def out_of_reach(connection: Connection, late: Sequence[LateGroup], now: datetime) -> list[BeyondOptions]:
+    """Return the groups of *late* jobs that the options of all ticks since ``run_at`` exclude.
+
+    ``--limit`` excludes no job. If a tick does not start a job because of --limit, a later tick starts the job.
+    """
+    if not late:
+        return []
+    begin = max(min(row.run_at for row in late), now - LOOKED_BACK)
+    records = records_between(connection, begin, now)
+    found = []
+    for row in late[:GROUPS]:
+        since_due = [tick for tick in records if tick.started_at >= row.run_at]
+        place = {"queue": row.queue, "job_type": row.job_type}
+        excluded = [(tick, options) for tick in since_due if (options := options_against(tick, place))]
+        if excluded and len(excluded) == len(since_due):
+            said = tuple(sorted({f"{text} on {tick.host}" for tick, text in excluded}))
+            found.append(BeyondOptions(row.queue, row.job_type, row.late, row.run_at, said))
+    return found
+
+
+def options_against(tick: Any, place: Mapping[str, Any]) -> str | None:
+    """Return the tick's options, as typed, that exclude jobs of the queue and type in *place*, or None."""
+    options = tick.did.get("options") if isinstance(tick.did, dict) else None
+    if not isinstance(options, dict):
+        return None
+    wants = {"queue": place["queue"], "only": place["job_type"]}
+    against = [name for name, own in wants.items() if options.get(name, own) != own]
+    return " ".join(f"--{name} {options[name]}" for name in against) or None
 
 
 def entries_of(tick: Mapping[str, Any]) -> list[Mapping[str, Any]]:
