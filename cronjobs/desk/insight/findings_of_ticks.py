@@ -32,7 +32,7 @@ from cronjobs.engine.store.meta import MOVED
 from cronjobs.engine.tick.not_started import LIMITED
 from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import MovedDatabase, shown_path
-from cronjobs.model import duration_text, rough
+from cronjobs.model import Status, duration_text, rough
 from cronjobs.text import nearest
 
 _SHOW_CRON = "cronjobs crontab show"
@@ -65,6 +65,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
             text = f"the clock of host {tick['host']} is {off} {'ahead of' if skew > 0 else 'behind'} the database's"
             begun = health.watch.wrong_clocks.get(tick["host"])
             yield Finding("clock", text, since=begun, command="timedatectl", subject=tick["host"])
+    yield from _misdated(health)
     yield from _config(health, settings, same, last_ticking(health.ticks, health.now, settings.run.every))
     without_room = dict(same.no_room)
     for job_type, problem in health.never_begin:
@@ -152,6 +153,24 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
             severity = Severity.CRITICAL if code == 70 else Severity.WARNING
             since = health.watch.ended_badly.get(tick["host"])
             yield Finding("ending", text, severity, since=since, command="cronjobs run-due", subject=tick["host"])
+
+
+def _misdated(health: Health) -> Iterator[Finding]:
+    """Find jobs that are due too late, because a clock was ahead.
+
+    Ticks leave these times alone, because nobody can say when the jobs should run instead.
+    """
+    found = health.watch.misdated
+    if not found:
+        return
+    which = several([f"job {job.job_id} ({job.job_type}) in {rough(job.run_at - health.now)}" for job in found])
+    retries = [str(job.job_id) for job in found if job.status == Status.FAILED]
+    others = [str(job.job_id) for job in found if job.status != Status.FAILED]
+    text = f"some jobs are due too late, because a clock was ahead when it set their times: {which}"
+    if retries and others:
+        text += f' (for each of {several(others)}, run "cronjobs run ID")'
+    command = f"cronjobs jobs retry {' '.join(retries)}" if retries else f"cronjobs run {others[0]}"
+    yield Finding("clock", text, command=command, rows=(*retries, *others))
 
 
 def _config(

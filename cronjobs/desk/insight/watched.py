@@ -31,12 +31,13 @@ from cronjobs.desk.rules.pausing import what
 from cronjobs.desk.store import status_facts
 from cronjobs.desk.store import status_facts as store
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, schedules_by_id
-from cronjobs.desk.store.status_facts import Deaths, Killed, Overrunning, WithoutProcess
+from cronjobs.desk.store.status_facts import Deaths, Killed, Misdated, Overrunning, WithoutProcess
 from cronjobs.engine.crontime.timing import newest_between, next_after
 from cronjobs.engine.rules.occurrences import ran_early
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.schedules.planning import read
+from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
 from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
 from cronjobs.engine.store.ticks import file_in_force
@@ -181,6 +182,7 @@ class Watched:
     # Maps a host to its last ticks, if they could not start the process of a long job.
     without_process: dict[str, WithoutProcess] = field(default_factory=dict)
     overrunning: Sequence[Overrunning] = ()  # jobs that are leased beyond their time limits
+    misdated: Sequence[Misdated] = ()  # jobs that are due too late, because a clock was ahead
     # Whether the hosts' files and the file in force have differed for more than DIFFERENT_FILES.
     differ_long: bool = False
     in_force: str | None = None  # the fingerprint of the file that was applied last
@@ -270,6 +272,7 @@ def watch(
             and (no_process := store.without_process(connection, tick["host"])) is not None
         },
         overrunning=store.overrunning(connection, now),
+        misdated=store.misdated(connection, FUTURE_WATERMARK),
         differ_long=differ_long,
         in_force=in_force,
         differ_since=differ_since,

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from cronjobs.desk.rules.occurrence_results import OVERRUN, ByHand, JobNow, OccurrenceResult
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.idle_conditions import WAITING
-from cronjobs.engine.probe.sql_text import AUDIT, JOBS, NOW, OCCURRENCES, PAUSES, SCHEDULES, TICKS, after_now
+from cronjobs.engine.probe.sql_text import AUDIT, JOB_RUNS, JOBS, NOW, OCCURRENCES, PAUSES, SCHEDULES, TICKS, after_now
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.store.effects import unknown_of
@@ -26,6 +26,8 @@ from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
+MISDATED_READ: Final = 1000  # read at most this many attempts and jobs to find jobs with times of a wrong clock
+MISDATED_NAMED: Final = 20
 LEASES_READ: Final = 50  # read at most this many leases, those of the longest running jobs
 TRIGGERS_READ: Final = 100  # read at most this many audit entries of one schedule
 OCCURRENCES_READ: Final = 5000  # read at most this many ledger rows of one schedule
@@ -38,6 +40,7 @@ DAYS_READ: Final = 10
 UNDEALT: Final = UNSETTLED_DEAD_SQL
 SOME_AGO: Final = after_now(":ago_s")
 _LATER_AGO: Final = after_now(":later_s")
+_AHEAD: Final = after_now(":ahead_s")
 
 
 @dataclass(frozen=True)
@@ -360,6 +363,42 @@ def overrunning(connection: Connection, now: datetime) -> list[Overrunning]:
         for row, limit in limits
         if (now - row.started_at - OVERRUN).total_seconds() >= limit
     ]
+
+
+@dataclass(frozen=True)
+class Misdated:
+    """A waiting job that is due too late, because a clock was ahead when it set ``run_at``. ``status``: the job's."""
+
+    job_id: int
+    job_type: str
+    status: str
+    run_at: datetime
+
+
+def misdated(connection: Connection, by: timedelta) -> list[Misdated]:
+    """Return the waiting jobs, the first due first, whose ``run_at`` comes from a clock that was ahead by more than
+    *by*.
+
+    The last attempt of such a job ended in the future, or the job never began, and was enqueued in the future and due
+    at once.
+    """
+    rows = run(
+        connection,
+        f"""
+        SELECT j.id, substr(j.job_type, 1, :longest) AS job_type, j.status, j.run_at FROM (
+          SELECT job_id, attempt FROM (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r WHERE r.finished_at > {_AHEAD}
+            ORDER BY r.finished_at DESC LIMIT :read) AS ran
+          UNION ALL
+          SELECT id, 0 FROM (SELECT n.id, n.created_at, n.run_at FROM {JOBS} n ORDER BY n.id DESC LIMIT :read) AS newest
+          WHERE created_at > {_AHEAD} AND run_at <= created_at) AS planned
+        JOIN {JOBS} j ON j.id = planned.job_id AND j.attempts = planned.attempt
+        WHERE j.{WAITING} AND j.run_at > {_AHEAD} ORDER BY j.run_at, j.id LIMIT :most""",
+        ahead_s=by.total_seconds(),
+        longest=LONGEST_NAME,
+        read=MISDATED_READ,
+        most=MISDATED_NAMED,
+    )
+    return [Misdated(row.id, row.job_type, row.status, row.run_at) for row in rows]
 
 
 @dataclass(frozen=True)

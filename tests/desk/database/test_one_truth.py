@@ -7,7 +7,9 @@ from support.explained import HOUR, MINUTE, World, fail, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
+from support.hosts import put
 
+from cronjobs import Snooze
 from cronjobs.engine.database import tables
 
 pytestmark = pytest.mark.either
@@ -198,3 +200,35 @@ def test_what_stands_for_others_says_that_it_died_and_status_that_this_was_dismi
     assert "no job is late, no dead job needs attention" in shown
     assert "1 in all, 1 in the last 24 h, dismissed\n" in shown
     assert "stands for them: dead" in world.say("bill", "--from", "02:00", "--to", "04:03").out
+
+
+def test_jobs_that_are_due_too_late_because_a_clock_was_ahead_are_a_finding(world: World) -> None:
+    def snooze() -> None:
+        raise Snooze("2h")
+
+    true, ahead = utc("2026-03-03T02:00:00"), utc("2026-03-03T05:00:00")
+    world.file('defaults: {retry: {delays: ["30m"], jitter: 0}}\n')
+    world.tick(true)
+    world.go(ahead)
+    world.plan = [fail(), snooze]
+    for _ in range(2):
+        put(world.database, job_type="t.work")
+    world.tick(ahead)
+    for more in ({}, {"run_at": ahead + HOUR}):  # the app chose the time of the last job
+        put(world.database, job_type="t.work", **more)
+    world.tick(true + MINUTE)
+    [finding] = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "clock"]
+    assert finding["text"] == (
+        "some jobs are due too late, because a clock was ahead when it set their times: job 3 (t.work) in 2h59m, "
+        'job 1 (t.work) in 3h29m, job 2 (t.work) in 4h59m (for each of 3, 2, run "cronjobs run ID")'
+    )
+    assert finding["command"] == "cronjobs jobs retry 1"
+    world.plan = [fail()]
+    assert world.cronjobs("jobs", "retry", "1").code == 0
+    world.tick(true + 2 * MINUTE)  # this retry is planned by the right clock
+    for job_id in ("2", "3"):
+        [finding] = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "clock"]
+        assert "job 1 " not in finding["text"]
+        assert finding["command"] in ("cronjobs run 2", "cronjobs run 3")
+        world.cronjobs("jobs", "cancel", job_id)
+    assert [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "clock"] == []
