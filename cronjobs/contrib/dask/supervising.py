@@ -18,6 +18,7 @@ from cronjobs.engine.config.settings import ExecutorSettings, Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import WorkerContext
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.probe.repeated_signals import RepeatedSignals
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.tick.extras import LAST_S, RunSummary, extras_of_job
 from cronjobs.engine.tick.log import Log, start_reporter
@@ -163,7 +164,12 @@ def supervise(
 
 
 def _obey_signals(loop: Loop, wake: threading.Event) -> None:
+    repeated = RepeatedSignals(SYSTEM.monotonic)
+
     def on_signal(number: int, _frame: FrameType | None) -> None:
+        # A tick that waits for this process passes its signals on. This process may have received them directly, too.
+        if repeated.again(number):
+            return
         loop.stop(signal.Signals(number).name)
         wake.set()
 

@@ -13,6 +13,7 @@ import time
 from _signal import SIG_DFL, SIG_IGN, SIGALRM, SIGHUP, SIGINT, SIGTERM, getsignal, signal  # type: ignore[import-not-found]
 
 from cronjobs.engine.probe import timer
+from cronjobs.engine.probe.repeated_signals import RepeatedSignals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ LONGEST_PAUSE_S = 16.0
 # The exit codes of a full tick after which this tick continues. 1 means that a job died. 4 means that the database
 # failed, so this tick keeps looking until the database answers.
 GOES_ON = (0, 1, 4)
-SAME_SIGNAL_S = 1.0
 # Cron mails this text after the stacks, which the kernel's timer has made the full tick print.
 KILLED = (
     b"cronjobs: the stacks above are of a full tick that was still at work 1 s after its time was up, and was killed. "
@@ -115,17 +115,13 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
     Signals that ask this process to end are passed on to the full tick.
     """
     asked: list[int] = []
-    asked_at = 0.0
+    repeated = RepeatedSignals(time.monotonic)
     child = 0
 
     def pass_on(number: int, _frame: object) -> None:
-        nonlocal asked_at
-        # A process group often gets the same signal twice. Do not pass on the second signal, because it would end the
-        # grace period of the full tick.
-        again = number in asked and time.monotonic() - asked_at < SAME_SIGNAL_S
         asked.append(number)
-        if child and not again:
-            asked_at = time.monotonic()
+        # A process group often gets the same signal twice.
+        if not repeated.again(number) and child:
             try:
                 os.kill(child, number)
             # The full tick has just exited.

@@ -25,6 +25,7 @@ from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.attempt import PROCESS_SLACK, Attempt, WorkerContext
 from cronjobs.engine.execution.worker_threads import Workers
+from cronjobs.engine.probe.repeated_signals import RepeatedSignals
 from cronjobs.engine.tick import mail_throttle
 from cronjobs.engine.tick.extras import RunSummary, extras_of_job
 from cronjobs.engine.tick.log import Log, start_reporter
@@ -46,12 +47,16 @@ class Signals:
     def __init__(self) -> None:
         self._came: list[str] = []
         self._loop: Loop | None = None
+        self._repeated = RepeatedSignals(SYSTEM.monotonic)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # Ignore SIGHUP, so that the job keeps running when the tick's terminal is closed.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        # A tick that waits for this process passes its signals on. This process may have received them directly, too.
+        if self._repeated.again(number):
+            return
         self._came.append(signal.Signals(number).name)
         if self._loop is not None:
             self._loop.stop(self._came[-1])

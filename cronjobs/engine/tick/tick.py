@@ -14,7 +14,9 @@ from sqlalchemy import Connection
 
 from cronjobs import events
 from cronjobs.engine.database.retrying import first_look
+from cronjobs.engine.probe import timer
 from cronjobs.engine.probe.idle_conditions import CLOCK_SKEW_S
+from cronjobs.engine.probe.repeated_signals import RepeatedSignals
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store import meta, ticks
 from cronjobs.engine.store.meta import is_ours
@@ -49,6 +51,7 @@ class Tick(TickContext):
         self._recovery_here: Recovery | None = None
         self.to_recover = False
         self.seen: Overview | None = None
+        self._repeated = RepeatedSignals(self.clock.monotonic)
 
     # --- the steps ----------------------------------------------------------------------------------------------------
 
@@ -280,6 +283,9 @@ class Tick(TickContext):
         return {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        # A lingering tick passes its signals on to this tick, which may have received them directly, too.
+        if timer.is_given() and self._repeated.again(number):
+            return
         first = self.stop_requested is None
         self.stop_requested = self.stop_requested or signal.Signals(number).name
         self.result.signal = number

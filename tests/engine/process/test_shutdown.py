@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import until
-from support.ticking import Project, Tick, rivals
+from support.ticking import Project, Tick, rivals, stop_and_go
 
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.config.settings import Settings
@@ -219,6 +219,20 @@ def test_a_second_signal_ends_the_tick_at_once(project: Project) -> None:
     until(project.lease_ended, 5)
     assert project.tick().wait() == 0
     assert project.times_ran() == {deaf_id: 1, polite_id: 1}
+
+
+@pytest.mark.slow
+def test_a_signal_to_a_lingering_tick_and_to_its_full_tick_is_one_signal(sqlite_project: Project) -> None:
+    """systemd signals every process of a service, and the lingering tick passes its signal on."""
+    yaml = "run: {linger: 100ms, shutdown_grace: 30s}\n"
+    sqlite_project.configure(yaml, HANDLERS)
+    assert sqlite_project.tick().wait() == 0
+    tick, [job_id] = working(sqlite_project, "s.finishes", yaml=yaml)
+    full = sqlite_project.value("SELECT pid FROM cronjobs_ticks WHERE ended IS NULL")
+    assert full != tick.pid
+    stop_and_go([full, tick.pid], signal.SIGTERM)
+    assert tick.wait() == 143
+    assert sqlite_project.outcomes(job_id) == ["succeeded"]
 
 
 def test_the_fourth_interruption_in_a_row_is_charged(sqlite_project: Project) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from cronjobs.engine.probe import linger, timer
 from cronjobs.engine.probe.linger import LEAST_S, stay
+from cronjobs.engine.probe.repeated_signals import SAME_SIGNAL_S, RepeatedSignals
 
 Found = Callable[[float], str | None]
 TOOK_S = 0.5  # a full tick
@@ -116,3 +118,14 @@ def test_the_exit_code_is_that_of_the_full_ticks(codes: list[int], ended: int, r
     minute = Minute(lambda now: f"job {int(now) // 20}" if 20 <= now < 60 else None, codes)
     assert minute.stay() == ended
     assert len(minute.runs) == runs
+
+
+def test_only_the_same_signal_within_a_second_is_a_repeated_one() -> None:
+    now = 50.0
+    repeated = RepeatedSignals(lambda: now)
+    assert not repeated.again(signal.SIGTERM)
+    now += SAME_SIGNAL_S / 2
+    assert repeated.again(signal.SIGTERM)
+    assert not repeated.again(signal.SIGINT)
+    now += SAME_SIGNAL_S / 2  # since the first one
+    assert not repeated.again(signal.SIGTERM)
