@@ -21,7 +21,6 @@ from zoneinfo import ZoneInfo
 from cronjobs.contrib.books.statements import Entry, UnnamedJob
 from cronjobs.desk.insight.formatting import LocalTimes, in_full
 from cronjobs.desk.insight.schedule_history import DefinitionPeriod
-from cronjobs.engine.crontime.timing import count_between
 from cronjobs.model import in_zone
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -275,7 +274,7 @@ class _Bookkeeper:
         else:
             first, last = _instant(entry.first), _instant(entry.last)
             spans = [(era, era.clipped(first, last)) for era in self.account.eras if era.timing is not None]
-            were_due = sum(count_between(era.timing, *span)[0] for era, span in spans if span and era.timing)
+            were_due = sum(era.timing.span(*span)[0] for era, span in spans if span and era.timing)
             ends = True
         if were_due == entry.number and ends:
             return

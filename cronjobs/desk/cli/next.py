@@ -23,7 +23,7 @@ from cronjobs.engine.config.fields import NAME
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.crontime.grammar import parse
-from cronjobs.engine.crontime.timing import CronTiming, EveryTiming, Timing, clock_changes, count_between, remarks
+from cronjobs.engine.crontime.timing import CronTiming, EveryTiming, Timing, clock_changes, remarks
 from cronjobs.engine.crontime.timing import timing as timing_of
 from cronjobs.errors import ConfigError, CronError, UsageError
 from cronjobs.model import duration, in_zone, rough
@@ -238,7 +238,7 @@ def _merged(all_due: Sequence[Upcoming], start: datetime, until: datetime | None
 
 def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
     """Keep only the first occurrence of a frequent schedule. Its remark says how many occurrences there are."""
-    counts = {due: count_between(due.timing, start, start + WINDOW)[0] for due in {one.due for one in found}}
+    counts = {due: due.timing.span(start, start + WINDOW)[0] for due in {one.due for one in found}}
     shown: list[Occurrence] = []
     named: set[Upcoming] = set()
     for one in found:

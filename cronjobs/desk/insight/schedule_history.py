@@ -14,7 +14,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronjobs.desk.insight.explain_facts import AuditEntry, DefinitionFacts, Existence, PauseFacts
-from cronjobs.engine.crontime.timing import CronTiming, Timing, count_between
+from cronjobs.engine.crontime.timing import CronTiming, Timing
 from cronjobs.engine.schedules.decide import spread_offset
 from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store.schedules import StoredSchedule, name_now
@@ -133,7 +133,7 @@ def defined(name: str, written: Any, act: AuditEntry | None) -> DefinitionPeriod
 
 
 def is_due(when: Timing, at: datetime) -> bool:
-    return count_between(when, at - JUST_BEFORE, at)[0] == 1
+    return when.span(at - JUST_BEFORE, at)[0] == 1
 
 
 def due_on_the_clock(when: Timing, wall: datetime) -> bool:

@@ -23,10 +23,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from itertools import takewhile
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from cronjobs.engine.crontime.grammar import CronExpression, parse
-from cronjobs.engine.crontime.zone_names import zone_meant
+from cronjobs.engine.crontime.zone_names import HOST_ZONES, zone_exists, zone_meant
 from cronjobs.errors import CronError, UsageError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,9 +36,6 @@ _DAY_S: Final = 86_400
 # day must exist as well.
 _FIRST_DAY: Final = date(1, 1, 3)
 _LAST_DAY: Final = date(9999, 12, 29)
-# Zone files with these names differ between hosts, because they contain the host's own zone, or zones with leap
-# seconds.
-_HOST_ZONES: Final = ("localtime", "posixrules", "posix/", "right/", "Factory")
 
 # A number of occurrences in a range, the first of these occurrences, and the last.
 Span = tuple[int, datetime | None, datetime | None]
@@ -87,8 +84,9 @@ class CronTiming:
                 yield midnight + timedelta(seconds=second)
 
     def span(self, after: datetime, until: datetime) -> Span:
-        """Return the number of occurrences later than *after*, up to *until*, the first and the last. Takes one step
-        per day.
+        """Return the number of occurrences later than *after*, up to and including *until*, the first and the last.
+
+        Takes one step per day, even if the schedule is due every minute.
         """
         start, end = _utc(after), _utc(until)
         count = 0
@@ -167,14 +165,6 @@ Timing = CronTiming | EveryTiming
 def next_after(timing: Timing, instant: datetime) -> datetime | None:
     """Return the first occurrence after *instant*, or None if no occurrence follows before the year 9999 ends."""
     return next(timing.after(instant), None)
-
-
-def count_between(timing: Timing, after: datetime, until: datetime) -> Span:
-    """Return the number, the first and the last of the occurrences later than *after*, up to and including *until*.
-
-    The call is fast even if the schedule is due every minute and the range is years long.
-    """
-    return timing.span(after, until)
 
 
 def newest_between(timing: Timing, after: datetime, until: datetime, n: int) -> list[datetime]:
@@ -460,15 +450,11 @@ def _zone(timezone: str) -> ZoneInfo:
     """Return the zone *timezone*. Raises CronError if the zone is unknown. The error suggests the zone that was
     probably meant.
     """
-    shown = timezone[:64].encode("unicode_escape").decode()
-    if timezone.startswith(_HOST_ZONES):
-        raise CronError(f'time zone "{shown}" is not the same on every host: write a name like Europe/Berlin or UTC')
-    try:
+    if zone_exists(timezone):
         return ZoneInfo(timezone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        # A ValueError means that the name is not a path below the zone files. An OSError means that the name is a
-        # folder, such as "Europe".
-        pass
+    shown = timezone[:64].encode("unicode_escape").decode()
+    if timezone.startswith(HOST_ZONES):
+        raise CronError(f'time zone "{shown}" is not the same on every host: write a name like Europe/Berlin or UTC')
     meant = zone_meant(timezone[:64])
     hint = f"did you mean {meant}?" if meant else "write a name like Europe/Berlin or UTC"
     raise CronError(f'time zone "{shown}" is not known: {hint}')

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from cronjobs.text import nearest
+
+# Zone files with these names differ between hosts, because they contain the host's own zone, or zones with leap
+# seconds.
+HOST_ZONES: Final = ("localtime", "posixrules", "posix/", "right/", "Factory")
 
 
 @cache
 def zone_exists(name: str) -> bool:
     """Return whether *name* is a time zone that is the same on every host."""
-    # On Debian, these names mean the host's own zone or zones with leap seconds.
-    if name.startswith(("localtime", "posixrules", "posix/", "right/", "Factory")):
+    if name.startswith(HOST_ZONES):
         return False
     try:
         ZoneInfo(name)

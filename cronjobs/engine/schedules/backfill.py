@@ -14,7 +14,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.engine.config.settings import ScheduleSettings
-from cronjobs.engine.crontime.timing import Timing, count_between, next_after, timing
+from cronjobs.engine.crontime.timing import Timing, next_after, timing
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, overlap
 from cronjobs.engine.schedules.decide import job_for
 from cronjobs.engine.schedules.definition import schedule_from_definition
@@ -139,7 +139,7 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
     definition with different times.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
-    count, _, _ = count_between(when, first - MICROSECOND, last)
+    count, _, _ = when.span(first - MICROSECOND, last)
     if count > MOST:
         raise UsageError(f"this range has {count:,} occurrences, but the limit is {MOST:,}: backfill it in parts")
     instants = list(takewhile(last.__ge__, when.after(first - MICROSECOND)))
@@ -156,7 +156,7 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
 
 
 def _remains(when: Timing, row: LedgerRow, taken: list[datetime]) -> list[LedgerRow]:
-    if count_between(when, row.first_for - MICROSECOND, row.last_for) != (row.count, row.first_for, row.last_for):
+    if when.span(row.first_for - MICROSECOND, row.last_for) != (row.count, row.first_for, row.last_for):
         raise UsageError(
             f"the {row.count} occurrences from {row.first_for.isoformat()} to {row.last_for.isoformat()} were due "
             "under another definition of the schedule: choose a range that ends before them or begins after them"

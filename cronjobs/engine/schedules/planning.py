@@ -222,9 +222,7 @@ def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
 
     None if no occurrence is in that range.
     """
-    from cronjobs.engine.crontime.timing import count_between
-
-    count, first, last = count_between(when, after, until)
+    count, first, last = when.span(after, until)
     return None if first is None or last is None else Range(first, last, count)
 
 

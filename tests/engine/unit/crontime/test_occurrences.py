@@ -20,7 +20,6 @@ from support.rounds import rounds
 from cronjobs.engine.crontime.timing import (
     CronTiming,
     EveryTiming,
-    count_between,
     fire_times,
     newest_between,
     next_after,
@@ -127,7 +126,7 @@ def test_counting_and_searching_a_range_agree_with_walking_it(
     walked = list(takewhile(until.__ge__, rule.after(after)))
     assert walked == sorted(set(walked))
     assert all(after < fire <= until and fire.tzinfo is UTC for fire in walked)
-    assert count_between(rule, after, until) == (
+    assert rule.span(after, until) == (
         len(walked),
         walked[0] if walked else None,
         walked[-1] if walked else None,
@@ -137,14 +136,14 @@ def test_counting_and_searching_a_range_agree_with_walking_it(
 
 def test_a_range_includes_its_end_and_not_its_begin() -> None:
     hourly = timing("0 * * * *", None, "UTC")
-    assert count_between(hourly, at("2026-01-01 00:00"), at("2026-01-01 02:00"))[0] == 2
+    assert hourly.span(at("2026-01-01 00:00"), at("2026-01-01 02:00"))[0] == 2
     assert newest_between(hourly, at("2026-01-01 00:00"), at("2026-01-01 01:00"), 5) == [at("2026-01-01 01:00")]
 
 
 def test_a_year_of_minutes_is_counted_without_walking_them() -> None:
     minutely = timing("* * * * *", None, "Europe/Berlin")
     begun = time.process_time()
-    count, first, last = count_between(minutely, at("2026-01-01"), at("2027-01-01"))
+    count, first, last = minutely.span(at("2026-01-01"), at("2027-01-01"))
     newest = newest_between(minutely, at("1970-01-01"), at("2027-01-01"), 2)
     assert time.process_time() - begun < 0.25  # 0.01 s where it was written
     assert (count, first, last) == (525_600, at("2026-01-01 00:01"), at("2027-01-01"))
