@@ -162,13 +162,22 @@ class _Put:
     made: int | None
 
 
-def decide(due: Due, known: ScheduleState, caps: Mapping[str, Cap], waiting: Mapping[str, int]) -> Settled:
-    """Decide about each due occurrence. *caps* and *waiting* contain the cap and the number of waiting jobs of each
-    queue.
+def decide_all(
+    mine: Sequence[Due], known: Mapping[int, ScheduleState], caps: Mapping[str, Cap], waiting: Mapping[str, int]
+) -> list[tuple[Due, Settled]]:
+    """Decide about all of *mine*.
+
+    *caps* and *waiting* contain the cap and the number of waiting jobs of each queue. The jobs of one schedule leave
+    less room in the queues for the next schedule. The keys of *known* are schedule ids.
     """
+    waiting = dict(waiting)
+    return [(due, _decide(due, known[due.stored.id], caps, waiting)) for due in mine]
+
+
+def _decide(due: Due, known: ScheduleState, caps: Mapping[str, Cap], waiting: dict[str, int]) -> Settled:
+    """Decide about each due occurrence, and count its new jobs in *waiting*."""
     jobs: list[NewJob] = []
     puts: dict[datetime, _Put] = {}
-    waiting = dict(waiting)
     for part in due.parts:
         run = to_run(part, known)
         for instant, placed in zip(run, _place(part.schedule, run, known.busy, caps, waiting), strict=True):
@@ -183,23 +192,6 @@ def decide(due: Due, known: ScheduleState, caps: Mapping[str, Cap], waiting: Map
                 row = LedgerRow(due.stored.id, new.first, new.last, new.count, outcome, reason, put.placed.job_id)
                 rows.append((row, put.made))
     return Settled(tuple(rows), tuple(jobs))
-
-
-def decide_all(
-    mine: Sequence[Due], known: Mapping[int, ScheduleState], caps: Mapping[str, Cap], waiting: Mapping[str, int]
-) -> list[tuple[Due, Settled]]:
-    """Decide about all of *mine*.
-
-    The jobs of one schedule leave less room in the queues for the next schedule. The keys of *known* are schedule ids.
-    """
-    waiting = dict(waiting)
-    settled = []
-    for due in mine:
-        decided = decide(due, known[due.stored.id], caps, waiting)
-        for job in decided.jobs:
-            waiting[job.queue] = waiting.get(job.queue, 0) + 1
-        settled.append((due, decided))
-    return settled
 
 
 def _outcomes(
