@@ -21,11 +21,10 @@ from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.column_types import to_microseconds
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs, occurrences, schedules
-from cronjobs.engine.rules.histogram import BOUNDS, NO_BUCKET
 from cronjobs.engine.rules.lease import Finish, Lease
 from cronjobs.engine.store import counts, leases, misfits, operating
 from cronjobs.engine.store import schedules as ledger
-from cronjobs.engine.store.counts import BY_HOUR, EVER, Key, Sum, Sums
+from cronjobs.engine.store.counts import BOUNDS, BY_HOUR, EVER, NO_BUCKET, Key, Sum, Sums
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.schedules import LedgerRow
 from cronjobs.engine.tick.pruner import Before, Pruner

@@ -19,10 +19,9 @@ from cronjobs.contrib.metrics.statements import (
 )
 from cronjobs.desk.store import explaining, workload
 from cronjobs.engine.rules.concurrency import Limit
-from cronjobs.engine.rules.histogram import BOUNDS_S, NO_BUCKET
 from cronjobs.engine.store import counts
 from cronjobs.engine.store.concurrency import running_by_key
-from cronjobs.engine.store.counts import MOST_NAMES, OTHER, Sum, Sums
+from cronjobs.engine.store.counts import BOUNDS_S, MOST_NAMES, NO_BUCKET, OTHER, Sum, Sums
 from cronjobs.engine.store.queues import held_so_far
 from cronjobs.engine.tick.not_started import NO_WORKER
 from cronjobs.text import visible

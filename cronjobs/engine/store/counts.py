@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection
 
 from cronjobs.engine.probe.sql_text import COUNTS, JOB_RUNS, JOBS, NEW_COUNTS, NOW, either
-from cronjobs.engine.rules.histogram import BOUNDS, NO_BUCKET
 from cronjobs.engine.store.sql import AMONG_IDS, group, is_postgresql, run
 from cronjobs.text import clean
 
@@ -32,6 +31,12 @@ BY_HOUR: Final = frozenset({"attempts", "jobs"})
 LONGEST_LABEL: Final = 300  # in characters
 MOST_NAMES: Final = {"attempts": 200, "jobs": 200, "scheduled": 1000, "occurrences": 1000}
 OTHER: Final = "other"  # replaces all names beyond MOST_NAMES
+# The upper bounds of the buckets of both histograms: how long jobs waited after they were due, and how long attempts
+# took. One more bucket counts all longer times.
+BOUNDS_S: Final = (0.1, 0.5, 1, 5, 15, 30, 60, 120, 300, 900, 3600, 14400)
+BOUNDS: Final = tuple(round(bound * 1_000_000) for bound in BOUNDS_S)
+# This bucket number means that nothing was measured: the job never began, or nobody saw the attempt end.
+NO_BUCKET: Final = -1
 
 
 class Key(NamedTuple):

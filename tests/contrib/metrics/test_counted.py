@@ -18,7 +18,7 @@ from cronjobs.engine.database.column_types import to_microseconds
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import counts, jobs, new_counts, queues, schedules, ticks
 from cronjobs.engine.rules.concurrency import Limit
-from cronjobs.engine.rules.histogram import BOUNDS_S
+from cronjobs.engine.store.counts import BOUNDS_S
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables
