@@ -58,7 +58,7 @@ def _not_installed(settings: Settings) -> Iterator[Finding]:
     """Report the extras that the file uses although they are not installed."""
     wanted = {name: door.module.rpartition(".")[0] for name, door in extras.DOORS.items() if door.wanted(settings, "-")}
     if settings.setup == django_project.SETUP:
-        wanted[settings.setup] = django_project.EXTRA
+        wanted[settings.setup] = django_project.APP
     if settings.executors:
         wanted["executors"] = doors.EXECUTORS.rpartition(".")[0]
     for name, package in wanted.items():

@@ -28,9 +28,8 @@ from cronjobs.text import one_line
 
 APP: Final = "cronjobs.contrib.django"
 SETUP: Final = "django.setup"
-EXTRA: Final = "cronjobs.contrib.django"
 # CLEAN is a string, because importing the class requires Django.
-CLEAN: Final = f"{EXTRA}.clean:CleanConnections"
+CLEAN: Final = f"{APP}.clean:CleanConnections"
 ALIAS: Final = "default"
 
 # The OPTIONS in DATABASES that Django's backend handles itself. All others are passed to libpq.

@@ -239,7 +239,7 @@ def import_handlers(settings: Settings) -> list[Fault]:
             faults.append(fault)
     # Django may have been set up by ``setup:`` or by one of the user's modules.
     uses_django = django_project.settings_of_django() is not None
-    if uses_django and if_installed(django_project.EXTRA) is not None:
+    if uses_django and if_installed(django_project.APP) is not None:
         fault = _guarded("Django's connections", lambda: around_attempts(hook(django_project.CLEAN)), settings.secrets)
         if fault:
             faults.append(fault)
