@@ -92,6 +92,21 @@ def one_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: max(0, limit - 1)] + "…"[:limit]
 
 
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception from user code, whose own ``__str__`` may raise anything."""
+    try:
+        # join() returns a plain str, even if __str__ returned a subclass.
+        return "".join([str(error)])
+    except BaseException:
+        return "(its message could not be read)"
+
+
+def error_text(error: BaseException, limit: int = 200) -> str:
+    """Return the class and the message of an exception from user code, in one line. *limit* is that of the message."""
+    words = one_line(message_of(error), limit)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
 def _escape(match: re.Match[str]) -> str:
     character = match[0]
     number = ord(character)

@@ -24,7 +24,7 @@ from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.engine.config.yaml_nodes import parse
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.masking import named_secrets
-from cronjobs.text import one_line
+from cronjobs.text import error_text, one_line
 
 APP: Final = "cronjobs.contrib.django"
 SETUP: Final = "django.setup"
@@ -154,8 +154,9 @@ def database_url() -> str:
     except FieldError:
         raise
     except Exception as error:
-        words = one_line(f"{type(error).__name__}: {error}", 300)
-        raise FieldError(f"Django's settings{_named()} cannot be used: {words}{_place_of(error)}") from None
+        raise FieldError(
+            f"Django's settings{_named()} cannot be used: {error_text(error, 300)}{_place_of(error)}"
+        ) from None
     if connection.vendor == "sqlite":
         return f"sqlite:///{connection.settings_dict['NAME']}"
     if connection.vendor == "postgresql":

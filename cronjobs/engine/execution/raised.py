@@ -44,7 +44,7 @@ from cronjobs.model import (
     kind_name,
     kinds_of,
 )
-from cronjobs.text import ERROR_LIMIT, TRACEBACK_LIMIT, cap, one_line
+from cronjobs.text import ERROR_LIMIT, TRACEBACK_LIMIT, cap, message_of, one_line
 
 if TYPE_CHECKING:
     from cronjobs.engine.execution.attempt import Attempt
@@ -296,12 +296,7 @@ def error_text(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
         return one_line(
             f"raised {_shown(error)}, but nothing had asked the job to stop: raise GiveUp to end a job", limit
         )
-    try:
-        # join() returns a plain str, even if __str__ returned a subclass.
-        words = "".join([str(error)])
-    # The outcome must not be lost because of a broken __str__.
-    except BaseException:
-        words = "(its message could not be read)"
+    words = message_of(error)
     # For an exception like SystemExit, add its name. The message of sys.exit(3) alone would be just "3".
     if not _is(error, Exception):
         words = f"{_kind(error)}: {words}"

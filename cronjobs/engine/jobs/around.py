@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from cronjobs.engine.jobs.context import Context
 from cronjobs.errors import UsageError
-from cronjobs.text import one_line
+from cronjobs.text import message_of, one_line
 
 T = TypeVar("T")
 Manager = AbstractContextManager[object]
@@ -84,12 +84,7 @@ def _leave(entered: list[tuple[str, Manager]], error: BaseException | None, repo
 
 
 def _said(name: str, when: str, error: BaseException) -> str:
-    try:
-        text = str(error)
-    # __str__ is user code, so it may raise anything.
-    except BaseException:
-        text = "(its message could not be read)"
-    return one_line(f"around {name} raised {type(error).__name__} {when}: {text}", 500)
+    return one_line(f"around {name} raised {type(error).__name__} {when}: {message_of(error)}", 500)
 
 
 # --- hooks ------------------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from cronjobs.engine.rules.annotations import (
     Misfits,
     NeedsTypes,
     Path,
-    error_text,
     plain_check,
     resolved,
 )
 from cronjobs.engine.rules.payload_written import as_json, comes_back
+from cronjobs.text import error_text
 
 _NOTHING: Final = frozenset[type]()
 _REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -23,7 +23,7 @@ from cronjobs.installed import if_installed
 from cronjobs.loading import Loading
 from cronjobs.masking import mask
 from cronjobs.model import Durable, ExitCodes, Isolation, JobOptions, OnLost, OnShutdown, RetryPolicy
-from cronjobs.text import one_line
+from cronjobs.text import error_text, one_line
 
 # The time between SIGTERM and SIGKILL when a process times out.
 PROCESS_GRACE: Final = timedelta(seconds=2)
@@ -152,7 +152,7 @@ def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
             faults.append(Fault(name, f'"retry" in the file conflicts with the retry policy in the code: {error}'))
         # A fault in one type must not disable the other types.
         except Exception as error:
-            faults.append(Fault(name, one_line(f"this type cannot be used: {type(error).__name__}: {error}", 500)))
+            faults.append(Fault(name, f"this type cannot be used: {error_text(error, 500)}"))
     # A name that two functions use is also in ``refused()``, although the first function is registered.
     for name, what in refused().items():
         if name not in commands:
@@ -271,10 +271,9 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        said = one_line(f"{type(error).__name__}: {error}", 500)
         # An import error may contain a URL with its password.
         trace = mask("".join(traceback.format_exception(error)), secrets)
-        return Fault(where, f"cannot be imported: {mask(said, secrets)}", trace)
+        return Fault(where, f"cannot be imported: {mask(error_text(error, 500), secrets)}", trace)
     return None
 
 

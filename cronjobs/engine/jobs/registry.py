@@ -57,6 +57,7 @@ from cronjobs.model import (
     duration_text,
     size,
 )
+from cronjobs.text import error_text
 
 if TYPE_CHECKING:
     from cronjobs.engine.jobs.context import Context
@@ -122,7 +123,7 @@ class Registration:
         try:
             return self.accepts.fault
         except Exception as error:
-            return f"the signature of its handler cannot be read: {type(error).__name__}: {error}"
+            return f"the signature of its handler cannot be read: {error_text(error)}"
 
     @cached_property
     def accepts(self) -> HandlerPayload:

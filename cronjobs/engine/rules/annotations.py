@@ -304,12 +304,3 @@ def _union(members: Sequence[Check]) -> Check:
 
 def a(name: str) -> str:
     return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"
-
-
-def error_text(error: BaseException) -> str:
-    """Return the text of an exception from user code. An error in the exception's own ``__str__`` does no harm."""
-    try:
-        words = one_line("".join([str(error)]), 200)
-    except Exception:
-        words = "(its message could not be read)"
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -9,7 +9,7 @@ from datetime import date, time
 from typing import Any, Final
 
 from cronjobs.errors import PayloadError
-from cronjobs.text import BrokenText, decoded, one_line
+from cronjobs.text import BrokenText, decoded, error_text, one_line
 
 LIMIT_BYTES: Final = 256 * 1024
 LIMIT_DEPTH: Final = 32
@@ -146,19 +146,12 @@ def result_json(result: Any) -> tuple[str | None, str | None]:
         written = "" if fault else _ENCODER.encode(result)
     # Catch everything, because the handler may return its own subclass of dict, which may do anything when it is read.
     except BaseException as error:
-        fault = f"reading it raised {_words(error)}"
+        fault = f"reading it raised {error_text(error)}"
     if fault:
         return None, f"the result was not kept: {fault}"
     if len(written.encode()) > LIMIT_BYTES:
         return None, f"the result was not kept: it is larger than {LIMIT_BYTES:,} bytes"
     return written, None
-
-
-def _words(error: BaseException) -> str:
-    try:
-        return one_line(f"{type(error).__name__}: {error}", 200)
-    except BaseException:
-        return "an unprintable exception"
 
 
 def text_fault(value: str) -> str | None:

@@ -26,8 +26,9 @@ from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic_core import PydanticCustomError, SchemaValidator
 from pydantic_core.core_schema import CoreConfig, any_schema, chain_schema, no_info_plain_validator_function
 
-from cronjobs.engine.rules.annotations import NO_BYTES, SCALARS, Misfits, Path, a, error_text, one_of
+from cronjobs.engine.rules.annotations import NO_BYTES, SCALARS, Misfits, Path, a, one_of
 from cronjobs.model import duration
+from cronjobs.text import error_text
 
 Schema = dict[str, Any]
 
