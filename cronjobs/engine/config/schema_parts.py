@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from cronjobs.engine.rules.database_url import SCHEMES
+
 Schema = Mapping[str, Any]
 
 # Allow ${NAME} and ${file:…} everywhere, because an editor does not know their values.
@@ -47,7 +49,7 @@ FLAG_OR_DURATION: Final[Schema] = {
 }
 DATABASE: Final[Schema] = {
     "type": "string",
-    "pattern": rf"^(sqlite|postgres|postgresql)(\+\w+)?://|^django$|{_VARIABLE}",
+    "pattern": rf"^({'|'.join(SCHEMES)})(\+\w+)?://|^django$|{_VARIABLE}",
 }
 
 WEB_ADDRESS: Final[Schema] = {"type": "string", "pattern": rf"^https?://\S+$|{_VARIABLE}"}

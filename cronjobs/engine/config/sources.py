@@ -17,8 +17,8 @@ from cronjobs.engine.config.variables import read_env_file, text_of
 from cronjobs.engine.config.yaml_nodes import MAX_BYTES, Node, Scalar, decode, parse
 from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.engine.host.files import open_regular
+from cronjobs.engine.rules.database_url import url_fault
 from cronjobs.errors import Problem
-from cronjobs.text import is_utf8
 
 # The value "database: django" means that the database is taken from Django's settings.
 DJANGOS: Final = "django"
@@ -206,30 +206,16 @@ def checked_url(url: str, folder: Path) -> str:
     """
     if url == DJANGOS:
         return url
-    if not is_utf8(url):
-        raise FieldError("the URL is not UTF-8 text: choose a file whose path is valid UTF-8")
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9]*)(\+\w+)?://", url)
-    if not url.strip():
-        raise FieldError("the URL is empty: write sqlite:///cronjobs.db, or set the variable it comes from")
-    if scheme is None:
-        raise FieldError(
-            "this is not a database URL: write sqlite:///cronjobs.db or postgresql://user:password@host/name"
-        )
-    if scheme[1] not in {"sqlite", "postgres", "postgresql"}:
-        raise FieldError(f"cronjobs supports sqlite:// and postgresql:// databases, not {scheme[1]}://")
-    if scheme[1] != "sqlite":
+    if fault := url_fault(url):
+        raise FieldError(fault)
+    scheme, _, rest = url.partition("://")
+    if not scheme.startswith("sqlite"):
         return url
-    path, question, options = url[scheme.end() :].partition("?")
-    if path and not path.startswith("/"):
-        raise FieldError("a SQLite URL has three slashes before the file's name: sqlite:///cronjobs.db")
+    path, question, options = rest.partition("?")
     name = path[1:]
-    if not name or name == ":memory:" or name.startswith("file:"):
-        raise FieldError(
-            "a database in memory disappears when the tick ends: name a file, such as sqlite:///cronjobs.db"
-        )
     if not name.startswith("/") and _NOT_IN_URLS.search(str(folder)):
         raise FieldError(
             'the folder\'s path has a "?", a "%" with two digits, or bytes that are not UTF-8. In a URL, these mean '
             "something else, so the database file would be in another place. Choose another folder"
         )
-    return f"{scheme[0]}/{folder / name}{question}{options}"
+    return f"{scheme}:///{folder / name}{question}{options}"

@@ -10,9 +10,8 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from cronjobs import masking
-from cronjobs.errors import (
-    UsageError,
-)
+from cronjobs.engine.rules.database_url import url_fault
+from cronjobs.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -63,38 +62,29 @@ def parse_url(text: str, schema: str | None = None) -> Address:
     ``sqlite+aiosqlite://`` becomes a sqlite3 URL. Several hosts are written as for libpq: ``one:5432,two:5433``.
     *schema* overrides the URL's schema. Raises UsageError if the URL cannot be used. The message contains no password.
     """
+    if fault := url_fault(text):
+        raise UsageError(fault)
     try:
-        # If a path is not UTF-8, *text* contains surrogates, which a URL cannot contain. In that case encode() raises
-        # an error.
-        text.encode()
         url = make_url(_hosts_apart(_escaped_userinfo(text)))
     except (ArgumentError, ValueError):
         raise UsageError(
             "the database URL cannot be read: write sqlite:///cronjobs.db or postgresql://user:password@host/name"
         ) from None
-    match url.drivername.partition("+")[0]:
-        case "postgres" | "postgresql":
-            if _is_misread(_escaped_userinfo(text)):
-                raise UsageError(
-                    "the database URL has a second @. In the user, password and database name, write @ as %40, "
-                    "/ as %2F, # as %23, ? as %3F and % as %25"
-                )
-            in_url = url.query.get("schema")
-            # asyncpg has the same option as libpq's sslmode, with the same values, but calls it "ssl".
-            ssl = url.query.get("ssl")
-            url = url.set(drivername="postgresql+psycopg").difference_update_query([*_NOT_LIBPQ, "ssl"])
-            if isinstance(ssl, str) and "sslmode" not in url.query:
-                url = url.update_query_dict({"sslmode": {"true": "require", "false": "disable"}.get(ssl.lower(), ssl)})
-            return Address(url, schema or (in_url if isinstance(in_url, str) else None))
-        case "sqlite":
-            if url.database in (None, "", ":memory:") or str(url.database).startswith("file:"):
-                raise UsageError(
-                    "an in-memory SQLite database disappears when the process ends: name a file, such as sqlite:///cronjobs.db"
-                )
-            file = Path(str(url.database)).absolute()
-            return Address(URL.create("sqlite+pysqlite", database=str(file)), None)
-        case other:
-            raise UsageError(f"cronjobs supports sqlite:// and postgresql:// databases, not {other}://")
+    if url.get_backend_name() == "sqlite":
+        file = Path(str(url.database)).absolute()
+        return Address(URL.create("sqlite+pysqlite", database=str(file)), None)
+    if _is_misread(_escaped_userinfo(text)):
+        raise UsageError(
+            "the database URL has a second @. In the user, password and database name, write @ as %40, "
+            "/ as %2F, # as %23, ? as %3F and % as %25"
+        )
+    in_url = url.query.get("schema")
+    # asyncpg has the same option as libpq's sslmode, with the same values, but calls it "ssl".
+    ssl = url.query.get("ssl")
+    url = url.set(drivername="postgresql+psycopg").difference_update_query([*_NOT_LIBPQ, "ssl"])
+    if isinstance(ssl, str) and "sslmode" not in url.query:
+        url = url.update_query_dict({"sslmode": {"true": "require", "false": "disable"}.get(ssl.lower(), ssl)})
+    return Address(url, schema or (in_url if isinstance(in_url, str) else None))
 
 
 def _escaped_userinfo(text: str) -> str:

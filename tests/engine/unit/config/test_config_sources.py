@@ -82,7 +82,8 @@ database: mysql://h/db
 database: sqlite://x.db
     1:11: database: a SQLite URL has three slashes before the file's name: sqlite:///cronjobs.db
 database: 'sqlite:///:memory:'
-    1:11: database: a database in memory disappears when the tick ends: name a file, such as sqlite:///cronjobs.db
+    1:11: database: an in-memory SQLite database disappears when the process ends: name a file, such as
+    sqlite:///cronjobs.db
 database: [a]
     1:11: database: write one value, not a list
 project: x
@@ -107,7 +108,7 @@ def test_a_url_with_bytes_that_are_no_utf8_is_refused() -> None:
     Path("cronjobs.yaml").write_text("project: x\n")
     with pytest.raises(ConfigError, match="--database-url: the URL is not UTF-8 text"):
         load(None, environ={}, database_url="sqlite:////srv/\udcff/c.db")
-    with pytest.raises(UsageError, match="the database URL cannot be read"):
+    with pytest.raises(UsageError, match="the URL is not UTF-8 text"):
         parse_url("sqlite:////srv/\udcff/c.db")
 
 
