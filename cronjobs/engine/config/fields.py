@@ -23,7 +23,7 @@ from cronjobs.engine.config.reader import (
     shown,
     taken_as,
 )
-from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar, Sequence
+from cronjobs.engine.config.yaml_nodes import Node, Scalar, Sequence
 from cronjobs.engine.crontime import grammar
 from cronjobs.engine.crontime.zone_names import zone_exists as zone_exists
 from cronjobs.engine.crontime.zone_names import zone_meant
@@ -320,11 +320,6 @@ def named(words: str, item: Reader) -> Reader:
 
     @taken_as(words, {}, each=item)
     def read(reading: Reading, node: Node, path: str) -> dict[str, Any]:
-        if isinstance(node, Scalar) and node.is_null:
-            return {}
-        if not isinstance(node, Mapping):
-            raise FieldError("write it as a mapping: each name, with its settings below it")
-
         def entry(key: Scalar, value: Node, here: str) -> Any:
             if not NAME.fullmatch(key.text):
                 raise FieldError(f"{shown(key)} is not {NAME_RULE}")
@@ -391,17 +386,13 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
     """An ``env:`` mapping. A bad variable is left out. A value such as ``1`` or ``yes`` stays the text that the file
     contains.
     """
-    if isinstance(node, Scalar) and node.is_null:
-        return ()
-    if not isinstance(node, Mapping):
-        raise FieldError("write it as a mapping: {NAME: value}")
 
     def entry(key: Scalar, value: Node, here: str) -> Any:
         if not _VARIABLE.fullmatch(key.text):
             raise FieldError(f"{shown(key)} is not the name of a variable: write letters, digits and _")
         return reading.read(argument, value, here)
 
-    return tuple(reading.entries(node, path, entry).values.items())
+    return tuple(reading.entries(node, path, entry, "write it as a mapping: {NAME: value}").values.items())
 
 
 @taken_as("text", schema_parts.TEXT, secret=True)

@@ -248,20 +248,20 @@ def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
 
     If a limit is bad, no job to which it applies starts, because otherwise too many might run at once.
     """
-    if isinstance(node, Scalar) and node.is_null:
-        return ()
-    if not isinstance(node, Mapping):
-        raise FieldError(
-            'write a mapping such as {"smtp:": 4}: a concurrency_key prefix, and how many jobs may run at once'
-        )
 
     def entry(key: Scalar, value: Node, here: str) -> Limit:
         if not _PREFIX.fullmatch(key.text):
             raise FieldError(f"{shown(key)} is not a concurrency_key prefix: write 1–200 characters")
         return Limit(key.text, **reading.read(limit, value, here))
 
-    found = reading.entries(node, path, entry).values
-    return tuple(found.get(prefix) or Limit(prefix, most=0) for prefix in node.entries)
+    found, _ = reading.entries(
+        node,
+        path,
+        entry,
+        'write a mapping such as {"smtp:": 4}: a concurrency_key prefix, and how many jobs may run at once',
+    )
+    prefixes = node.entries if isinstance(node, Mapping) else ()
+    return tuple(found.get(prefix) or Limit(prefix, most=0) for prefix in prefixes)
 
 
 # --- schedules --------------------------------------------------------------------------------------------------------

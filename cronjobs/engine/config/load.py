@@ -188,11 +188,7 @@ def _entries(
 ) -> Fields:
     """Read a section of named entries. Report a bad entry and leave it out."""
     node = values.get(section)
-    if node is None or (isinstance(node, Scalar) and node.is_null):
-        return Fields({}, set())
-    if not isinstance(node, YamlMapping):
-        reading.report(node, section, "write it as a mapping: each name, with its settings below it")
-        bad.add(section)
+    if node is None:
         return Fields({}, set())
 
     def entry(key: Scalar, value: Node, path: str) -> Any:
@@ -203,7 +199,12 @@ def _entries(
             raise FieldError(f'names that begin with "{EXEC_PREFIX}" are reserved for "cronjobs exec": choose another')
         return read(reading, key, value, path)
 
-    return reading.entries(node, section, entry)
+    try:
+        return reading.entries(node, section, entry)
+    except FieldError as error:
+        reading.report(node, section, str(error))
+        bad.add(section)
+        return Fields({}, set())
 
 
 def _queue(reading: Reading, key: Scalar, node: Node, path: str) -> Cap:
@@ -304,24 +305,13 @@ def _schedule(
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
     # A bad ping does not disable the schedule.
     good = not bad - {"ping"}
-    good &= _one_of(
-        reading,
-        key,
-        path,
-        written,
-        "cron",
-        "every",
-        'this schedule has no time: add the key cron (such as "15 2 * * *") or the key every (such as 10m)',
-    )
-    good &= _one_of(
-        reading,
-        key,
-        path,
-        written,
-        "job",
-        "command",
-        'this schedule runs nothing: write "job: billing.send_invoice" or "command: [backup, --all]"',
-    )
+    no_time = 'this schedule has no time: add the key cron (such as "15 2 * * *") or the key every (such as 10m)'
+    nothing = 'this schedule runs nothing: write "job: billing.send_invoice" or "command: [backup, --all]"'
+    for one, other, missing in (("cron", "every", no_time), ("job", "command", nothing)):
+        if len(written & {one, other}) != 1:
+            both = f'"{one}" and "{other}" cannot be combined: delete one'
+            reading.report(key, path, both if one in written else missing)
+            good = False
     if "every" in values and values["every"] < timedelta(minutes=1) and not lingers:
         message = "cron starts a tick once a minute: write 1m or more, or keep ticks running (run.linger)"
         node_of = node.entries["every"][1] if isinstance(node, YamlMapping) else key
@@ -347,11 +337,3 @@ def _schedule(
     secret_keys = sorted(keys_holding(values.get("payload"), reading.secrets)) or None
     values = {"job": key.text, "timezone": timezone or "UTC", "secret_keys": secret_keys} | values
     return ScheduleSettings(key.text, **values), command
-
-
-def _one_of(reading: Reading, key: Scalar, path: str, written: set[str], one: str, other: str, question: str) -> bool:
-    if len(written & {one, other}) == 1:
-        return True
-    both = one in written
-    reading.report(key, path, f'"{one}" and "{other}" cannot be combined: delete one' if both else question)
-    return False

@@ -25,6 +25,7 @@ from cronjobs.text import one_line
 # problems.
 _ENOUGH_PROBLEMS: Final = 50
 _MAX_PROBLEMS: Final = 200
+NAMED_ENTRIES: Final = "write it as a mapping: each name, with its settings below it"
 
 
 class FieldError(Exception):
@@ -92,12 +93,7 @@ class Reading:
 
     def fields(self, node: Node, path: str, keys: Keys) -> Fields:
         """Read a mapping as the table *keys* defines it, and report its problems. An empty node reads as {}."""
-        if isinstance(node, Scalar) and node.is_null:
-            return Fields({}, set())
         if is_unreadable(node):
-            return Fields({}, set(keys))
-        if not isinstance(node, YamlMapping):
-            self.report(node, path, f"write it as a mapping: {next(iter(keys))}: …")
             return Fields({}, set(keys))
         meant: set[str] = set()
 
@@ -107,14 +103,25 @@ class Reading:
             meant.update(self._unknown(key, here, list(keys)))
             raise ReportedError
 
-        values, bad = self.entries(node, path, entry)
+        try:
+            values, bad = self.entries(node, path, entry, f"write it as a mapping: {next(iter(keys))}: …")
+        except FieldError as error:
+            self.report(node, path, str(error))
+            return Fields({}, set(keys))
         return Fields(values, bad | meant)
 
-    def entries(self, node: YamlMapping, path: str, read: Callable[[Scalar, Node, str], Any]) -> Fields:
-        """Read each entry with *read(key, value, path)*.
+    def entries(
+        self, node: Node, path: str, read: Callable[[Scalar, Node, str], Any], otherwise: str = NAMED_ENTRIES
+    ) -> Fields:
+        """Read each entry of a mapping with *read(key, value, path)*. An empty node has no entries.
 
-        A FieldError that *read* raises is reported at the position of the entry's key, and so is a repeated key.
+        A FieldError that *read* raises is reported at the position of the entry's key, and so is a repeated key. Raises
+        FieldError with the message *otherwise* if *node* is not a mapping.
         """
+        if isinstance(node, Scalar) and node.is_null:
+            return Fields({}, set())
+        if not isinstance(node, YamlMapping):
+            raise FieldError(otherwise)
         values: dict[str, Any] = {}
         bad: set[str] = set()
         for name, (key, value) in node.entries.items():
